@@ -134,10 +134,15 @@ def _of_gpus(settings: Mapping[str, Any]) -> list[Any]:
 
 def _cards_before(store: Store, settings: Mapping[str, Any]) -> list[Card]:
     """The cards that this queue had since the machine started, so that one that has fallen off the bus is known."""
-    kept = store.meta("cards")
-    if not kept or kept["boot"] != boot_id() or kept["of"] != _of_gpus(settings) or settings.get("no_gpus"):
+    saved = store.meta("cards")
+    if (
+        not saved
+        or saved["boot"] != boot_id()
+        or saved["of"] != _of_gpus(settings)
+        or settings.get("no_gpus")
+    ):
         return []
-    return [Card(index, *fields) for index, fields in enumerate(kept["cards"])]
+    return [Card(index, *fields) for index, fields in enumerate(saved["cards"])]
 
 
 def main() -> None:

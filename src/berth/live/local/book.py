@@ -133,7 +133,7 @@ class Book:
         stops, self.stops = self.stops, []
         return [entry for job_id in stops if (entry := self.jobs.get(job_id)) is not None]
 
-    def tell(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Have the brain told what is about no job."""
         self.events.append(event)
 

@@ -38,7 +38,7 @@ class Link:
     def __init__(
         self,
         begin: Callable[[str, bool], Message],
-        hear: Callable[[Message], None],
+        on_message: Callable[[Message], None],
         log: Callable[..., None],
         *,
         brain: str = BRAIN,
@@ -48,7 +48,7 @@ class Link:
         called with all that it says.
         `brain` is the module that is run; it has `decide_s` seconds for each answer."""
         self._begin = begin
-        self._hear = hear
+        self._on_message = on_message
         self._log = log
         self._module = brain
         self._decide_s = decide_s
@@ -195,7 +195,7 @@ class Link:
         if limited:
             self._limit(self._decide_s, "it has not decided")
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         """The answer that was waited for is there."""
         if self._timer is not None:
             self._timer.cancel()
@@ -324,7 +324,7 @@ class Link:
             self._limit_start()
         elif message["say"] == "ready":
             self.state = "ready" if self._trial is None else "trying"
-            self.heard()
+            self.answered()
             if self._trial is not None:
                 self._limit(self._decide_s, "it has not decided on the jobs that there are")
                 self._send({"do": "decide", "now_ms": self._now_ms, "serial": TRIAL, "events": []})
@@ -334,7 +334,7 @@ class Link:
             self._gone(message["why"])
             return
         elif self._trial is not None and message["say"] == "decided":
-            self.heard()
+            self.answered()
             trial, self._trial = self._trial, None
             if not trial.done():
                 trial.set_result(None)
@@ -342,7 +342,7 @@ class Link:
         elif message["say"] == "error" and message.get("fatal"):
             self._gone(message["why"])
             return
-        self._hear(message)
+        self._on_message(message)
 
 
 def _writable_package() -> bool:

@@ -33,7 +33,7 @@ class Listing:
     async def do_status(self, message: Message, caller: Caller) -> Message:
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (
+        faults = (
             link.trouble,
             broker.deciding.policy_error,
             broker.commits.broken,
@@ -41,7 +41,7 @@ class Listing:
             broker.export_trouble,
         )
         uncounted = [broker.watch.uncounted_text(job_id) for job_id in broker.watch.uncounted]
-        trouble = [*filter(None, said), *broker.keeper.profile_notes, *uncounted]
+        trouble = [*filter(None, faults), *broker.keeper.profile_notes, *uncounted]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),

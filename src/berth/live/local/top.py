@@ -144,7 +144,7 @@ class Top(App[None]):
         self._jobs: list[LiveJob] = []
         self._cancel = ""
         """The job that the last key asked to cancel: the same key again does it."""
-        self._asked_s = 0.0
+        self._armed_s = 0.0
 
     def compose(self) -> ComposeResult:
         yield Label("", id="head")
@@ -162,10 +162,10 @@ class Top(App[None]):
         try:
             return ask(find_socket(), message)
         except LiveError as error:
-            self._tell(str(error))
+            self._show_note(str(error))
             return None
 
-    def _tell(self, text: str) -> None:
+    def _show_note(self, text: str) -> None:
         self.query_one("#note", Label).update(_cell(text))
 
     def look(self) -> None:
@@ -181,8 +181,8 @@ class Top(App[None]):
         brain = "" if status["brain"] == "ready" else f"; the policy is {status['brain']}"
         self.query_one("#head", Label).update(f"{status['policy']} decides{brain}   {counts}")
         if queue["note"]:
-            self._tell(queue["note"])
-        elif self._cancel and time.monotonic() - self._asked_s > ARMED_S:
+            self._show_note(queue["note"])
+        elif self._cancel and time.monotonic() - self._armed_s > ARMED_S:
             self.action_disarm()
         self._draw_tiles(snapshot.gpus, snapshot.at_ms)
         self._draw_queue(snapshot.jobs, snapshot.at_ms)
@@ -231,21 +231,21 @@ class Top(App[None]):
             state = next(job.state for job in self._jobs if job.id == chosen)
             what = "release" if state == "held" else "hold"
             if self._ask(do=what, ids=[chosen]):
-                self._tell(f"job {chosen}: {'released' if what == 'release' else 'held'}")
+                self._show_note(f"job {chosen}: {'released' if what == 'release' else 'held'}")
             self.look()
 
     def action_disarm(self) -> None:
         self._cancel = ""
-        self._tell("")
+        self._show_note("")
 
     def action_cancel(self) -> None:
         if not (chosen := self._chosen()):
             return
-        if self._cancel != chosen or time.monotonic() - self._asked_s > ARMED_S:
-            self._cancel, self._asked_s = chosen, time.monotonic()
-            self._tell(f"press c again to cancel job {chosen}")
+        if self._cancel != chosen or time.monotonic() - self._armed_s > ARMED_S:
+            self._cancel, self._armed_s = chosen, time.monotonic()
+            self._show_note(f"press c again to cancel job {chosen}")
             return
         self._cancel = ""
         if self._ask(do="cancel", ids=[chosen]):
-            self._tell(f"job {chosen}: cancelled")
+            self._show_note(f"job {chosen}: cancelled")
         self.look()
