@@ -73,7 +73,7 @@ def test_the_lines_are_few_and_stand_for_all(browser: Chromium, page: tuple[int,
     # Where lines are thinned, a seventh axis says how many attempts lie in each.
     assert len(drawn) == (6 if page[0] == 10 else 7)
     assert len(set(drawn)) == 1
-    assert 0 < drawn[0] <= 1500
+    assert 0 < drawn[0] <= 500
     assert browser.evaluate("document.body.innerText.includes('lines stand for them')") == (page[0] > 10)
     assert page[1].stat().st_size < 8_000_000
 

@@ -215,16 +215,18 @@ def create(
     if mig is not None:
         made = partitions.create_mig(name, card, mig, access=access, driver_folder=_driver(fake_gpu))
     else:
-        make = partitions.create_mps if mps else partitions.create
         limit = partitions.Limit(
             partitions.mem_mib(mem or ""), core_pct, burst, priority=priority or "normal"
         )
-        if native:
-            made = partitions.create_native(
-                name, card, limit, access=access, overcommit=overcommit, driver_folder=_driver(fake_gpu)
-            )
-        else:
-            made = make(name, card, limit, access=access, overcommit=overcommit)
+        made = partitions.create(
+            name,
+            card,
+            limit,
+            by="mps" if mps else "native" if native else "libberth",
+            access=access,
+            overcommit=overcommit,
+            driver_folder=_driver(fake_gpu),
+        )
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
     )

@@ -73,6 +73,10 @@ def test_an_annotation_that_makes_no_sense_is_named_with_what_is_expected(
     [
         (pod({names.ASKED_MILLI: "5"}, {}), "without the resource berth.dev/gpu"),
         (pod({}, {names.RESOURCE: "100000"}), "expected at most 1024"),
+        (pod({}, {names.ASKED_MILLI: "300"}), "resource berth.dev/gpu-milli without the resource berth.dev/gpu"),
+        (pod({}, {names.RESOURCE: "2", names.ASKED_MILLI: "301"}), "the same whole number of each"),
+        (pod({}, {names.RESOURCE: "1", names.ASKED_MILLI: "1001"}), "at most 1000"),
+        (pod({names.ASKED_MILLI: "500"}, {names.RESOURCE: "1", names.ASKED_MILLI: "300"}), "use one of them"),
         (pod({}, {names.RESOURCE: "one"}), "'one' is not a quantity"),
         (pod({}, {"cpu": "-1"}), "below 0"),
         (pod(tolerations=[{"key": "a", "operator": "Maybe"}]), "operator 'Maybe'"),

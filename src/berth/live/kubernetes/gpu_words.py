@@ -15,7 +15,7 @@ from berth.live.local.request import SHARED_MILLI, WHOLE
 MOST_GPUS = 1024
 MOST_MIB = 1 << 24
 """Sixteen tebibytes: no card has more."""
-COUNTED = frozenset({"cpu", "memory", names.RESOURCE})
+COUNTED = frozenset({"cpu", "memory", names.RESOURCE, names.ASKED_MILLI, names.ASKED_MEM_MIB})
 """The resources that berth counts itself."""
 _ASKED = (names.ASKED_MILLI, names.ASKED_MEM_MIB, names.MODELS, names.EXCLUSIVE, names.BURST)
 
@@ -37,25 +37,42 @@ def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
     """What the pod asks for of GPUs, by its annotations and its sums of resources. Raises AskError."""
     said, gpus = pod.metadata.annotations, resources.get(names.RESOURCE, 0)
     if not gpus:
-        if asked := [key for key in _ASKED if key in said]:
+        if asked := [key for key in _ASKED if key in said or resources.get(key)]:
+            kind = "annotation" if asked[0] in said else "resource"
             raise AskError(
-                f"annotation {asked[0]} without the resource {names.RESOURCE}; ask for a number of GPUs in a"
+                f"{kind} {asked[0]} without the resource {names.RESOURCE}; ask for a number of GPUs in a"
                 " container's limits"
             )
         return GpuAsk()
     if gpus > MOST_GPUS:
         raise AskError(f"{gpus} GPUs; expected at most {MOST_GPUS}")
-    milli = _number(said, names.ASKED_MILLI, WHOLE)
-    mem_mib = _number(said, names.ASKED_MEM_MIB, MOST_MIB, unit=" of MiB")
-    exclusive = _flag(said, names.EXCLUSIVE)
-    if exclusive and (milli is not None or mem_mib is not None):
-        part = names.ASKED_MILLI if milli is not None else names.ASKED_MEM_MIB
-        raise AskError(f"annotations {names.EXCLUSIVE} and {part} at once; a whole GPU has no part")
+    parts = [key for key in (names.ASKED_MILLI, names.ASKED_MEM_MIB) if key in said]
+    if _flag(said, names.EXCLUSIVE) and parts:
+        raise AskError(f"annotations {names.EXCLUSIVE} and {parts[0]} at once; a whole GPU has no part")
+    milli = _of_each(resources, gpus, names.ASKED_MILLI, WHOLE, _number(said, names.ASKED_MILLI, WHOLE))
+    asked_mib = _number(said, names.ASKED_MEM_MIB, MOST_MIB, unit=" of MiB")
+    mem_mib = _of_each(resources, gpus, names.ASKED_MEM_MIB, MOST_MIB, asked_mib)
     _flag(said, names.BURST)
     if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
         milli = SHARED_MILLI if mem_mib else WHOLE
     mem_milli = milli if mem_mib is None and milli < WHOLE else 0  # its part of the memory, too
     return GpuAsk(gpus, milli, mem_mib or 0, mem_milli, _models(said, names.MODELS))
+
+
+def _of_each(resources: Mapping[str, int], gpus: int, key: str, most: int, said: int | None) -> int | None:
+    """What a resource asks for of each GPU, else what the annotation of its name said."""
+    if not (total := resources.get(key, 0)):
+        return said
+    each, rest = divmod(total, gpus)
+    if rest or each > most:
+        raise AskError(
+            f"{total} of resource {key} for {gpus} GPUs; expected the same whole number of each, at most {most}"
+        )
+    if said not in (None, each):
+        raise AskError(
+            f"annotation {key} is '{said}', and resource {key} is {each} of each GPU; use one of them"
+        )
+    return each
 
 
 def _number(said: Mapping[str, str], key: str, most: int, *, unit: str = "") -> int | None:

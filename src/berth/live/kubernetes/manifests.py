@@ -11,6 +11,7 @@ from typing import Any
 from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.kubernetes import names
 from berth.live.kubernetes.tenants import manifest_of
+from berth.live.local.request import SHARED_MILLI
 
 TEMPLATE = Path(__file__).with_suffix(".yaml")
 Manifest = dict[str, Any]
@@ -83,11 +84,34 @@ def _values_of(install: Install) -> dict[str, str]:
         "tenants": names.TENANTS,
         "history": names.HISTORY_FOLDER,
         "asks": asks,
+        "parts": "" if install.right_size == "apply" else _parts(),
+        "milli": names.ASKED_MILLI,
+        "mem": names.ASKED_MEM_MIB,
+        "shared-milli": str(SHARED_MILLI),
         "image": install.image,
         "policy": install.policy,
         "mode": install.mode,
         "knowledge": install.knowledge,
     }
+
+
+def _parts() -> str:
+    """The fields of an ApplyConfiguration by which containers ask for their parts of GPUs as resources. With
+    `--right-size apply` there are none: kube-scheduler would count what was asked for, and not what is given."""
+    limits = "it.resources.limits"
+    asks = f"has(it.resources) && has({limits}) && '{names.RESOURCE}' in {limits}"
+    milli, mem = (
+        f"'{key}': string(quantity({limits}['{names.RESOURCE}']).asInteger() * int(variables.{part}))"
+        for part, key in (("milli", names.ASKED_MILLI), ("mem", names.ASKED_MEM_MIB))
+    )
+    amounts = f"variables.mem == '0' ? {{{milli}}} : {{{milli}, {mem}}}"
+    fields = ""
+    for kind in ("containers", "initContainers"):
+        there = f"(has(object.spec.{kind}) ? object.spec.{kind} : [])"
+        chosen = f"{there}.filter(it, variables.makesSense && {asks} && !('{names.ASKED_MILLI}' in {limits}))"
+        parts = f"Object.spec.{kind}.resources{{limits: {amounts}, requests: {amounts}}}"
+        fields += f", {kind}: {chosen}.map(it, Object.spec.{kind}{{name: it.name, resources: {parts}}})"
+    return fields
 
 
 def _filled(told: Any, values: Mapping[str, str]) -> Any:

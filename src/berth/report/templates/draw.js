@@ -14,15 +14,20 @@ function csvOf(figure) {
     const bytes = Uint8Array.from(atob(told.bdata), (character) => character.charCodeAt(0));
     return [...new kinds[told.dtype](bytes.buffer)];
   };
+  // On a logarithmic axis a place of t stands for unit · (10^t - 1); `meta` has the unit.
+  const amounts = (trace, name, places) => {
+    const unit = trace.meta?.[name];
+    return unit === undefined ? places : places.map((at) => unit * (10 ** at - 1));
+  };
   const lines = [];
   for (const trace of figure.data) {
     if (trace.dimensions !== undefined) {
-      const columns = trace.dimensions.map((each) => values(each.values));
+      const columns = trace.dimensions.map((each) => amounts(trace, each.label, values(each.values)));
       lines.push(trace.dimensions.map((each) => each.label));
       columns[0]?.forEach((_, at) => lines.push(columns.map((column) => column[at])));
       continue;
     }
-    const [x, y] = [values(trace.x), values(trace.y)];
+    const [x, y] = [amounts(trace, "x", values(trace.x)), values(trace.y)];
     if (trace.z !== undefined) {
       const [deep, wide] = trace.z.shape?.split(",").map(Number) ?? [trace.z.length, 0];
       const flat = values(trace.z);

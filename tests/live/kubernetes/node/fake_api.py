@@ -69,6 +69,10 @@ class FakeApi(ApiServer):
         self._check()
         self.known_slices.pop(name, None)
 
+    async def advertise(self, resources: Mapping[str, str | None]) -> None:
+        """Note what is counted."""
+        self.resources = dict(resources)
+
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         self._check()
         self.labels |= labels

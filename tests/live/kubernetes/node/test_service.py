@@ -20,7 +20,15 @@ import grpc
 import pytest
 
 from berth.errors import ApiError, SettingError
-from berth.live.kubernetes.names import DRIVER, MEASURED, PLACED_UID, PLACEMENT, RESOURCE
+from berth.live.kubernetes.names import (
+    ASKED_MEM_MIB,
+    ASKED_MILLI,
+    DRIVER,
+    MEASURED,
+    PLACED_UID,
+    PLACEMENT,
+    RESOURCE,
+)
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
@@ -117,11 +125,15 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
                 found = {
                     key: value for key, value in told["metadata"].get("labels", {}).items() if "berth" in key
                 }
-                return found if len(found) == 4 else None
+                found |= {
+                    key: told["status"].get("capacity", {}).get(key) for key in (ASKED_MILLI, ASKED_MEM_MIB)
+                }
+                return found if all(found.values()) and len(found) == 6 else None
 
             assert await running.until(labels) == {
                 "berth.dev/gpu-count": "2", "berth.dev/gpu-indices": "0-1",
                 "berth.dev/gpu-model": "A100-80", "berth.dev/gpu-memory-mib": "81920",
+                ASKED_MILLI: "2k", ASKED_MEM_MIB: "163840",
             }  # fmt: skip
             uid = await world.pod("one", scheduler="nobody", gates=())
             placed = {"gpus": [{"index": 1, "uuid": None, "milli": 400, "mem_mib": 7000}], "shared": True}

@@ -187,6 +187,11 @@ class ApiServer:
         body = {"metadata": {"labels": dict(labels)}}
         await self._ask("PATCH", f"/api/v1/nodes/{self._node}", body, content_type=MERGE_PATCH)
 
+    async def advertise(self, resources: Mapping[str, str | None]) -> None:
+        """Set extended resources of this node that no plugin counts; None takes one away. The kubelet keeps them."""
+        body = {"status": {"capacity": dict(resources), "allocatable": dict(resources)}}
+        await self._ask("PATCH", f"/api/v1/nodes/{self._node}/status", body, content_type=MERGE_PATCH)
+
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod, if it is still the same one."""
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}

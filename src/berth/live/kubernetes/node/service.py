@@ -16,6 +16,8 @@ from berth.live.card_models import card_model
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.gpu_labels import label_of
 from berth.live.kubernetes.names import (
+    ASKED_MEM_MIB,
+    ASKED_MILLI,
     LABEL_GPU_COUNT,
     LABEL_GPU_INDICES,
     LABEL_GPU_MEMORY_MIB,
@@ -228,9 +230,11 @@ class _Node:
             await asyncio.sleep(self.settings.every_s)
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
-        labels = _labels([card for card in self.cards.cards if card.index in self.plugin_gpus], ailing)
+        cards = [card for card in self.cards.cards if card.index in self.plugin_gpus]
+        labels = _labels(cards, ailing)
         if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
             await self.server.label_node(labels)
+            await self.server.advertise(_resources(cards))
             self._labels_told, self._labelled_s = labels, time.monotonic()
         if not self.server.has_claims:
             return
@@ -267,6 +271,15 @@ def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str |
         LABEL_GPUS_AILING: label_of(card.index for card in cards if card.index in ailing) or None,
         LABEL_GPU_MODEL: plain.strip("-_."),
         LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
+    }
+
+
+def _resources(cards: Sequence[Card]) -> dict[str, str | None]:
+    """What Kubernetes counts of the device plugin's GPUs. Those that ail are in it, because their pods are too."""
+    mem_mib = sum(card.mem_mib for card in cards)
+    return {
+        ASKED_MILLI: str(1000 * len(cards)) if cards else None,
+        ASKED_MEM_MIB: str(mem_mib) if cards else None,
     }
 
 
