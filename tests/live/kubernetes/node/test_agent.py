@@ -53,7 +53,7 @@ class Watched(NodeWorld):
         self.reaper.claims = self.claims
         self.uids: dict[int, str] = {}
         self.processes: list[subprocess.Popen[str]] = []
-        settings = AgentSettings("here", folder / "state", policy, pods_every_s=0)
+        settings = AgentSettings(folder / "state", policy, pods_every_s=0)
         self.nvml = Cards(fake=True)
         self.agent = Agent(
             settings, self.nvml, self.allotments, self.api, self.reaper, lambda pid: self.uids.get(pid, "")
