@@ -43,9 +43,9 @@ from berth.model import GpuModel, Job, Node, Share, work_of
 from berth.partition import Limit, create, find
 from berth.partition.checkpoint import Calls, resume, suspend
 from berth.partition.gpus import gpus
-from berth.profiles.genai import read_genai
 from berth.statistics import event_columns, gpu_hours
 from berth.traces import read
+from genai_series import read_genai
 from harness import BENCH, count, data_folder, save
 
 NATIVE = BENCH.parent / "build" / "native"

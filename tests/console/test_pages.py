@@ -6,13 +6,11 @@ import html
 import re
 from pathlib import Path
 
-import httpx2 as httpx
 import pytest
 
 from berth.console.roles import Role
 from berth.console.sources.values import ValuesSource, look_of
 from tests.console.histories import made
-from tests.console.serving import served
 from tests.console.world import World
 
 PAGES = ("/now", "/queue", "/then", "/then?measure=waits&by=application", "/me", "/what-if")
@@ -87,27 +85,3 @@ def test_a_page_takes_what_its_script_and_its_form_write(
     told |= {"range": "WAIT_h:0:2", "at": "2024-11-01", "groups": "all"}
     chosen = {name: told.get(name, "") for name in names}
     assert world.browser("ann", Role.OPERATOR).get(path, params=chosen).status_code == 200
-
-
-def test_head_is_answered_wherever_get_is(world: World) -> None:
-    bearer = {"Authorization": f"Bearer {world.token('ann', Role.OPERATOR)}"}
-    addresses = (
-        *PAGES,
-        "/events",
-        "/api/v1/gpus",
-        "/api/v1/what-if",
-        "/metrics",
-        "/static/console.css",
-        "/none",
-    )
-    with served(world) as address, httpx.Client(headers=bearer, base_url=address) as client:
-        for path in addresses:
-            head = client.head(path)
-            with client.stream("GET", path) as got:
-                same = [
-                    (each.status_code, each.headers["content-type"], "content-length" in each.headers)
-                    for each in (head, got)
-                ]
-            assert (same[0], head.content) == (same[1], b""), path
-        assert client.head("/api/v1/what-if/policies").headers["content-length"] != "0"
-        assert client.head("/login").status_code == 401

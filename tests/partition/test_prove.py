@@ -12,6 +12,8 @@ from typing import Any
 
 from tests.partition.conftest import Berth, Card
 
+from berth.partition.proof import divider
+
 Apart = Callable[..., tuple[int, str]]
 STRICT = {"BERTH_FAKE_STEP_KIB": "2048", "BERTH_FAKE_LIKE": "hmm"}
 DOCUMENTED = {"no-environment", "counters-restored", "counters-removed"}
@@ -45,7 +47,17 @@ def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
 
 def test_a_way_that_nothing_limits_takes_twice_the_limit_at_most(card: Card, berth_apart: Apart) -> None:
     """Besides its contexts, and what a pool keeps."""
-    ways = ("contexts-again", "reset", "capture-race", "async-kept", "stack", "rounding", "processes")
+    ways = (
+        "contexts-again",
+        "reset",
+        "capture-race",
+        "async-kept",
+        "async-mixed",
+        "pools",
+        "stack",
+        "rounding",
+    )
+    ways += ("mipmap-levels", "processes")
     options = [word for way in ways for word in ("--way", way)]
     watch = {"BERTH_FAKE_WATCH": f"0:{(2 * 64 + 32) << 20}", "BERTH_FAKE_CONTEXT_MIB": "0"}
     berth_apart(
@@ -76,7 +88,8 @@ def test_a_limit_of_others_is_tried_with_the_variables_that_it_needs(card: Card,
     }
     options = [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
     code, text = berth_apart(*words, *options)
-    assert (code, "held against 1 of 1 ways" in text) == (0, True)
+    held = f"berth ({sets['LD_PRELOAD']}): a limit of 64 MiB held against 1 of 1 ways"
+    assert (code, held in text) == (0, True)
     code, text = berth_apart(*words)
     assert (code, "held against 0 of 1 ways" in text, "passed: linear." in text) == (1, True, True)
 
@@ -92,6 +105,17 @@ def test_it_says_first_what_it_will_do_and_writes_a_page(berth_apart: Apart, tmp
     shown = page.read_text()
     assert "passed, as documented" in shown
     assert shown.count("<tr>") == 3
+
+
+def test_what_divides_the_card_is_named(tmp_path: Path) -> None:
+    everywhere = tmp_path / "ld.so.preload"
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    assert divider(pipes, "GPU-1", everywhere) == "what limits processes here"
+    hami = {**pipes, "LD_PRELOAD": "/opt/libfirst.so:/opt/libvgpu.so"}
+    assert divider(hami, "GPU-1", everywhere) == "HAMi-core (/opt/libvgpu.so)"
+    (tmp_path / "control").touch()
+    everywhere.write_text("/usr/lib/libberth.so\n")
+    assert divider(pipes, "MIG-1", everywhere) == "berth (/usr/lib/libberth.so) and MIG and MPS"
 
 
 def test_what_cannot_be_tried_is_refused_before_anything_runs(berth: Berth) -> None:

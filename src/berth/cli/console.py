@@ -11,6 +11,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 
 app = typer.Typer(
     help="Show the live cluster, its history and 'what if' in a browser.", invoke_without_command=True
@@ -27,45 +28,39 @@ MOST_DAYS = 3650
 def console(
     context: typer.Context,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT, or unix:PATH for a Unix socket.")
+        str, typer.Option(metavar="ADDRESS", help="HOST:PORT, or unix:PATH for a Unix socket.")
     ] = "127.0.0.1:8787",
     state: State = None,
-    history: Annotated[
-        Path | None, typer.Option("--history", metavar="DIR", help="History folder to show.")
-    ] = None,
+    history: Annotated[Path | None, typer.Option(metavar="DIR", help="History folder to show.")] = None,
     slurm_state: Annotated[
-        Path | None, typer.Option("--slurm-state", metavar="DIR", help="State folder of `berth slurm run`.")
+        Path | None, typer.Option(metavar="DIR", help="State folder of `berth slurm run`.")
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option("--kubeconfig", metavar="FILE", help="Show the Kubernetes cluster of this file."),
+        typer.Option(metavar="FILE", help="Show the Kubernetes cluster of this file."),
     ] = None,
     actions: Annotated[
         bool, typer.Option("--actions", help="Allow changes: hold, release and cancel jobs, drain GPUs.")
     ] = False,
     proxies: Annotated[
         str,
-        typer.Option(
-            "--proxies", metavar="ADDRESSES", help="Comma-separated addresses of trusted reverse proxies."
-        ),
+        typer.Option(metavar="ADDRESSES", help="Comma-separated addresses of trusted reverse proxies."),
     ] = "",
     proxy_header: Annotated[
-        str, typer.Option("--proxy-header", metavar="NAME", help="Header in which the proxy names the user.")
+        str, typer.Option(metavar="NAME", help="Header in which the proxy names the user.")
     ] = "X-Forwarded-User",
     operators: Annotated[
-        str, typer.Option("--operators", metavar="USERS", help="Comma-separated users who are operators.")
+        str, typer.Option(metavar="USERS", help="Comma-separated users who are operators.")
     ] = "",
     certificate: Annotated[
         Path | None, typer.Option("--cert", metavar="FILE", help="TLS certificate; needs --key.")
     ] = None,
-    key: Annotated[
-        Path | None, typer.Option("--key", metavar="FILE", help="Private key of the certificate.")
-    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")] = None,
     what_if_processes: Annotated[
-        int, typer.Option("--what-if-processes", metavar="N", min=1, help="Number of replays at a time.")
+        int, typer.Option(metavar="N", min=1, help="Number of replays at a time.")
     ] = 1,
     what_if_mem: Annotated[
-        str, typer.Option("--what-if-mem", metavar="SIZE", help="Maximum memory of one replay, such as 4G.")
+        str, typer.Option(metavar="SIZE", help="Maximum memory of one replay, such as 4G.")
     ] = "4G",
 ) -> None:
     """Show the live cluster, its history and 'what if' in a browser."""
@@ -135,8 +130,8 @@ def console(
 @app.command()
 def token(
     user: Annotated[str, typer.Argument(metavar="USER", help="Name of the person or program.")],
-    role: Annotated[str, typer.Option("--role", help="viewer, user or operator.")] = "user",
-    days: Annotated[float, typer.Option("--days", help="Days until the token expires.")] = 30.0,
+    role: Annotated[str, typer.Option(help="viewer, user or operator.")] = "user",
+    days: Annotated[float, typer.Option(help="Days until the token expires.")] = 30.0,
     state: State = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Revoke all tokens of the user.")] = False,
 ) -> None:
@@ -147,7 +142,7 @@ def token(
 
     tokens = Tokens(_state(state) / "tokens.json")
     if revoke:
-        print(f"revoked {tokens.remove(user)} tokens of {user}")
+        print(f"revoked {counted(tokens.remove(user), 'token')} of {user}")
         return
     if role not in list(Role):
         raise SettingError(f"--role {role}; expected {', '.join(Role)}")
@@ -160,7 +155,7 @@ def token(
 
 @app.command()
 def audit(
-    last: Annotated[int, typer.Option("--last", min=1, help="The last N lines.")] = 100,
+    last: Annotated[int, typer.Option(min=1, help="The last N lines.")] = 100,
     state: State = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,

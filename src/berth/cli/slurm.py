@@ -88,14 +88,13 @@ def _cards(cards: list[str] | None) -> dict[str, int]:
 @app.command()
 def run(
     mode: Annotated[
-        Mode, typer.Option("--mode", help="advise: log what would have been started; place: start it.")
+        Mode, typer.Option(help="advise: log what would have been started; place: start it.")
     ] = Mode.ADVISE,
     partitions: Partitions = "",
     qos: Qos = "",
     policy: Annotated[
         str,
         typer.Option(
-            "--policy",
             help="The policy; the default goes by Slurm's priorities. See berth policies.",
             autocompletion=completing.policy,
         ),
@@ -103,7 +102,6 @@ def run(
     knowledge: Annotated[
         str,
         typer.Option(
-            "--knowledge",
             help="Source of beliefs about jobs: history, history?begin=FOLDER, or user for time limits alone.",
         ),
     ] = DEFAULT_KNOWLEDGE,
@@ -144,25 +142,21 @@ def run(
     memory: Annotated[
         Memory,
         typer.Option(
-            "--memory",
             help="GPU memory of a job that names it alone: as measured of its application, or as asked.",
         ),
     ] = Memory.MEASURED,
     retries: Annotated[
         int,
-        typer.Option(
-            "--retries", min=0, help="Number of times that a job which ran out of GPU memory is queued again."
-        ),
+        typer.Option(min=0, help="Number of times that a job which ran out of GPU memory is queued again."),
     ] = 2,
     card: CardMem = None,
     rest: Annotated[
         Path | None,
-        typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket; the token is $SLURM_JWT."),
+        typer.Option(metavar="SOCKET", help="slurmrestd's Unix socket; the token is $SLURM_JWT."),
     ] = None,
     history: Annotated[
         Path | None,
         typer.Option(
-            "--history",
             metavar="DIR",
             help="Folder to keep the nodes in, so that the history can be replayed.",
         ),
@@ -455,9 +449,7 @@ def check(
     qos: Qos = "",
     state: State = DEFAULT_STATE,
     card: CardMem = None,
-    rest: Annotated[
-        Path | None, typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket.")
-    ] = None,
+    rest: Annotated[Path | None, typer.Option(metavar="SOCKET", help="slurmrestd's Unix socket.")] = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
@@ -489,10 +481,10 @@ def install(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the files to this folder, for you to copy."),
+        typer.Option(metavar="DIR", help="Write the files to this folder, for you to copy."),
     ] = None,
     folder: Annotated[
-        str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
+        str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
     shards_a_gpu: Annotated[
         int,
@@ -521,7 +513,6 @@ def install(
     operator: Annotated[
         list[str] | None,
         typer.Option(
-            "--operator",
             metavar="USER",
             help="User who may release held jobs, besides root and SlurmUser; repeatable.",
         ),
@@ -607,12 +598,11 @@ def install(
 @app.command()
 def uninstall(
     folder: Annotated[
-        str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
+        str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
     conf: Annotated[
         Path | None,
         typer.Option(
-            "--conf",
             metavar="FILE",
             envvar="SLURM_CONF",
             help="slurm.conf, if it is elsewhere than at the install.",
@@ -642,13 +632,11 @@ def uninstall(
 def compare(
     state: State = DEFAULT_STATE,
     gpus: Annotated[
-        int, typer.Option("--gpus", min=0, help="Number of GPUs in the cluster, to compute their use.")
+        int, typer.Option(min=0, help="Number of GPUs in the cluster, to compute their use.")
     ] = 0,
     history: Annotated[
         Path | None,
-        typer.Option(
-            "--history", metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."
-        ),
+        typer.Option(metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."),
     ] = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,

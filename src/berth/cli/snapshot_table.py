@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from berth.counts import counted
 from berth.live.driver.snapshot import Gpu, Snapshot, Stranger, Tenant
-from berth.live.driver.words import counted, mib, span
+from berth.live.driver.words import mib, span
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -11,6 +11,7 @@ import typer
 
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Columns, Reader
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -82,14 +83,14 @@ def convert(
     source = read_trace(trace, columns=columns, reader=reader)
     if nodes is not None and source.nodes is None:
         raise ClusterError(f"{trace} brings no cluster to write to {nodes}")
-    counted = _Counted(source.jobs(skip_bad=bad if skip_bad else None, compress=compress))
-    write(counted, out)
+    numbered = _Counted(source.jobs(skip_bad=bad if skip_bad else None, compress=compress))
+    write(numbered, out)
     if nodes is not None and source.nodes is not None:
         write_nodes(source.nodes, nodes)
-    answer = {"out": str(out), "jobs": counted.number}
+    answer = {"out": str(out), "jobs": numbered.number}
     if printed(form, as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
         return
-    typer.echo(f"{counted.number} jobs written to {out}")
+    typer.echo(f"{counted(numbered.number, 'job')} written to {out}")
     _list_problems(bad)
 
 
@@ -136,7 +137,7 @@ def fetch(
     answer = {"name": trace.name, "licence": trace.licence}
     if printed(form, as_json, [{**answer, "file": path} for path in paths], {**answer, "files": paths}):
         return
-    typer.echo(f"{len(paths)} files in {folder}")
+    typer.echo(f"{counted(len(paths), 'file')} in {folder}")
     if not trace.readable:
         typer.echo("berth does not read these files as they are; `berth trace formats` lists what it reads")
 
@@ -240,7 +241,8 @@ def _lines(description: Description) -> Iterator[tuple[str, str]]:
         yield "its cluster", "not told; name one with --cluster"
     else:
         load = "unknown" if d.load is None else f"{100 * d.load:.1f} %"
-        yield "its cluster", f"{d.nodes:,} nodes, {d.cluster_gpus:,} GPUs; load while jobs arrive {load}"
+        size = f"{counted(d.nodes, 'node')}, {counted(d.cluster_gpus or 0, 'GPU')}"
+        yield "its cluster", f"{size}; load while jobs arrive {load}"
 
 
 def _distribution(numbers: Mapping[Any, int], total: int) -> str:

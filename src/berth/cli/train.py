@@ -13,6 +13,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
@@ -144,7 +145,7 @@ def train(
         return
     last = found.curve[-1]
     print(
-        f"{last.decisions:,} decisions in {last.seconds:.0f} s; best after iteration {found.iteration}:"
+        f"{counted(last.decisions, 'decision')} in {last.seconds:.0f} s; best after iteration {found.iteration}:"
         f" total time {found.measured:.3f} of that of all jobs one after the other"
     )
     for path in written:

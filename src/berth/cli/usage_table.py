@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from berth.cli.output import console
+from berth.cli.output import console, plain_table
+from berth.counts import counted
 from berth.history.values.durations import hours, hours_of, hours_text
 
 if TYPE_CHECKING:
@@ -17,26 +18,15 @@ if TYPE_CHECKING:
 
 def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
     """A row for each group; a name that the terminal is too narrow for goes on in the next line, never cut off."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, overflow="fold")
-    cells = [_cells(row, measure, whole, _measured(rows)) for row in rows]
-    headings = [
+    headings = (
+        *names,
         *("GPU-hours", "run-hours", "jobs", "users"),
         *([f"share of {measure}"] if whole else []),
         "failed GPU-hours",
         *(_USES[name] for name in _measured(rows)),
-    ]
-    for at, heading in enumerate(headings):
-        widest = max(len(text) for text in (*heading.split(), *(row[at] for row in cells)))
-        table.add_column(heading, justify="right", overflow="fold", min_width=widest)
-    for row, numbers in zip(rows, cells, strict=True):
-        table.add_row(*(Text(key) for key in row.keys), *numbers)
-    return table
+    )
+    cells = [(*row.keys, *_cells(row, measure, whole, _measured(rows))) for row in rows]
+    return plain_table(headings, cells, left=len(names))
 
 
 _USES = {
@@ -76,30 +66,22 @@ def _use_cell(row: Usage, name: str) -> str:
 
 def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
     """Print a line for each job, those first that are first by the measure."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     screen = console()
     if not rows:
-        screen.print(_UNKNOWN.get(measure, "no jobs"), highlight=False)
+        screen.print(_UNKNOWN.get(measure, "no jobs"))
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("job", "cluster", "user", "application", "state"):
-        table.add_column(heading, overflow="fold")
     uses = _measured([row.use for row in rows])
-    for heading in ("attempts", "GPU-hours", "failed GPU-hours", *(_USES[name] for name in uses)):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        names = (row.use.keys[0], row.cluster, row.user, row.application, row.state)
-        table.add_row(
-            *(Text(name) for name in names),
-            f"{row.attempts:,}",
-            hours_text(row.use.gpu_hours, 2),
-            hours_text(row.use.wasted_gpu_hours, 2),
+    names = ("job", "cluster", "user", "application", "state")
+    numbers = ("attempts", "GPU-hours", "failed GPU-hours", *(_USES[name] for name in uses))
+    cells = [
+        (
+            *(row.use.keys[0], row.cluster, row.user, row.application, row.state, f"{row.attempts:,}"),
+            *(hours_text(hours, 2) for hours in (row.use.gpu_hours, row.use.wasted_gpu_hours)),
             *(_use_cell(row.use, name) for name in uses),
         )
-    screen.print(table)
+        for row in rows
+    ]
+    screen.print(plain_table((*names, *numbers), cells, left=len(names)))
 
 
 def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple[str, ...]:
@@ -112,11 +94,6 @@ def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple
         hours_text(row.wasted_gpu_hours, 2),
         *(_use_cell(row, name) for name in uses),
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things: `1 user`, `2,000 jobs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def show_usage(
@@ -132,17 +109,15 @@ def show_usage(
     screen = console()
     screen.print(usage_table(names, measure, rows, whole))
     if rows and measure in _UNKNOWN and measure not in _measured(rows):
-        screen.print(_UNKNOWN[measure], highlight=False)
+        screen.print(_UNKNOWN[measure])
     screen.print(
         f"{counted(totals.jobs, 'job')} in {counted(totals.tries, 'attempt')} of {counted(totals.users, 'user')},"
         f" {hours_of('GPU', totals.gpu_hours, 2)}",
-        highlight=False,
     )
     if totals.wait_s[0] is not None:
         screen.print(
             f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
-            f"ran: median {totals.run_s[0]:,.0f} s",
-            highlight=False,
+            f"ran: median {totals.run_s[0]:,.0f} s"
         )
     for cause, waited_h in sorted(waits.items(), key=lambda item: -item[1]):
-        screen.print(f"  {' '.join(hours(waited_h, 2))} waited for {cause}", highlight=False, markup=False)
+        screen.print(f"  {' '.join(hours(waited_h, 2))} waited for {cause}")

@@ -26,7 +26,6 @@ from berth import __version__
 from berth.console import actions, api, events, job, metrics, now, plotly_script, queue
 from berth.console.audit import Audit, now_ms
 from berth.console.error_answers import IN_WORDS, only_known, words_of
-from berth.console.head_requests import Heads
 from berth.console.history import api as history_api
 from berth.console.history import me
 from berth.console.history import page as history_page
@@ -34,7 +33,6 @@ from berth.console.hub import Hub
 from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
 from berth.console.identity import viewer as of_request
 from berth.console.pages import page
-from berth.console.predictions import Predictions
 from berth.console.rate_limits import RateLimits
 from berth.console.recent import HOUR, Recent
 from berth.console.roles import Role, Viewer
@@ -83,11 +81,9 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.state.too_many = RateLimits()
     app.state.hub = Hub(sources_of(settings) if sources is None else sources)
     app.state.recent = Recent(settings.state / "recent.sqlite3")
-    app.state.predictions = Predictions(settings.history)
     app.state.audit = Audit(settings.state / "audit.jsonl")
     app.mount("/static", StaticFiles(directory=str(files("berth.console").joinpath("static"))), name="static")
     app.middleware("http")(_guard)
-    app.add_middleware(Heads)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(BerthError, _failed)
@@ -99,7 +95,7 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.get("/", include_in_schema=False)(_first_page)
     app.get("/language/{language}", include_in_schema=False)(_language)
     parts = (history_api, history_page, me, events, now, queue, job, api, actions, metrics)
-    for router in (*(part.router for part in parts), me.api, what_if):
+    for router in (*(part.router for part in parts), what_if):
         app.include_router(router, dependencies=[Depends(only_known)])
     return app
 

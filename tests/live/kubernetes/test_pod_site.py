@@ -17,7 +17,7 @@ from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, State
-from berth.live.kubernetes.steps import Assign, Lift, Remove, Withdraw
+from berth.live.kubernetes.steps import Lift, Remove, Withdraw
 from berth.model import Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
@@ -226,7 +226,8 @@ def test_a_pod_for_which_kube_scheduler_makes_room_keeps_its_part() -> None:
 def test_a_pod_that_was_bound_without_a_part_gets_one_on_its_node() -> None:
     board = steered([node("n1", 1), node("n2", 1)], [pod("a", on="n2")])
     (step,) = board.steps(1)
-    assert isinstance(step, Assign)
+    assert isinstance(step, Lift)
+    assert step.is_bound
     assert (step.node, indices(step)) == ("n2", [0])
     board.pods(2, bound(step))
     assert board.state("a") is State.RUNS
@@ -244,7 +245,8 @@ def test_a_placement_that_is_for_another_node_is_none() -> None:
     board.pods(2, lifted(lift))
     board.pods(3, lifted(lift, on=other))  # somebody bound it past its pin
     (step,) = board.steps(3)
-    assert isinstance(step, Assign)
+    assert isinstance(step, Lift)
+    assert step.is_bound
     assert step.node == other
     board.pods(4, pod("b"))
     assert board.lifts(4)["b"].node == lift.node

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from berth.counts import counted
 from berth.experiments.compare.table import TextTable
 from berth.experiments.sweep.swept import Case, Number, Swept, numbers_of, shown_of
 from berth.statistics import Interval, confidence_interval_95
@@ -59,7 +60,7 @@ def answers_of(runs: Sequence[Swept]) -> list[str]:
             wins[label] = wins.get(label, 0) + 1
     most = sorted(wins.items(), key=lambda item: -item[1])
     told = "highest" if shown[0].best is max else "lowest"
-    many = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
+    many = counted(len(cases), "case")
     return [f"{label} has the {told} {in_sentence(shown[0].name)} in {won} of {many}." for label, won in most]
 
 

@@ -34,14 +34,14 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
 from berth.live.kubernetes.constraints import Constraint, has_unread_rules, keeps_others_away, why_not
 from berth.live.kubernetes.gangs import Gangs
-from berth.live.kubernetes.gpu_words import known_resources, pod_resources
+from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of, share_words
-from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Remove, Step, Tell, Withdraw
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -67,7 +67,6 @@ class Settings:
 
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
-    compat: str | None = None
     quotas: Mapping[str, int] | None = None
     """GPUs of each namespace, or of several together (`vision+speech`); None: there are no quotas."""
     borrow: bool = False
@@ -168,13 +167,12 @@ class PodSite:
         self.settings = settings
         self.entries: dict[str, Entry] = {}
         self.kinds = Kinds()
-        self.table = NodeTable(self.kinds, settings.compat)
+        self.table = NodeTable(self.kinds)
         self.gangs = Gangs()
         self.stirred = True
         self._now_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
-        self._counted = {"cpu", "memory"} | known_resources(settings.compat)
         self._repels: dict[str, set[str]] = {}
         """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
         self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()
@@ -248,14 +246,15 @@ class PodSite:
         after = frozenset(each.uid for each in there if each is not None and each.leaving)
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
+        step = Lift(entry.uid, entry.namespace, entry.name, node, text, after=after, enough=words)
         if spec.node_name:
-            self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after, words))
+            self._do(step._replace(is_bound=True))
             return
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
         terms = tuple(required.node_selector_terms) if required else ()
-        step = Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after, enough=words)
-        if has_unread_rules(spec, self._counted) or self._repels.get(entry.namespace):
+        step = step._replace(terms=terms)
+        if has_unread_rules(spec, COUNTED) or self._repels.get(entry.namespace):
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
             step = step._replace(hosts=self._hosts(entry, node), preferred=tuple(preferred))
         self._do(step)
@@ -478,7 +477,7 @@ class PodSite:
     def _wants(self, pod: api.Pod) -> bool:
         """Whether a pod asks for GPUs in words that berth reads."""
         try:
-            return ask_of(pod, self.settings.compat).gpus > 0
+            return ask_of(pod).gpus > 0
         except AskError:
             return True
 
@@ -487,7 +486,7 @@ class PodSite:
         assert entry.pod is not None
         before, gang = entry.ask, None
         try:
-            ask = self._asks(entry, ask_of(entry.pod, self.settings.compat))
+            ask = self._asks(entry, ask_of(entry.pod))
             if ask.gang is not None:
                 gang = self.gangs.join(ask.gang, entry.uid)
             if not held and not self._joins(entry, now_ms):
@@ -713,7 +712,7 @@ class PodSite:
             entry.why = ""
             return
         try:
-            ask = ask_of(pod, self.settings.compat)
+            ask = ask_of(pod)
         except AskError:
             ask = None
         pending = pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None
@@ -748,7 +747,7 @@ class PodSite:
             return False
         gang, card_mib = None, view.model.mem_mib if view.model else 0
         try:
-            self._asks(entry, ask_of(entry.pod, self.settings.compat))
+            self._asks(entry, ask_of(entry.pod))
         except AskError as error:
             if entry.ask is None:
                 log.warning("%s is only counted: %s", entry.title, error)
@@ -816,7 +815,7 @@ class PodSite:
             self._ends.append(End(meta.uid, how, now_ms, needed_mib=held_mib, waits_again=True))
         if entry.state is not State.ENDED:
             try:
-                ask = ask_of(pod, self.settings.compat)
+                ask = ask_of(pod)
             except AskError:
                 ask = None
             self._become(entry, State.ENDED)
@@ -833,7 +832,7 @@ class PodSite:
         meta = pod.metadata
         message = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
         try:
-            ask = ask_of(pod, self.settings.compat)
+            ask = ask_of(pod)
         except AskError:
             ask = None
         if ask is not None and ask.owner:

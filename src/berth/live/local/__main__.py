@@ -92,7 +92,8 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         grow=settings.get("grow") or "off",
         chosen=chosen,
     )
-    await broker.run(Service(broker).serve, anew=bool(options.policy or options.knowledge))
+    service = Service(broker)
+    await broker.run(service.serve, service.listing.measured, anew=bool(options.policy or options.knowledge))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # all is written; a thread that waits for a driver would keep the lock

@@ -265,20 +265,6 @@ class Book:
         elif entry.state == RUNNING:
             self.events.append(runs(entry, self.limits))
 
-    def limit_tasks(self, numbers: Iterable[str], most: int, now_ms: int) -> None:
-        """Have at most `most` tasks of these arrays run at a time; those that run go on."""
-        for number in numbers:
-            for entry in self.named(number):
-                entry.at_most = most
-                self.dirty[entry.id] = entry
-            waiting = [entry for entry in self.named(number) if entry.offered]
-            over = len(self._going[number]) - most
-            for entry in waiting[max(0, len(waiting) - over) :] if over > 0 else ():
-                self._withdraw(entry)
-                self._consider(entry, now_ms)
-            for entry in self.named(number):
-                self._consider(entry, now_ms)
-
     def requeue(self, entry: Entry, now_ms: int) -> None:
         """Stop a running job and queue it again."""
         if entry.state in (WAITING, HELD):

@@ -12,9 +12,9 @@ import ctypes
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
@@ -51,8 +51,8 @@ from berth.live.local.supervision import kept_up
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
-EXPORTER_STEADY_S = 5.0
-"""An exporter that has run this long counts as serving."""
+EXPORT_AGAIN_S = 5.0
+"""When to try again to serve metrics."""
 START_AGAIN_S = 1.0
 """When to look again at a start of which nothing could be found out."""
 TOLD_MS = 86_400_000
@@ -97,7 +97,7 @@ class Broker:
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
-        self.notices = Notices(places.notices, places.log, log)
+        self.notices = Notices(places.notices, log)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
@@ -224,9 +224,9 @@ class Broker:
 
     # Life
 
-    async def run(self, serve: Serve, *, anew: bool = False) -> None:
-        """Have clients served until told to stop. With `anew`, what was chosen did not decide before: LiveError if it
-        cannot."""
+    async def run(self, serve: Serve, measured: Callable[[], dict[str, Any]], *, anew: bool = False) -> None:
+        """Have clients served until told to stop, and metrics of what is `measured`. With `anew`, what was chosen did
+        not decide before: LiveError if it cannot."""
         loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
@@ -246,9 +246,10 @@ class Broker:
             "limits": self._heed_limits,
             "keep": self.keeper.run,
             "watch": self.watch.run,
+            "notices": self.notices.run,
         }
         if self.metrics:
-            works["export"] = self._export
+            works["export"] = partial(self._export, measured)
         tasks = [asyncio.create_task(kept_up(name, work, self.log)) for name, work in works.items()]
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
@@ -341,31 +342,25 @@ class Broker:
         """Log what a callback raised; the loop goes on."""
         self.log("callback-failed", what=context.get("message"), why=repr(context.get("exception")))
 
-    async def _export(self) -> None:
-        """Have a child serve metrics; another one where it ends."""
-        where = self.metrics
-        words = [sys.executable, "-m", "berth.live.local.exporter", self.places.socket, where]
-        said = f"{self.places.log}.metrics"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        actions = [(os.POSIX_SPAWN_OPEN, 2, said, flags, 0o644)]
+    async def _export(self, measured: Callable[[], dict[str, Any]]) -> None:
+        """Serve metrics; where that cannot be, say why and try again."""
+        from berth.live.local.exporter import serve_metrics
+
         while True:
+            self.export_trouble = ""
             try:
-                pid = os.posix_spawn(
-                    sys.executable, words, dict(os.environ), file_actions=actions, setsigmask=[]
+                await serve_metrics(self.metrics, measured)
+            except (LiveError, OSError) as error:
+                why = (
+                    str(error)
+                    if isinstance(error, LiveError)
+                    else f"--metrics {self.metrics}: {error.strerror}"
                 )
-                self.log("exporting", where=where, pid=pid)
-                began_s = time.monotonic()
-                while os.path.exists(f"/proc/{pid}") and pid not in self.runner.reaped:
-                    await asyncio.sleep(1)
-                    if time.monotonic() - began_s > EXPORTER_STEADY_S:
-                        self.export_trouble = ""
-                with open(said, encoding="utf-8", errors="replace") as file:
-                    why = (file.read().splitlines() or ["it ended"])[-1]
-            except OSError as error:
-                why = error.strerror or str(error)
-            self.export_trouble = f"no metrics are served: {why}"
-            self.log("export-failed", why=why)
-            await asyncio.sleep(5)
+                self.export_trouble = (
+                    f"no metrics are served: {why}; change it with berth down and berth up --metrics"
+                )
+                self.log("export-failed", why=why)
+            await asyncio.sleep(EXPORT_AGAIN_S)
 
     # What is to be done after anything has happened
 
@@ -550,7 +545,6 @@ class Broker:
                     self.runner.keep_limit(entry)
                 if entry.state == RUNNING and limit_ms and entry.ran_ms(now_ms) >= limit_ms:
                     self.book.expire(entry, now_ms)
-            self.notices.look()
             self.idling.look()
             self.act()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from berth.counts import counted
 from berth.errors import LiveError
 from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.driver.words import sizes
@@ -191,16 +192,11 @@ class Entry:
         return cls(**fields)
 
 
-_KEPT: dict[str, Any] = {
-    "id": None, "serial": None, "uid": None, "user": None, "request_key": None, "submit_ms": None,
-    "queued_ms": None, "state": WAITING, "params": (), "index": None, "at_most": 0, "attempt": 1,
-    "out_of_memory": 0, "needs_mib": 0, "start": 0, "start_failures": 0, "not_before_ms": 0, "slots": (),
-    "share": (0, 0), "promise_mib": 0, "peak_mib": 0,
-    "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
-    "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0, "over_as": "",
-    "suspension": "", "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True, "idle": False,
-    "lends_to": "",
-}  # fmt: skip
+_KEPT = {
+    each.name: each.default
+    for each in fields(Entry)
+    if each.name not in ("request", "not_yet", "offered", "over", "version")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +254,7 @@ class Limits:
         """Refuse a request that this machine could never serve; LiveError says what there is."""
         cards = self.cards_mib
         if request.gpus > len(cards):
-            there = "no GPU" if not cards else f"{len(cards)} GPU{'s' if len(cards) > 1 else ''}"
+            there = counted(len(cards), "GPU") if cards else "no GPU"
             raise LiveError(f"--gpus {request.gpus}, but this machine has {there}; ask for less")
         if request.pins and max(request.pins) >= len(cards):
             raise LiveError(

@@ -80,8 +80,7 @@ def _runtime_folder() -> str:
 
 def _started(job_id: str, token: str, folder: str) -> Server:
     waited_s, told = 0.0, False
-    connection = Connection(find_socket())
-    try:
+    with Connection(find_socket()) as connection:
         while True:
             (job,) = connection.ask({"do": "job", "id": job_id})["jobs"]
             if job["state"] in ENDED:
@@ -97,8 +96,6 @@ def _started(job_id: str, token: str, folder: str) -> Server:
                 print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
             time.sleep(LOOK_S)
             waited_s += LOOK_S
-    finally:
-        connection.close()
 
 
 def _written_down(token: str, folder: str) -> dict[str, str | int] | None:

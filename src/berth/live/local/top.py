@@ -17,7 +17,7 @@ from berth.errors import LiveError
 from berth.live.driver.snapshot import GOING, Gpu, LiveJob
 from berth.live.driver.words import mib, span
 from berth.live.local.places import find_socket
-from berth.live.local.protocol import Connection
+from berth.live.local.protocol import ask
 from berth.live.local.snapshot import snapshot_of
 from berth.live.local.tables import HEAD, job_lines, memory_text, printable, queue_cells, why_lines
 
@@ -163,11 +163,7 @@ class Top(App[None]):
 
     def _ask(self, **message: Any) -> dict[str, Any] | None:
         try:
-            connection = Connection(find_socket())
-            try:
-                return connection.ask(message)
-            finally:
-                connection.close()
+            return ask(find_socket(), message)
         except LiveError as error:
             self._tell(str(error))
             return None

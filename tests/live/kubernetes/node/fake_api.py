@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import PLACED_UID, PLACEMENT
-from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
+from berth.live.kubernetes.names import PLACED_UID, PLACEMENT, application_of
+from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice, Container, Pod, Slice
 
 
-class FakeApi:
+class FakeApi(ApiServer):
     """Answers from dictionaries; `down` makes every call fail."""
 
     def __init__(self) -> None:
@@ -69,6 +69,10 @@ class FakeApi:
         self._check()
         self.known_slices.pop(name, None)
 
+    async def advertise(self, resources: Mapping[str, str | None]) -> None:
+        """Note what is counted."""
+        self.resources = dict(resources)
+
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         self._check()
         self.labels |= labels
@@ -102,10 +106,10 @@ class FakeApi:
             PLACEMENT: json.dumps({"gpus": placed, "shared": True, "best_effort": False, "policy": "fifo"})
         }
         told[PLACED_UID] = uid = uid or f"uid-{name}"
+        told |= {f"berth.dev/{key}": value for key, value in annotations.items()}
         pod = Pod(
-            "default", name, uid, node, "Pending", False,
-            told | {f"berth.dev/{key}": value for key, value in annotations.items()},
-            tuple(containers) or (Container("main", len(gpus)),),
+            "default", name, uid, node, "Pending", False, told,
+            tuple(containers) or (Container("main", len(gpus)),), application_of("default", told, ""),
         )  # fmt: skip
         self.known_pods[pod.namespace, pod.name] = pod
         return pod

@@ -20,14 +20,18 @@ import grpc
 import pytest
 
 from berth.errors import ApiError, SettingError
-from berth.live.kubernetes.names import DRIVER, MEASURED, PLACED_UID, PLACEMENT, RESOURCE
-from berth.live.kubernetes.node.api_server import ApiServer, claim_of, pod_of
-from berth.live.kubernetes.node.cluster_api import ClaimDevice
-from berth.live.kubernetes.node.device_plugin import allotment_name
+from berth.live.kubernetes.names import (
+    ASKED_MEM_MIB,
+    ASKED_MILLI,
+    DRIVER,
+    MEASURED,
+    PLACED_UID,
+    PLACEMENT,
+    RESOURCE,
+)
+from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
-from berth.live.kubernetes.served import served_by
-from berth.partition import find
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, share_of, start
@@ -104,43 +108,6 @@ async def node(world: World, folder: Path, *more: str) -> AsyncIterator[tuple[Ru
         await kubelet.stop()
 
 
-@pytest.mark.usefixtures("kube_scheduler")
-@needs_root
-def test_a_pod_in_the_words_of_hami_gets_the_gpu_that_it_was_placed_on_and_is_held_to_its_part(
-    play: Played, folder: Path
-) -> None:
-    async def story(world: World) -> None:
-        async with node(world, folder, "--compat", "hami") as (_, kubelet):
-            await kubelet.until_registered("nvidia.com/gpu")
-            await kubelet.until_registered(RESOURCE)
-            units, _ = kubelet.capacity("nvidia.com/gpu")
-            counted = {"cpu": "8", "memory": "8Gi", "nvidia.com/gpu": str(units), RESOURCE: str(units)}
-            counted |= {"nvidia.com/gpumem": "160000", "nvidia.com/gpucores": "200"}
-            await world.patch("/api/v1/nodes/here/status", {"status": {"allocatable": counted}})
-            async with world.steerer(compat="hami"):
-                # the first fills a GPU, so that the second is on the other
-                for name, percent in (("first", "100"), ("second", "25")):
-                    takes = {
-                        "nvidia.com/gpu": "1",
-                        "nvidia.com/gpumem": "7000",
-                        "nvidia.com/gpucores": percent,
-                    }
-                    await world.pod(name, 0, resources=takes)
-                    await world.until_bound(name)
-            pod = await ApiServer(world.api, "here", served_by("hami")).pod("default", "second")
-            assert pod is not None
-            await kubelet.admit(pod, "nvidia.com/gpu")
-            given = await kubelet.pre_start(pod, "main", "nvidia.com/gpu")
-            assert all(unit.startswith("hami-") for unit in given.ids)
-            regions = find(allotment_name(given.ids), folder / "run" / "regions")
-            held = sorted((part.limit_bytes >> 20, part.core_pct) for part in regions)
-            assert held == [(1, 0), (7000, 25)]  # the other GPU is closed to it
-            assert await share(of_device_plugin(given.answer), folder / "scratch") == [(7000, 2)]
-            assert not await world.events("GpuPartNotEnforced")
-
-    play(story)
-
-
 async def share(edits: Any, scratch: Path) -> list[tuple[float, int]]:
     process = start(edits, share_of(), scratch)
     output, _ = await asyncio.to_thread(process.communicate)
@@ -158,11 +125,15 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
                 found = {
                     key: value for key, value in told["metadata"].get("labels", {}).items() if "berth" in key
                 }
-                return found if len(found) == 4 else None
+                found |= {
+                    key: told["status"].get("capacity", {}).get(key) for key in (ASKED_MILLI, ASKED_MEM_MIB)
+                }
+                return found if all(found.values()) and len(found) == 6 else None
 
             assert await running.until(labels) == {
                 "berth.dev/gpu-count": "2", "berth.dev/gpu-indices": "0-1",
                 "berth.dev/gpu-model": "A100-80", "berth.dev/gpu-memory-mib": "81920",
+                ASKED_MILLI: "2k", ASKED_MEM_MIB: "163840",
             }  # fmt: skip
             uid = await world.pod("one", scheduler="nobody", gates=())
             placed = {"gpus": [{"index": 1, "uuid": None, "milli": 400, "mem_mib": 7000}], "shared": True}
@@ -213,7 +184,7 @@ def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
             async with world.steerer():
                 await world.pod("one", milli=300, mem=5000)
                 await world.until_bound("one")
-                server = ApiServer(world.api, "here", served_by(None))
+                server = ApiServer(world.api, "here")
                 first = await server.pod("default", "one")
                 assert first is not None
                 await kubelet.admit(first, RESOURCE)
@@ -422,7 +393,7 @@ def test_a_program_is_told_apart_by_its_words_and_none_of_them_is_kept() -> None
     def program(*words: str) -> str:
         container = {"name": "a", "image": "x:1", "command": list(words), "resources": {}}
         told = {"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": {"containers": [container]}}
-        return pod_of(told).containers[0].program
+        return pod_of(told).program
 
     assert program("train") == "x:1 train"
     assert program("train", "--password=hunter2") != program("train", "--password=hunter3")

@@ -275,7 +275,7 @@ class Allotments:
             kept = hardware_in(folder, uuid)
             if kept is not None and (kept.profile, kept.start) == (part.profile, part.start):
                 return uuid, kept
-        return _plain(self.cards[part.index].uuid), None
+        return plain(self.cards[part.index].uuid), None
 
     def instances(self, index: int) -> set[tuple[str, int]]:
         """Profile and start of each instance of MIG of a GPU that is given."""
@@ -327,7 +327,7 @@ class Allotments:
         wanted |= {part.index: part.limit for part in asked.parts if not part.profile}
         for index, limit in wanted.items():
             card = self.cards.get(index)
-            if card is not None and _plain(card.uuid) not in there:
+            if card is not None and plain(card.uuid) not in there:
                 create_promised(asked.name, card.gpu, limit, self.root)
         for part in asked.parts:
             if part.profile and part.index in self.cards:
@@ -355,7 +355,7 @@ class Allotments:
             remove_unfinished(name, driver_folder=self._driver_folder, root=self.root)
 
 
-def _plain(uuid: str) -> str:
+def plain(uuid: str) -> str:
     return uuid.removeprefix("GPU-").lower()
 
 

@@ -60,7 +60,7 @@ class NodeCollector(Collector):
     def _gpu(self, card: Card, view: View) -> GpuUse:
         look = next((look for look in view.looks if look.index == card.index), None)
         milli, mem_mib = view.allotted.get(card.index, (0, 0))
-        tenants = sum(part.gpu == card.index for part in view.parts)
+        tenants = sum(part.part.index == card.index for part in view.parts)
         stranger_mib = sum(each.mem_mib for each in look.strangers) if look else 0
         return GpuUse(
             card.index,
@@ -92,14 +92,15 @@ class NodeCollector(Collector):
             )
         }
         for each in view.parts:
-            of = [each.pod.namespace, each.pod.name, each.container, str(each.gpu)]
+            region = each.region
+            of = [each.pod.namespace, each.pod.name, each.container, str(each.part.index)]
             for name, value in (
-                ("limit_bytes", each.limit_bytes),
-                ("used_bytes", each.used_bytes),
-                ("peak_bytes", each.peak_bytes),
+                ("limit_bytes", region.limit_bytes),
+                ("used_bytes", region.used_bytes),
+                ("peak_bytes", region.peak_bytes),
                 ("milli", each.part.milli),
             ):
                 gauges[name].add_metric(of, value)
-            counters["seconds"].add_metric(of, each.gpu_ns / 1e9)
-            counters["refused_calls"].add_metric(of, each.refused)
+            counters["seconds"].add_metric(of, region.gpu_ns / 1e9)
+            counters["refused_calls"].add_metric(of, region.refused)
         yield from (*gauges.values(), *counters.values())
