@@ -77,7 +77,7 @@ def told(shown: Shown) -> str:
     text = f"promised {promised} of each GPU, may hold {has} now and {most} at most, holds {used}"
     if shown.asked:
         text += (
-            f"; asked {shown.asked} times for more, {shown.granted} granted, {shown.refused} calls refused"
+            f"; requests for more: {shown.asked}, granted: {shown.granted}, calls refused: {shown.refused}"
         )
     if shown.suspension:
         text += (
