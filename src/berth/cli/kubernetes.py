@@ -209,10 +209,10 @@ def history(
     if follow:
         _log()
         _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
-    said = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
-    if printed(form, as_json, [{"node": node, "result": result} for node, result in said.items()]):
+    results = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
+    if printed(form, as_json, [{"node": node, "result": result} for node, result in results.items()]):
         return
-    for node, result in said.items():
+    for node, result in results.items():
         print(f"{node}: {result}")
 
 
