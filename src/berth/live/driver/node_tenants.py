@@ -65,6 +65,8 @@ class Terms:
     """The lowest leaves first."""
     shows_max: bool = False
     """Whether its programs see a card of the size that it may grow to."""
+    uuids: tuple[str, ...] = ()
+    """The GPUs that are its own, as regions name them; empty: all of its partition."""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class NodeTenant:
     peak_mib: int
     priority: int
     shows_max: bool
+    uuids: tuple[str, ...] = ()
     suspension: str = ""
     suspended_since_ms: int | None = None
     ordered: bool = False
@@ -176,7 +179,7 @@ def is_served() -> bool:
 def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
     """Tell the node's agent, now or when there is one, whose partition this is; one that lives is waited for, since a
     process that asks before it is known is refused. Raises PartitionError if the partition is not there."""
-    parts = find(name)
+    parts = [part for part in find(name) if not terms.uuids or part.uuid in terms.uuids]
     share = terms.milli, min(part.limit_bytes for part in parts) >> 20
     tenant = NodeTenant(
         name,
@@ -188,6 +191,7 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
         terms.peak_mib,
         terms.priority,
         terms.shows_max,
+        terms.uuids,
     )
     with room_kept(FILES):
         _write(tenant)
@@ -310,7 +314,7 @@ class NodeTenants:
 
     def _take(self, tenant: NodeTenant) -> None:
         folder = root_folder() / tenant.id
-        regions = regions_in(folder)
+        regions = [uuid for uuid in regions_in(folder) if not tenant.uuids or uuid in tenant.uuids]
         if not self._slots.keys() >= {*regions} or any(hardware_in(folder, uuid) for uuid in regions):
             return  # what hardware limits does not grow, and no driver suspends it
         tenant.slots = tuple(self._slots[uuid] for uuid in regions)
