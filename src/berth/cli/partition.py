@@ -291,8 +291,8 @@ def watch(
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if live is None:
-                said = partition_lines(found, used, time.strftime("%H:%M:%S"))
-                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(said))
+                shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
+                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
                 for text in lost:
                     if text not in told:
                         typer.echo(f"berth: {text}", err=True)
