@@ -503,7 +503,7 @@ static void way_pool_gone(void) /* a pool is destroyed while its memory is in us
     MUST(cuMemPoolDestroy, pool);
     fill_linear();
 }
-/* A pool takes 32 MiB at once. */
+/* A pool takes 32 MiB at once, and so may each node of a graph. */
 static uint64_t pool_bytes(void)
 {
     return step_bytes > 32 * MIB ? step_bytes : 32 * MIB;
@@ -594,7 +594,7 @@ static CUgraph new_graph(enum graph_way how)
 {
     CUgraph graph, outer;
     CUnode node;
-    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = step_bytes };
+    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = pool_bytes() };
     MUST(cuGraphCreate, &graph, 0);
     MUST(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &memory);
     if (how != NESTED)
@@ -607,7 +607,7 @@ static CUresult capture_new(CUgraph *graph)
 {
     CUdeviceptr at;
     MUST(cuStreamBeginCapture_v2, stream, CU_CAPTURE_RELAXED);
-    CUresult asked = cuMemAllocAsync(&at, step_bytes, stream);
+    CUresult asked = cuMemAllocAsync(&at, pool_bytes(), stream);
     CUresult ended = cuStreamEndCapture(stream, graph);
     return asked != CUDA_SUCCESS ? asked : ended;
 }
@@ -631,28 +631,28 @@ static CUresult ready_new(enum graph_way how)
         made = cuGraphExecDestroy(exec);
     return made != CUDA_SUCCESS ? made : cuStreamSynchronize(stream);
 }
-FILLS(way_graph, step_bytes, cuGraphInstantiateWithFlags, ready_new(PLAIN), )
+FILLS(way_graph, pool_bytes(), cuGraphInstantiateWithFlags, ready_new(PLAIN), )
 static void way_graph_green(void)
 {
     begin();
     WITH(cuGraphInstantiateWithFlags);
     of_green_context();
     MUST(cuCtxSetCurrent, primary);
-    FILL(step_bytes, ready_new(PLAIN));
+    FILL(pool_bytes(), ready_new(PLAIN));
 }
 static void way_capture(void)
 {
     begin();
     WITH(cuGraphInstantiateWithFlags);
     MUST(cuStreamCreate, &stream, 1);
-    FILL(step_bytes, ready_new(CAPTURED));
+    FILL(pool_bytes(), ready_new(CAPTURED));
 }
 
 static void fill_graphs(enum graph_way how)
 {
     begin();
     WITH(cuGraphInstantiateWithFlags);
-    FILL(step_bytes, ready_new(how));
+    FILL(pool_bytes(), ready_new(how));
     fill_linear();
 }
 static void way_graph_streams(void)
