@@ -119,6 +119,13 @@ static void begin(void)
     MUST(cuCtxSetCurrent, primary);
 }
 
+/* A way that is one call. */
+#define DOES(name, call)   \
+    static void name(void) \
+    {                      \
+        call;              \
+    }
+
 /* Says what is held, and holds it until it has been looked at. */
 static void show(void)
 {
@@ -371,14 +378,8 @@ static void run_races(bool retains)
     meet(number);
     pthread_join(other, NULL);
 }
-static void way_race_map(void)
-{
-    run_races(false);
-}
-static void way_race_retain(void)
-{
-    run_races(true);
-}
+DOES(way_race_map, run_races(false))
+DOES(way_race_retain, run_races(true))
 
 /* ---- streams, pools, graphs ---- */
 
@@ -655,22 +656,10 @@ static void fill_graphs(enum graph_way how)
     FILL(pool_bytes(), ready_new(how));
     fill_linear();
 }
-static void way_graph_streams(void)
-{
-    fill_graphs(ON_STREAMS);
-}
-static void way_graph_child(void)
-{
-    fill_graphs(NESTED);
-}
-static void way_graph_uploaded(void)
-{
-    fill_graphs(UPLOADED);
-}
-static void way_graph_forgotten(void)
-{
-    fill_graphs(FORGOTTEN);
-}
+DOES(way_graph_streams, fill_graphs(ON_STREAMS))
+DOES(way_graph_child, fill_graphs(NESTED))
+DOES(way_graph_uploaded, fill_graphs(UPLOADED))
+DOES(way_graph_forgotten, fill_graphs(FORGOTTEN))
 
 /* ---- contexts ---- */
 
@@ -720,14 +709,8 @@ static void fill_limit(int which)
     atomic_fetch_add(&held_bytes, value > before ? value - before : 0);
     fill_linear();
 }
-static void way_heap(void)
-{
-    fill_limit(CU_LIMIT_HEAP);
-}
-static void way_printf(void)
-{
-    fill_limit(CU_LIMIT_PRINTF);
-}
+DOES(way_heap, fill_limit(CU_LIMIT_HEAP))
+DOES(way_printf, fill_limit(CU_LIMIT_PRINTF))
 
 static void way_stack(void)
 {
@@ -1095,19 +1078,11 @@ static void give_on(void (*to)(int), bool strips_locks)
         atomic_fetch_add(&held_bytes, bytes);
     }
 }
-static void way_export(void) /* the maker releases what another of the same limit has imported */
-{
-    give_on(import_all, false);
-}
-static void way_import_twice(void)
-{
-    give_on(import_twice, false);
-}
+/* The maker releases what another of the same limit has imported. */
+DOES(way_export, give_on(import_all, false))
+DOES(way_import_twice, give_on(import_twice, false))
 /* Locks on the file, by which libberth tells whose it is, are forged. */
-static void way_export_forged(void)
-{
-    give_on(map_all, true);
-}
+DOES(way_export_forged, give_on(map_all, true))
 static void open_all(int other)
 {
     CUipc handle;
