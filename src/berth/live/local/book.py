@@ -37,7 +37,6 @@ from berth.live.local.entry import (
     End,
     Entry,
     Limits,
-    Stop,
 )
 from berth.live.local.gangs import LocalGangs
 from berth.live.local.messages import Event, ended, gang_ended, runs, snapshot, start_failed, waits, withdrawn
@@ -85,7 +84,8 @@ class Book:
     starts: list[Entry] = field(default_factory=list)
     moves: list[Entry] = field(default_factory=list)
     """Jobs to be suspended or resumed."""
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    """Jobs whose processes are to be ended."""
     events: list[Event] = field(default_factory=list)
     """What the brain is to be told, in order."""
     finished: list[Entry] = field(default_factory=list)
@@ -131,9 +131,9 @@ class Book:
     def take_stops(self) -> list[Entry]:
         """The jobs whose processes are to be ended."""
         stops, self.stops = self.stops, []
-        return [entry for stop in stops if (entry := self.jobs.get(stop.job_id)) is not None]
+        return [entry for job_id in stops if (entry := self.jobs.get(job_id)) is not None]
 
-    def tell(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Have the brain told what is about no job."""
         self.events.append(event)
 
@@ -189,7 +189,6 @@ class Book:
         return made
 
     def add(self, made: Iterable[Entry], now_ms: int) -> None:
-        """Queue jobs that were written."""
         for entry in made:
             self._enter(entry)
             self._consider(entry, now_ms)
@@ -199,7 +198,6 @@ class Book:
         return self._dependencies.named(job_id)
 
     def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
-        """End a job, wherever it is."""
         check_not_ended(entry)
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
@@ -212,7 +210,6 @@ class Book:
             self._stop(entry, CANCELLED, now_ms)
 
     def hold(self, entry: Entry, now_ms: int) -> None:
-        """Keep a waiting job from starting."""
         check_not_ended(entry)
         if entry.state == HELD:
             return
@@ -222,7 +219,6 @@ class Book:
         self._change(entry, HELD, now_ms, "held by its user")
 
     def release(self, entry: Entry, now_ms: int) -> None:
-        """Let a held job start."""
         check_not_ended(entry)
         if entry.state == WAITING:
             return
@@ -266,7 +262,6 @@ class Book:
             self.events.append(runs(entry, self.limits))
 
     def requeue(self, entry: Entry, now_ms: int) -> None:
-        """Stop a running job and queue it again."""
         if entry.state in (WAITING, HELD):
             raise LiveError(f"job {entry.id} is {entry.state} already")
         self._stop(entry, REQUEUE, now_ms)
@@ -345,7 +340,6 @@ class Book:
         self.events.append(runs(entry, self.limits))
 
     def evicted(self, job_id: str, now_ms: int) -> None:
-        """The brain wants the GPUs of a running job for another."""
         entry = self.jobs.get(job_id)
         if entry is not None and entry.state in (STARTING, RUNNING):
             self._stop(entry, PREEMPTED, now_ms)
@@ -525,7 +519,6 @@ class Book:
         self._finish(entry, FAILED if over.never_ran else entry.over_as, now_ms, why)
 
     def remember(self, job_id: str, needs_mib: int) -> None:
-        """Keep what a waiting job needs since another one like it ran out of memory."""
         entry = self.jobs.get(job_id)
         if entry is not None and entry.state == WAITING:
             entry.needs_mib = needs_mib
@@ -611,7 +604,7 @@ class Book:
             return  # what ended it first stands
         entry.stop = why
         self.dirty[entry.id] = entry
-        self.stops.append(Stop(entry.id, why))
+        self.stops.append(entry.id)
 
     def _withdraw(self, entry: Entry) -> None:
         if entry.offered:

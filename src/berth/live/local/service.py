@@ -31,8 +31,6 @@ _TEXTS = {"env": "environment", "script": "script"}
 
 
 class Service:
-    """Answers requests."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.listing = Listing(broker)
@@ -211,15 +209,12 @@ class Service:
         return Request(**{**_shallow(request), **keys})
 
     async def do_cancel(self, message: Message, caller: Caller) -> Message:
-        """End jobs."""
         return await self._each(message, caller, self._broker.book.cancel)
 
     async def do_hold(self, message: Message, caller: Caller) -> Message:
-        """Keep jobs from starting."""
         return await self._each(message, caller, self._broker.book.hold)
 
     async def do_release(self, message: Message, caller: Caller) -> Message:
-        """Let held jobs start."""
         return await self._each(message, caller, self._broker.book.release)
 
     async def do_suspend(self, message: Message, caller: Caller) -> Message:
@@ -252,12 +247,10 @@ class Service:
         return {**answer, "jobs": jobs, "refused": refused}
 
     async def do_resume(self, message: Message, caller: Caller) -> Message:
-        """Let suspended jobs run on as soon as there is room."""
         answer = await self._each(message, caller, self._broker.book.let_resume)
         return {**answer, "jobs": [{**job, "stopping": "resume"} for job in answer["jobs"]]}
 
     async def do_requeue(self, message: Message, caller: Caller) -> Message:
-        """Run jobs again."""
         book = self._broker.book
 
         def requeue(entry: Entry, now_ms: int) -> None:
@@ -353,7 +346,6 @@ class Service:
     # The queue itself
 
     async def do_policy(self, message: Message, caller: Caller) -> Message:
-        """Say or change what decides."""
         broker = self._broker
         name, knowledge = message.get("name"), message.get("knowledge")
         if name or knowledge:
@@ -382,7 +374,6 @@ class Service:
         return {"drained": sorted(broker.drained), "busy": sorted(broker.drained & busy)}
 
     async def do_down(self, message: Message, caller: Caller) -> Message:
-        """Stop the queue."""
         self._operator(caller)
         broker = self._broker
         running = list(broker.book.active.values())

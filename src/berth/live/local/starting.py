@@ -140,8 +140,8 @@ def _check_alive(process: subprocess.Popen[bytes], log: int) -> None:
         return
     if process.returncode == 0:
         raise LiveError("the queue was taken down while it started")
-    said = os.pread(log, 4000, 0).decode(errors="replace").strip().splitlines()
-    raise LiveError((said[-1] if said else "the broker ended at once").removeprefix("berth: "))
+    lines = os.pread(log, 4000, 0).decode(errors="replace").strip().splitlines()
+    raise LiveError((lines[-1] if lines else "the broker ended at once").removeprefix("berth: "))
 
 
 def _wait_for_brain(places: Places, answer: Message, check: Callable[[], None]) -> Message:
