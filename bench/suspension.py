@@ -37,15 +37,15 @@ import numpy as np
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.engine import Suspension, simulate
+from berth.live.driver.suspending import MIB_PER_S, START_S
 from berth.live.local.idling import MOST_GAPS, PATIENCE, cost_of, reclaim_s
-from berth.live.local.suspending import MIB_PER_S, START_S
 from berth.model import GpuModel, Job, Node, Share, work_of
 from berth.partition import Limit, create, find
 from berth.partition.checkpoint import Calls, resume, suspend
 from berth.partition.gpus import gpus
-from berth.profiles.genai import read_genai
 from berth.statistics import event_columns, gpu_hours
 from berth.traces import read
+from genai_series import read_genai
 from harness import BENCH, count, data_folder, save
 
 NATIVE = BENCH.parent / "build" / "native"

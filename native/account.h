@@ -4,11 +4,6 @@
 
 #include "region.h"
 
-#define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
-#define LOAD_ACQUIRE(x) atomic_load_explicit(&(x), memory_order_acquire)
-#define STORE(x, v) atomic_store_explicit(&(x), (v), memory_order_relaxed)
-#define STORE_RELEASE(x, v) atomic_store_explicit(&(x), (v), memory_order_release)
-
 static inline void raise_to(shared64 *cell, uint64_t value)
 {
     uint64_t seen = LOAD(*cell);

@@ -33,7 +33,7 @@ extern shared32 watched;
 extern void (*arriving)(void);
 static inline void arrive(void)
 {
-    if (UNLIKELY(atomic_load_explicit(&watched, memory_order_relaxed) != 0))
+    if (UNLIKELY(LOAD(watched) != 0))
         arriving();
 }
 

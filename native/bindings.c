@@ -32,7 +32,7 @@ static size_t binding_count, binding_space;
 /* Without memory for it the record stays counted until the process ends. */
 static void add(struct binding new)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     if (binding_count == binding_space) {
         size_t space = binding_space ? binding_space * 2 : 64;
         struct binding *larger = realloc(bindings, space * sizeof *larger);
@@ -43,24 +43,20 @@ static void add(struct binding new)
     }
     if (binding_count < binding_space)
         bindings[binding_count++] = new;
-    turn_leave(&turn);
 }
 
 /* Takes out one binding that `matches` what is asked for. */
 static bool take_out(bool (*matches)(const struct binding *, const struct binding *),
                      const struct binding *asked, struct binding *out)
 {
-    bool found = false;
-    turn_take(&turn);
-    for (size_t i = 0; i < binding_count && !found; i++) {
-        if (bindings[i].holder != asked->holder || !matches(&bindings[i], asked))
-            continue;
-        *out = bindings[i];
-        bindings[i] = bindings[--binding_count];
-        found = true;
-    }
-    turn_leave(&turn);
-    return found;
+    IN_TURN(&turn);
+    for (size_t i = 0; i < binding_count; i++)
+        if (bindings[i].holder == asked->holder && matches(&bindings[i], asked)) {
+            *out = bindings[i];
+            bindings[i] = bindings[--binding_count];
+            return true;
+        }
+    return false;
 }
 
 static bool is_any(const struct binding *one, const struct binding *asked)
@@ -227,11 +223,9 @@ static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t off
 CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t from,
                             size_t bytes, unsigned long long flags)
 {
-    struct record *record = vmm_hold(memory);
-    if (record != NULL && !vmm_grow(record, from + bytes, "cuMulticastBindMem")) {
-        vmm_drop(record, 0, 1);
+    struct record *record;
+    if (!vmm_hold_grown(memory, from + bytes, "cuMulticastBindMem", &record))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     return bound(REAL(cuMulticastBindMem)(object, offset, memory, from, bytes, flags), object, -1,
                  offset, record);
 }
@@ -239,11 +233,9 @@ CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, siz
 CUresult cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory,
                                size_t from, size_t bytes, unsigned long long flags)
 {
-    struct record *record = vmm_hold(memory);
-    if (record != NULL && !vmm_grow(record, from + bytes, "cuMulticastBindMem")) {
-        vmm_drop(record, 0, 1);
+    struct record *record;
+    if (!vmm_hold_grown(memory, from + bytes, "cuMulticastBindMem", &record))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     return bound(REAL(cuMulticastBindMem_v2)(object, dev, offset, memory, from, bytes, flags),
                  object, dev, offset, record);
 }

@@ -45,21 +45,18 @@ bool capture_under_way(void)
 bool capturing(CUstream stream, bool per_thread)
 {
     int status = CU_CAPTURE_NONE;
-    if (!atomic_load_explicit(&captured, memory_order_relaxed))
+    if (!LOAD(captured))
         return false;
     if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
         return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS &&
                status != CU_CAPTURE_NONE;
-    return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_CAPTURE_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
 }
 
 int capture_relax(void)
 {
     int mode = CU_CAPTURE_RELAXED;
-    if (atomic_load_explicit(&captured, memory_order_relaxed) &&
-        HAVE(cuThreadExchangeStreamCaptureMode) &&
-        real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
+    if (LOAD(captured) && REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS)
         return mode;
     return -1;
 }

@@ -33,11 +33,10 @@ static void ask_time_namespace(void)
 uint64_t clock_ns(void)
 {
     struct timespec now;
-    if (atomic_load_explicit(&time_namespace_known, memory_order_acquire) == 0)
+    if (LOAD_ACQUIRE(time_namespace_known) == 0)
         ask_time_namespace();
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec -
-           atomic_load_explicit(&time_namespace_ns, memory_order_relaxed);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec - LOAD(time_namespace_ns);
 }
 
 /* After a fork: a child may begin in another time namespace. */

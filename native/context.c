@@ -13,20 +13,28 @@ enum { FIRST_CONTEXT_BYTES = 512 << 20 };
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
 
+static CUresult release_primary(CUdevice dev)
+{
+    return HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev)
+                                              : REAL(cuDevicePrimaryCtxRelease)(dev);
+}
+
 /* Around the making of a context: nothing is counted where `overhead.device` is NULL. */
-static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CUdevice dev)
+static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CUdevice dev,
+                             const char *call)
 {
     struct device *device = ctx != NULL ? device_of(dev) : NULL;
     *overhead = (struct overhead){ .device = NULL };
     if (UNLIKELY(devices_none()))
         return CUDA_ERROR_NO_DEVICE;
     if (device != NULL && !overhead_begin(overhead, device, &device->region.use->context_bytes,
-                                          FIRST_CONTEXT_BYTES, "cuCtxCreate"))
+                                          FIRST_CONTEXT_BYTES, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
 }
 
-static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult result)
+static CUresult create_end(struct overhead *overhead, CUcontext *ctx, bool is_primary,
+                           CUresult result)
 {
     uint64_t bytes;
     if (overhead->device == NULL)
@@ -36,19 +44,20 @@ static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult r
         return result;
     }
     if (result == CUDA_SUCCESS) {
-        REAL(cuCtxDestroy_v2)(*ctx);
+        (void)(is_primary ? release_primary(overhead->device->handle)
+                          : REAL(cuCtxDestroy_v2)(*ctx));
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     overhead_cancel(overhead);
     return result;
 }
 
-#define CREATES(name, params, args)                                                         \
-    CUresult name params                                                                    \
-    {                                                                                       \
-        struct overhead overhead;                                                           \
-        CUresult begun = create_begin(&overhead, ctx, dev);                                 \
-        return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(name) args); \
+#define CREATES(name, params, args)                                                                \
+    CUresult name params                                                                           \
+    {                                                                                              \
+        struct overhead overhead;                                                                  \
+        CUresult begun = create_begin(&overhead, ctx, dev, "cuCtxCreate");                         \
+        return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, false, REAL(name) args); \
     }
 CREATES(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
 CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
@@ -124,38 +133,19 @@ static bool primary_active(CUdevice dev)
 {
     unsigned flags = 0;
     int active = 0;
-    return HAVE(cuDevicePrimaryCtxGetState) &&
-           real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
+    return REAL(cuDevicePrimaryCtxGetState)(dev, &flags, &active) == CUDA_SUCCESS && active;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
-    struct device *device = device_of(dev);
+    struct device *device = ctx != NULL ? device_of(dev) : NULL;
+    bool is_new = device != NULL && !primary_active(dev);
     struct overhead overhead;
-    uint64_t bytes;
-    if (UNLIKELY(devices_none()))
-        return CUDA_ERROR_NO_DEVICE;
-    if (device == NULL || ctx == NULL || primary_active(dev)) {
-        CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
-        if (result == CUDA_SUCCESS && device != NULL && ctx != NULL)
-            primary[device->ordinal] = *ctx;
-        return result;
-    }
-    if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES,
-                        "cuDevicePrimaryCtxRetain"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, *ctx, &bytes)) {
+    CUresult result = create_begin(&overhead, is_new ? ctx : NULL, dev, "cuDevicePrimaryCtxRetain");
+    if (result == CUDA_SUCCESS)
+        result = create_end(&overhead, ctx, true, REAL(cuDevicePrimaryCtxRetain)(ctx, dev));
+    if (result == CUDA_SUCCESS && device != NULL)
         primary[device->ordinal] = *ctx;
-        overhead_note(CONTEXT, *ctx, *ctx, device, bytes);
-        return result;
-    }
-    if (result == CUDA_SUCCESS) {
-        HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev)
-                                           : REAL(cuDevicePrimaryCtxRelease)(dev);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    overhead_cancel(&overhead);
     return result;
 }
 
@@ -247,8 +237,8 @@ static CUresult destroy_green(CUdevice dev)
 static bool is_freed(const struct entry *entry)
 {
     unsigned type;
-    return (entry->kind == LINEAR || entry->kind == POOLED) && HAVE(cuPointerGetAttribute) &&
-           real.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, entry->key) ==
+    return (entry->kind == LINEAR || entry->kind == POOLED) &&
+           REAL(cuPointerGetAttribute)(&type, CU_POINTER_MEMORY_TYPE, entry->key) ==
                CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -274,8 +264,7 @@ CUresult cuGreenCtxDestroy(CUgreen ctx)
     struct entry entry;
     CUcontext as_context = NULL;
     bool known = limits_any() && ledger_take(GREEN, (uintptr_t)ctx, &entry);
-    if (known && HAVE(cuCtxFromGreenCtx) &&
-        real.cuCtxFromGreenCtx(&as_context, ctx) != CUDA_SUCCESS)
+    if (known && REAL(cuCtxFromGreenCtx)(&as_context, ctx) != CUDA_SUCCESS)
         as_context = NULL;
     CUresult result = REAL(cuGreenCtxDestroy)(ctx);
     if (known && result != CUDA_SUCCESS) {

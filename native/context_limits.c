@@ -112,6 +112,21 @@ static struct entry charged_now(const struct limit_charge *charge)
     return entry;
 }
 
+/* With the turn. */
+static void charge_more(const struct limit_charge *charge, uint64_t bytes)
+{
+    struct entry entry = charged_now(charge);
+    entry.bytes += bytes;
+    ledger_put(entry);
+}
+
+/* With the turn: one call less is under way. */
+static void call_ends(struct calls *calls)
+{
+    calls->under_way--;
+    calls->ended++;
+}
+
 /* Charges what `wanted` bytes lack, before the driver is asked. The call is under way also where
    that does not fit, until charge_end or charge_refused. */
 static bool charge_begin(struct limit_charge *charge, uint64_t wanted, const char *call)
@@ -124,11 +139,8 @@ static bool charge_begin(struct limit_charge *charge, uint64_t wanted, const cha
     turn_leave(&turn);
     if (!obtain(charge->device, lacks, call))
         return false;
-    turn_take(&turn);
-    struct entry entry = charged_now(charge);
-    entry.bytes += lacks;
-    ledger_put(entry);
-    turn_leave(&turn);
+    IN_TURN(&turn);
+    charge_more(charge, lacks);
     return true;
 }
 
@@ -161,8 +173,7 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
             uint64_t back = entry.bytes - made;
             entry.bytes = made;
             ledger_put(entry);
-            calls->under_way--;
-            calls->ended++;
+            call_ends(calls);
             turn_leave(&turn);
             give(charge->device, back);
             return true;
@@ -174,13 +185,9 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
         if (all)
             lacks = region_take_some(&charge->device->region, lacks);
         turn_take(&turn);
-        entry = charged_now(charge);
-        entry.bytes += lacks;
-        ledger_put(entry);
-        if (all) {
-            calls->under_way--;
-            calls->ended++;
-        }
+        charge_more(charge, lacks);
+        if (all)
+            call_ends(calls);
         turn_leave(&turn);
         if (all)
             return true;
@@ -198,10 +205,8 @@ static void charge_refused(struct limit_charge *charge, const char *call)
         (void)charge_end(charge, charged, true, call);
         return;
     }
-    turn_take(&turn);
-    charge->calls->under_way--;
-    charge->calls->ended++;
-    turn_leave(&turn);
+    IN_TURN(&turn);
+    call_ends(charge->calls);
 }
 
 CUresult cuCtxSetLimit(int limit, size_t value)

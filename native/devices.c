@@ -200,9 +200,9 @@ CUresult cuDeviceGetCount(int *count)
 
 struct device *device_of(CUdevice handle)
 {
-    if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
+    if (UNLIKELY(!LOAD_ACQUIRE(limiting)))
         return NULL;
-    uint32_t count = atomic_load_explicit(&device_count, memory_order_acquire);
+    uint32_t count = LOAD_ACQUIRE(device_count);
     if (handle >= 0 && (uint32_t)handle < count && devices[handle].handle == handle)
         return devices[handle].limited ? &devices[handle] : NULL;
     for (uint32_t i = 0; i < count; i++)
@@ -236,7 +236,7 @@ static struct device *context_unknown(CUresult result)
 CUcontext context_current(void)
 {
     CUcontext context = NULL;
-    return HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+    return REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
 bool context_enter(CUcontext context)
@@ -256,7 +256,7 @@ struct device *device_current(void)
 {
     CUcontext context = NULL;
     CUdevice handle = 0;
-    if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
+    if (UNLIKELY(!LOAD_ACQUIRE(limiting)))
         return NULL;
     last.seen = NULL;
     CUresult asked =
@@ -266,7 +266,7 @@ struct device *device_current(void)
     if (context == NULL)
         return NULL;
     last.seen = context;
-    uint32_t changes = atomic_load_explicit(&context_changes, memory_order_acquire);
+    uint32_t changes = LOAD_ACQUIRE(context_changes);
     if (LIKELY(last.context == context && last.changes == changes))
         return last.device;
     if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS) {
@@ -295,7 +295,7 @@ static struct device *device_of_context(CUcontext context)
     CUdevice handle;
     if (ledger_get(CONTEXT, (uintptr_t)context, &entry))
         return device_at(entry.device);
-    if (HAVE(cuCtxGetDevice_v2) && real.cuCtxGetDevice_v2(&handle, context) == CUDA_SUCCESS)
+    if (REAL(cuCtxGetDevice_v2)(&handle, context) == CUDA_SUCCESS)
         return device_of(handle);
     if (!HAVE(cuCtxGetDevice) || !context_enter(context))
         return NULL;
@@ -314,20 +314,18 @@ struct device *device_of_stream(CUstream stream, bool *known)
     struct entry entry;
     struct device *device = NULL;
     *known = true;
-    if (!atomic_load_explicit(&limiting, memory_order_acquire) || atomic_load(&forked))
+    if (!LOAD_ACQUIRE(limiting) || atomic_load(&forked))
         return NULL;
-    if (LIKELY(!atomic_load_explicit(&several, memory_order_relaxed)))
+    if (LIKELY(!LOAD(several)))
         return device_first();
     if ((uintptr_t)stream <= 2)
         return device_for_memory();
-    if (HAVE(cuStreamGetDevice) && real.cuStreamGetDevice(stream, &handle) == CUDA_SUCCESS)
+    if (REAL(cuStreamGetDevice)(stream, &handle) == CUDA_SUCCESS)
         device = device_of(handle);
-    if (device == NULL && HAVE(cuStreamGetCtx) &&
-        real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context != NULL)
+    if (device == NULL && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS && context != NULL)
         device = device_of_context(context);
-    if (device == NULL && HAVE(cuStreamGetGreenCtx) &&
-        real.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green != NULL &&
-        ledger_get(GREEN, (uintptr_t)green, &entry))
+    if (device == NULL && REAL(cuStreamGetGreenCtx)(stream, &green) == CUDA_SUCCESS &&
+        green != NULL && ledger_get(GREEN, (uintptr_t)green, &entry))
         device = device_at(entry.device);
     *known = device != NULL;
     return device;

@@ -16,7 +16,7 @@ struct device {
 extern shared32 limiting;           /* some device has a limit */
 static inline bool limits_any(void) /* the wrappers' one question */
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) != 0;
+    return LOAD(limiting) != 0;
 }
 extern shared32 pacing;  /* some device has a compute limit */
 extern shared32 several; /* there is more than one device */

@@ -28,39 +28,20 @@ enum {
     NVML_HOOKS = sizeof nvml_hooks / sizeof *nvml_hooks
 };
 
-static shared32 driver_known, nvml_known, driver_patched;
-static _Atomic uintptr_t driver_base; /* where the process's one driver is */
+struct drivers drivers;
 static struct elf driver_elf;
 static struct {
     const unsigned char *bytes;
     size_t size;
 } driver_id;
 
-/* address in the driver -> hook, sorted, for cuGetProcAddress */
-static struct {
-    void *address;
-    const struct hook *hook;
-} by_address[DRIVER_HOOKS];
-static int by_address_count;
-
-/* In place: the loader's lock is held, and qsort may call the program's malloc. */
-static void remember(void *address, const struct hook *hook)
-{
-    int at = by_address_count++;
-    for (; at > 0 && (uintptr_t)by_address[at - 1].address > (uintptr_t)address; at--)
-        by_address[at] = by_address[at - 1];
-    by_address[at].address = address;
-    by_address[at].hook = hook;
-}
-
 /* Reads the addresses of a library's entry points, then points their names at the wrappers. */
-static bool adopt(const struct elf *elf, const struct hook *hooks, int count, bool is_driver)
+static bool adopt(const struct elf *elf, const struct hook *hooks, int count)
 {
+    ElfW(Sym) * symbols[DRIVER_HOOKS + NVML_HOOKS];
     const ElfW(Sym) *first = NULL, *last = NULL;
-    if (is_driver)
-        by_address_count = 0; /* a fork may have cut this short in the parent */
     for (int i = 0; i < count; i++) {
-        const ElfW(Sym) *symbol = elf_symbol(elf, hooks[i].name, NULL);
+        ElfW(Sym) *symbol = symbols[i] = elf_symbol(elf, hooks[i].name, NULL);
         if (symbol == NULL)
             continue;
         if (elf->base + symbol->st_value != (uintptr_t)hooks[i].wrapper)
@@ -71,18 +52,14 @@ static bool adopt(const struct elf *elf, const struct hook *hooks, int count, bo
             first = symbol;
         if (last == NULL || symbol > last)
             last = symbol;
-        if (is_driver)
-            remember(*hooks[i].slot, &hooks[i]);
     }
     if (!settings.active || first == NULL || !elf_unlock(elf, first, last, true))
         return false;
-    for (int i = 0; i < count; i++) {
-        ElfW(Sym) *symbol = hooks[i].wrapper == NULL ? NULL : elf_symbol(elf, hooks[i].name, NULL);
-        if (symbol != NULL) {
-            symbol->st_value = (uintptr_t)hooks[i].wrapper - elf->base;
-            symbol->st_info = ELF64_ST_INFO(ELF64_ST_BIND(symbol->st_info), STT_FUNC);
+    for (int i = 0; i < count; i++)
+        if (symbols[i] != NULL && hooks[i].wrapper != NULL) {
+            symbols[i]->st_value = (uintptr_t)hooks[i].wrapper - elf->base;
+            symbols[i]->st_info = ELF64_ST_INFO(ELF64_ST_BIND(symbols[i]->st_info), STT_FUNC);
         }
-    }
     elf_unlock(elf, first, last, false);
     return true;
 }
@@ -111,8 +88,6 @@ static const struct hook *hook_named(const char *name)
 }
 
 enum { DRIVER_NAMES = 300 };
-
-static shared32 copies;
 
 /* A driver by its contents, whatever its file and it are called: it defines most of what drivers
    define. */
@@ -151,7 +126,7 @@ static void redirect(const struct elf *elf)
             symbol->st_value = to - elf->base;
     }
     elf_unlock(elf, first, last, false);
-    atomic_fetch_add(&copies, 1);
+    atomic_fetch_add(&drivers.copies, 1);
 }
 
 /* It defines what every driver does, and is not this library. */
@@ -165,7 +140,7 @@ static void consider_copy(const struct elf *elf)
 {
     size_t size = 0;
     const unsigned char *id;
-    if (!settings.active || elf->base == atomic_load(&driver_base) || !may_be_a_driver(elf))
+    if (!settings.active || elf->base == atomic_load(&drivers.base) || !may_be_a_driver(elf))
         return;
     id = elf_build_id(elf, &size);
     bool same_id = id != NULL && driver_id.bytes != NULL && size == driver_id.size &&
@@ -176,37 +151,31 @@ static void consider_copy(const struct elf *elf)
 
 void drivers_consider(const struct elf *elf)
 {
-    if (atomic_load(&driver_known))
+    if (atomic_load(&drivers.driver))
         consider_copy(elf);
-    if (!atomic_load(&driver_known) && may_be_a_driver(elf) &&
+    if (!atomic_load(&drivers.driver) && may_be_a_driver(elf) &&
         (strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))) {
-        bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS, true);
-        atomic_store(&driver_base, elf->base);
+        bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS);
+        atomic_store(&drivers.base, elf->base);
         driver_elf = *elf;
         driver_id.bytes = elf_build_id(elf, &driver_id.size);
-        atomic_store(&driver_patched, patched);
-        atomic_store(&driver_known, 1);
+        atomic_store(&drivers.edited, patched);
+        atomic_store(&drivers.driver, 1);
         if (settings.active && !patched)
             log_line("the driver's symbol table cannot be edited; dlsym is answered one call at a "
                      "time instead");
-    } else if (strncmp(elf->soname, "libnvidia-ml.so", 15) == 0 && !atomic_load(&nvml_known)) {
-        adopt(elf, nvml_hooks, NVML_HOOKS, false);
-        atomic_store(&nvml_known, 1);
+    } else if (strncmp(elf->soname, "libnvidia-ml.so", 15) == 0 && !atomic_load(&drivers.nvml)) {
+        adopt(elf, nvml_hooks, NVML_HOOKS);
+        atomic_store(&drivers.nvml, 1);
     }
 }
 
-static const struct hook *hook_at(void *address)
+static const struct hook *hook_at(const void *address)
 {
-    int low = 0, high = by_address_count;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if ((uintptr_t)by_address[middle].address < (uintptr_t)address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < by_address_count && by_address[low].address == address ? by_address[low].hook
-                                                                        : NULL;
+    for (int i = 0; i < DRIVER_HOOKS; i++)
+        if (driver_hooks[i].wrapper != NULL && *driver_hooks[i].slot == address)
+            return &driver_hooks[i];
+    return NULL;
 }
 
 /* The hook for a lookup by the published table: for a driver whose lookups return addresses that it
@@ -267,29 +236,4 @@ void *drivers_own(const char *name)
             if (strcmp(tables[t][i].name, name) == 0 && *tables[t][i].slot != NULL)
                 return *tables[t][i].slot;
     return NULL;
-}
-
-bool drivers_know_driver(void)
-{
-    return atomic_load(&driver_known) != 0;
-}
-
-bool drivers_know_nvml(void)
-{
-    return atomic_load(&nvml_known) != 0;
-}
-
-bool drivers_edited(void)
-{
-    return atomic_load(&driver_patched) != 0;
-}
-
-uintptr_t drivers_base(void)
-{
-    return atomic_load(&driver_base);
-}
-
-int drivers_copies(void)
-{
-    return (int)atomic_load(&copies);
 }

@@ -5,7 +5,6 @@
 #include "guard.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,37 +47,28 @@ EXPORT int berth_granter_answer(struct granter *granter, uint32_t slot, uint32_t
 static struct granter *open_granter(const char *folder, const char *uuid, struct berth_error *why)
 {
     unsigned char bytes[16];
-    char text[37], path[300];
     struct granter *granter = calloc(1, sizeof *granter);
     if (granter == NULL || !region_uuid_parse(uuid, bytes)) {
         snprintf(why->text, sizeof why->text, "not the UUID of a GPU");
         free(granter);
         return NULL;
     }
-    granter->limit = MAP_FAILED;
-    granter->lock = -1;
     if (!region_open(&granter->region, folder, bytes, why)) {
         if (why->text[0] == 0)
             snprintf(why->text, sizeof why->text, "there is no such partition");
         free(granter);
         return NULL;
     }
-    region_uuid_text(bytes, text);
-    snprintf(path, sizeof path, "%s/%s.limit", folder, text);
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0) {
-        granter->limit =
-            mmap(NULL, sizeof *granter->limit, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        close(fd);
-    }
-    granter->lock = granter->limit != MAP_FAILED ? region_be_granter(&granter->region) : -1;
+    granter->limit = region_limit(folder, bytes, why);
+    granter->lock = granter->limit != NULL ? region_be_granter(&granter->region) : -1;
     if (granter->lock >= 0)
         return granter;
-    snprintf(why->text, sizeof why->text,
-             errno == EAGAIN || errno == EACCES
-                 ? "%.200s: another process answers what this partition asks for (%s)"
-                 : "%.200s: cannot be written (%s); only its maker may let it grow",
-             path, strerror(errno));
+    if (granter->limit != NULL)
+        snprintf(why->text, sizeof why->text, "%.200s: %s (%s)", granter->region.path,
+                 errno == EAGAIN || errno == EACCES
+                     ? "another process answers what this partition asks for"
+                     : "cannot be locked",
+                 strerror(errno));
     berth_granter_close(granter);
     return NULL;
 }
@@ -111,7 +101,7 @@ void berth_granter_close(struct granter *granter)
 {
     if (granter->lock >= 0)
         close(granter->lock);
-    if (granter->limit != MAP_FAILED)
+    if (granter->limit != NULL)
         munmap(granter->limit, sizeof *granter->limit);
     region_close(&granter->region);
     free(granter);

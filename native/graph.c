@@ -132,16 +132,12 @@ static bool add_needs(struct memory *memory, CUgraph graph, int depth)
         if ((result = real.cuGraphNodeGetType(nodes[i], &type)) != CUDA_SUCCESS) {
             reported = refuse_unreported("cuGraphNodeGetType", result);
         } else if (type == CU_NODE_MEM_ALLOC) {
-            result = HAVE(cuGraphMemAllocNodeGetParams)
-                         ? real.cuGraphMemAllocNodeGetParams(nodes[i], &node)
-                         : CUDA_ERROR_NOT_FOUND;
+            result = REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &node);
             reported = result == CUDA_SUCCESS
                            ? add_need(memory, &node)
                            : refuse_unreported("cuGraphMemAllocNodeGetParams", result);
         } else if (type == CU_NODE_GRAPH) {
-            result = HAVE(cuGraphChildGraphNodeGetGraph)
-                         ? real.cuGraphChildGraphNodeGetGraph(nodes[i], &child)
-                         : CUDA_ERROR_NOT_FOUND;
+            result = REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child);
             reported = result == CUDA_SUCCESS
                            ? add_needs(memory, child, depth + 1)
                            : refuse_unreported("cuGraphChildGraphNodeGetGraph", result);
@@ -314,7 +310,7 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
     CUresult result = ready_begin(&readying, exec, stream, "cuGraphLaunch");
     if (result != CUDA_SUCCESS)
         return result;
-    if (atomic_load_explicit(&pacing, memory_order_relaxed))
+    if (LOAD(pacing))
         probe = pace(exec, 0, stream, per_thread);
     result = REAL_TWIN(cuGraphLaunch)(exec, stream);
     if (probe != NULL)

@@ -3,6 +3,8 @@
 
    HOOK(symbol, parameters)     of libcuda.so.1
    TWINS(symbol, parameters)    the same, and its twin whose default stream is the thread's own
+   PASSES(symbol, thread, parameters, arguments)  the same of what is only passed on; `thread` ends
+                                the name of the twin
    NVHOOK(symbol, parameters)   of libnvidia-ml.so.1
    NEED(symbol, parameters)     called, never replaced; NVNEED of libnvidia-ml.so.1
 
@@ -22,6 +24,11 @@
 #define TWINS(name, params)   \
     HOOK(name, params)        \
     HOOK(name##_ptsz, params)
+#ifndef PASSES
+#define PASSES(name, thread, params, args) \
+    HOOK(name, params)                     \
+    HOOK(name##_##thread, params)
+#endif
 
 /* devices.c: the device count, and no device at all where the limits cannot be known */
 HOOK(cuInit, (unsigned flags))
@@ -150,25 +157,95 @@ HOOK(cuEventSynchronize, (CUevent event))
 HOOK(cuCtxSynchronize, (void))
 HOOK(cuCtxSynchronize_v2, (CUcontext ctx))
 
-/* idle.c: what is counted by nothing else */
-HOOK(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
-HOOK(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
-HOOK(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))
-HOOK(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes))
-HOOK(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))
-HOOK(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes))
-HOOK(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
-HOOK(cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
-HOOK(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))
-HOOK(cuMemsetD8_v2_ptds, (CUdeviceptr to, unsigned char value, size_t count))
-HOOK(cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count))
-HOOK(cuMemsetD32_v2_ptds, (CUdeviceptr to, unsigned value, size_t count))
-TWINS(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
-TWINS(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))
-TWINS(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))
-TWINS(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
-TWINS(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))
-TWINS(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))
+/* idle.c: what passes through, so that it shows that a process is not idle, and waits while that is
+   suspended */
+PASSES(cuMemcpy, ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+PASSES(cuMemcpyHtoD_v2, ptds, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
+PASSES(cuMemcpyDtoH_v2, ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+PASSES(cuMemcpyDtoD_v2, ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+PASSES(cuMemsetD8_v2, ptds, (CUdeviceptr to, unsigned char value, size_t count), (to, value, count))
+PASSES(cuMemsetD32_v2, ptds, (CUdeviceptr to, unsigned value, size_t count), (to, value, count))
+PASSES(cuMemcpyAsync, ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+       (to, from, bytes, stream))
+PASSES(cuMemcpyHtoDAsync_v2, ptsz,
+       (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), (to, from, bytes, stream))
+PASSES(cuMemcpyDtoHAsync_v2, ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+       (to, from, bytes, stream))
+PASSES(cuMemcpyDtoDAsync_v2, ptsz,
+       (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream))
+PASSES(cuMemsetD8Async, ptsz, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream),
+       (to, value, count, stream))
+PASSES(cuMemsetD32Async, ptsz, (CUdeviceptr to, unsigned value, size_t count, CUstream stream),
+       (to, value, count, stream))
+PASSES(cuMemsetD16_v2, ptds, (CUdeviceptr to, unsigned short value, size_t count),
+       (to, value, count))
+PASSES(cuMemsetD16Async, ptsz,
+       (CUdeviceptr to, unsigned short value, size_t count, CUstream stream),
+       (to, value, count, stream))
+PASSES(cuMemsetD2D8_v2, ptds,
+       (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height),
+       (to, pitch, value, width, height))
+PASSES(cuMemsetD2D8Async, ptsz,
+       (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+        CUstream stream),
+       (to, pitch, value, width, height, stream))
+PASSES(cuMemsetD2D16_v2, ptds,
+       (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height),
+       (to, pitch, value, width, height))
+PASSES(cuMemsetD2D16Async, ptsz,
+       (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+        CUstream stream),
+       (to, pitch, value, width, height, stream))
+PASSES(cuMemsetD2D32_v2, ptds,
+       (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
+       (to, pitch, value, width, height))
+PASSES(cuMemsetD2D32Async, ptsz,
+       (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream),
+       (to, pitch, value, width, height, stream))
+PASSES(cuMemcpy2D_v2, ptds, (const void *copy), (copy))
+PASSES(cuMemcpy2DUnaligned_v2, ptds, (const void *copy), (copy))
+PASSES(cuMemcpy3D_v2, ptds, (const void *copy), (copy))
+PASSES(cuMemcpy3DPeer, ptds, (const void *copy), (copy))
+PASSES(cuMemcpy2DAsync_v2, ptsz, (const void *copy, CUstream stream), (copy, stream))
+PASSES(cuMemcpy3DAsync_v2, ptsz, (const void *copy, CUstream stream), (copy, stream))
+PASSES(cuMemcpy3DPeerAsync, ptsz, (const void *copy, CUstream stream), (copy, stream))
+PASSES(cuMemcpyPeer, ptds,
+       (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+        size_t bytes),
+       (to, to_context, from, from_context, bytes))
+PASSES(cuMemcpyPeerAsync, ptsz,
+       (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+        size_t bytes, CUstream stream),
+       (to, to_context, from, from_context, bytes, stream))
+PASSES(cuMemcpyAtoA_v2, ptds,
+       (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+       (to, to_offset, from, from_offset, bytes))
+PASSES(cuMemcpyAtoD_v2, ptds, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
+       (to, from, offset, bytes))
+PASSES(cuMemcpyAtoH_v2, ptds, (void *to, CUarray from, size_t offset, size_t bytes),
+       (to, from, offset, bytes))
+PASSES(cuMemcpyDtoA_v2, ptds, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes),
+       (to, offset, from, bytes))
+PASSES(cuMemcpyHtoA_v2, ptds, (CUarray to, size_t offset, const void *from, size_t bytes),
+       (to, offset, from, bytes))
+PASSES(cuMemcpyAtoHAsync_v2, ptsz,
+       (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream),
+       (to, from, offset, bytes, stream))
+PASSES(cuMemcpyHtoAAsync_v2, ptsz,
+       (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
+       (to, offset, from, bytes, stream))
+PASSES(cuMemcpyBatchAsync_v2, ptsz,
+       (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes,
+        size_t *first, size_t attribute_count, CUstream stream),
+       (to, from, bytes, count, attributes, first, attribute_count, stream))
+PASSES(cuMemcpy3DBatchAsync_v2, ptsz,
+       (size_t count, void *copies, unsigned long long flags, CUstream stream),
+       (count, copies, flags, stream))
+PASSES(cuMemcpyWithAttributesAsync, ptsz,
+       (CUdeviceptr to, CUdeviceptr from, size_t bytes, void *attributes, CUstream stream),
+       (to, from, bytes, attributes, stream))
+PASSES(cuMemcpy3DWithAttributesAsync, ptsz, (void *copy, unsigned long long flags, CUstream stream),
+       (copy, flags, stream))
 
 /* graph.c: captures and graphs */
 TWINS(cuStreamBeginCapture, (CUstream stream))
@@ -283,3 +360,4 @@ NVNEED(nvmlDeviceGetUtilizationRates, (NVdevice device, NVrates *rates))
 #undef NEED
 #undef NVNEED
 #undef TWINS
+#undef PASSES

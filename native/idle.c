@@ -29,28 +29,13 @@ static void count_and_wait(void)
 }
 void (*arriving)(void) = count_and_wait;
 
-#define PASS(name, params, args) \
-    CUresult name params         \
-    {                            \
-        return REAL(name) args;  \
+#define PASSES(name, thread, params, args) \
+    CUresult name params                   \
+    {                                      \
+        return REAL(name) args;            \
+    }                                      \
+    CUresult name##_##thread params        \
+    {                                      \
+        return REAL(name##_##thread) args; \
     }
-#define COPY(name, thread, params, args)                         \
-    PASS(name, params, args) PASS(name##_##thread, params, args)
-COPY(cuMemcpy, ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))
-COPY(cuMemcpyHtoD_v2, ptds, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
-COPY(cuMemcpyDtoH_v2, ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))
-COPY(cuMemcpyDtoD_v2, ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))
-COPY(cuMemsetD8_v2, ptds, (CUdeviceptr to, unsigned char value, size_t count), (to, value, count))
-COPY(cuMemsetD32_v2, ptds, (CUdeviceptr to, unsigned value, size_t count), (to, value, count))
-COPY(cuMemcpyAsync, ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-     (to, from, bytes, stream))
-COPY(cuMemcpyHtoDAsync_v2, ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
-     (to, from, bytes, stream))
-COPY(cuMemcpyDtoHAsync_v2, ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
-     (to, from, bytes, stream))
-COPY(cuMemcpyDtoDAsync_v2, ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-     (to, from, bytes, stream))
-COPY(cuMemsetD8Async, ptsz, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream),
-     (to, value, count, stream))
-COPY(cuMemsetD32Async, ptsz, (CUdeviceptr to, unsigned value, size_t count, CUstream stream),
-     (to, value, count, stream))
+#include "hooks.h"

@@ -43,12 +43,12 @@ static _Thread_local struct thread {
 
 static inline int64_t credit_of(credit *credit)
 {
-    return atomic_load_explicit(credit, memory_order_relaxed);
+    return LOAD(*credit);
 }
 
 static inline void credit_by(credit *credit, int64_t ns)
 {
-    atomic_store_explicit(credit, credit_of(credit) + ns, memory_order_relaxed);
+    STORE(*credit, credit_of(credit) + ns);
 }
 
 static size_t place(const void *what, uint64_t blocks)
@@ -119,7 +119,7 @@ static void give_back(struct thread *thread)
         struct device *device = left > 0 ? device_at(i) : NULL;
         if (device != NULL)
             share_correct(device, -left);
-        atomic_store_explicit(&thread->credit_ns[i], 0, memory_order_relaxed);
+        STORE(thread->credit_ns[i], 0);
     }
 }
 
@@ -241,17 +241,16 @@ static inline __attribute__((always_inline)) bool paid(struct known_launch *cach
                  cached->until_probe <= 0))
         return false;
     cached->until_probe--;
-    atomic_store_explicit(credit_ns, left - cost_ns, memory_order_relaxed);
+    STORE(*credit_ns, left - cost_ns);
     return true;
 }
 
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread)
 {
     struct known_launch *cached = &mine.cache[place(what, blocks)];
-    if (LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)))
+    if (LIKELY(!LOAD(pacing)))
         return NULL;
-    bool here = !atomic_load_explicit(&several, memory_order_relaxed) ||
-                cached->context == context_current();
+    bool here = !LOAD(several) || cached->context == context_current();
     return here && paid(cached, what, blocks) ? NULL
                                               : pace_slowly(what, blocks, stream, per_thread);
 }
@@ -271,9 +270,8 @@ PART(.turn = &turn, .forget = pace_forget);
 /* Whether nothing is to be done for a launch. Of several GPUs the context must be asked which. */
 static inline __attribute__((always_inline)) bool settled(const void *what, uint64_t blocks)
 {
-    return LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)) ||
-           (LIKELY(!atomic_load_explicit(&several, memory_order_relaxed)) &&
-            paid(&mine.cache[place(what, blocks)], what, blocks));
+    return LIKELY(!LOAD(pacing)) ||
+           (LIKELY(!LOAD(several)) && paid(&mine.cache[place(what, blocks)], what, blocks));
 }
 
 static CUresult measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
@@ -324,14 +322,14 @@ LAUNCHES(cuLaunchKernelEx, blocks_of(launch), stream_of(launch),
 static bool enter(CUstream stream)
 {
     CUcontext context = NULL;
-    return (uintptr_t)stream > 2 && HAVE(cuStreamGetCtx) &&
-           real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context_enter(context);
+    return (uintptr_t)stream > 2 && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS &&
+           context_enter(context);
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)
 {
     struct probe *probes[MAX_DEVICES];
-    if (!atomic_load_explicit(&pacing, memory_order_relaxed) || list == NULL ||
+    if (!LOAD(pacing) || list == NULL ||
         count > MAX_DEVICES) /* the driver takes one for each GPU at most */
         return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
     for (unsigned i = 0; i < count; i++) {

@@ -28,27 +28,21 @@ static size_t home(const struct table *table, uint64_t key, unsigned kind)
     return (size_t)(mixed >> 20) & (table->slots - 1);
 }
 
+/* Where an entry is, or would go, whose kind is 0 then. */
 static struct entry *seek(struct table *table, unsigned kind, uint64_t key)
 {
-    if (table == NULL)
-        return NULL;
-    for (size_t at = home(table, key, kind);; at = (at + 1) & (table->slots - 1)) {
-        if (table->entries[at].kind == 0)
-            return NULL;
-        if (table->entries[at].key == key && names_of(table->entries[at].kind) == names_of(kind))
-            return &table->entries[at];
-    }
+    size_t at = home(table, key, kind);
+    while (table->entries[at].kind != 0 &&
+           !(table->entries[at].key == key && names_of(table->entries[at].kind) == names_of(kind)))
+        at = (at + 1) & (table->slots - 1);
+    return &table->entries[at];
 }
 
 static void insert(struct table *table, struct entry entry)
 {
-    size_t at = home(table, entry.key, entry.kind);
-    while (table->entries[at].kind != 0 &&
-           !(table->entries[at].key == entry.key &&
-             names_of(table->entries[at].kind) == names_of(entry.kind)))
-        at = (at + 1) & (table->slots - 1);
-    table->used += table->entries[at].kind == 0;
-    table->entries[at] = entry;
+    struct entry *at = seek(table, entry.kind, entry.key);
+    table->used += at->kind == 0;
+    *at = entry;
 }
 
 static size_t bytes_for(size_t slots)
@@ -60,7 +54,7 @@ static size_t bytes_for(size_t slots)
    after the new one has taken its place. */
 static struct table *roomy(void)
 {
-    struct table *old = atomic_load_explicit(&here, memory_order_relaxed);
+    struct table *old = LOAD(here);
     if (old != NULL && LIKELY((old->used + 1) * 4 <= old->slots * 3))
         return old;
     size_t slots = old != NULL ? old->slots * 2 : 1024;
@@ -78,8 +72,9 @@ static struct table *roomy(void)
     return larger;
 }
 
-static void erase(struct table *table, struct entry *gone)
+static void erase(struct entry *gone)
 {
+    struct table *table = LOAD(here);
     size_t hole = (size_t)(gone - table->entries), at = hole, last = table->slots - 1;
     table->used--;
     for (;;) {
@@ -98,23 +93,24 @@ static void erase(struct table *table, struct entry *gone)
 /* With the turn. */
 static struct entry *find(enum kind kind, uint64_t key)
 {
-    return seek(atomic_load_explicit(&here, memory_order_relaxed), kind, key);
+    struct table *table = LOAD(here);
+    struct entry *at = table != NULL ? seek(table, kind, key) : NULL;
+    return at != NULL && at->kind != 0 ? at : NULL;
 }
 
 void ledger_put(struct entry entry)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     /* Without memory for the table the bytes stay held until the process ends: never too little is
        counted. */
     struct table *table = roomy();
     if (table != NULL)
         insert(table, entry);
-    turn_leave(&turn);
 }
 
 bool ledger_add(struct entry *entry)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     struct entry *found = find(entry->kind, entry->key);
     struct table *table = found == NULL ? roomy() : NULL;
     if (table != NULL)
@@ -124,101 +120,87 @@ bool ledger_add(struct entry *entry)
         found->bytes = entry->bytes;
         entry->bytes = less;
     }
-    turn_leave(&turn);
     return found == NULL;
 }
 
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     struct entry *found = find(kind, key);
     if (found != NULL)
         *entry = *found;
-    turn_leave(&turn);
     return found != NULL;
 }
 
 bool ledger_count(enum kind kind, uint64_t key, int by)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     struct entry *found = find(kind, key);
-    bool counted = found != NULL && (int64_t)found->count + by >= 0;
-    if (counted)
-        found->count = (uint32_t)((int64_t)found->count + by);
-    turn_leave(&turn);
-    return counted;
+    if (found == NULL || (int64_t)found->count + by < 0)
+        return false;
+    found->count = (uint32_t)((int64_t)found->count + by);
+    return true;
 }
 
 bool ledger_share(enum kind kind, uint64_t key, int by)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     struct entry *found = find(kind, key);
     struct table *table = found == NULL && by > 0 ? roomy() : NULL;
     bool alone = found == NULL || (by < 0 && found->count == 1);
     if (table != NULL)
         insert(table, (struct entry){ .key = key, .kind = (uint16_t)kind, .count = 1 });
     else if (found != NULL && alone)
-        erase(atomic_load_explicit(&here, memory_order_relaxed), found);
+        erase(found);
     else if (found != NULL)
         found->count = (uint32_t)((int64_t)found->count + by);
-    turn_leave(&turn);
     return alone;
 }
 
 bool ledger_charge(struct entry entry)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     struct entry *found = find(entry.kind, entry.key);
     struct table *table = found == NULL ? roomy() : NULL;
-    bool charged = found == NULL || found->bytes == 0 || found->device == entry.device;
     if (table != NULL)
         insert(table, entry);
-    if (found != NULL && found->bytes == 0) {
+    if (found == NULL)
+        return true;
+    if (found->bytes == 0) {
         found->owner = entry.owner;
         found->device = entry.device;
     }
-    if (found != NULL && charged)
-        found->bytes += entry.bytes;
-    turn_leave(&turn);
-    return charged;
+    if (found->device != entry.device)
+        return false;
+    found->bytes += entry.bytes;
+    return true;
 }
 
 bool ledger_take(enum kind kind, uint64_t key, struct entry *entry)
 {
-    turn_take(&turn);
-    struct table *table = atomic_load_explicit(&here, memory_order_relaxed);
-    struct entry *found = seek(table, kind, key);
-    if (found != NULL) {
-        *entry = *found;
-        erase(table, found);
-    }
-    turn_leave(&turn);
-    return found != NULL;
+    IN_TURN(&turn);
+    struct entry *found = find(kind, key);
+    if (found == NULL)
+        return false;
+    *entry = *found;
+    erase(found);
+    return true;
 }
 
 struct entry *ledger_take_owned(void *owner, size_t *count)
 {
-    struct entry *list = NULL;
+    IN_TURN(&turn);
+    struct table *table = LOAD(here);
+    size_t slots = table != NULL ? table->slots : 0, owned = 0;
     *count = 0;
-    turn_take(&turn);
-    struct table *table = atomic_load_explicit(&here, memory_order_relaxed);
-    size_t slots = table != NULL ? table->slots : 0;
     for (size_t i = 0; i < slots; i++)
-        *count += table->entries[i].kind != 0 && table->entries[i].owner == owner;
-    if (*count != 0)
-        list = malloc(*count * sizeof *list);
-    if (list == NULL) {
-        *count = 0;
-        turn_leave(&turn);
-        return NULL;
-    }
-    size_t at = 0;
-    for (size_t i = 0; i < slots; i++)
+        owned += table->entries[i].kind != 0 && table->entries[i].owner == owner;
+    struct entry *list = owned != 0 ? malloc(owned * sizeof *list) : NULL;
+    for (size_t i = 0; list != NULL && i < slots; i++)
         if (table->entries[i].kind != 0 && table->entries[i].owner == owner)
-            list[at++] = table->entries[i];
+            list[(*count)++] = table->entries[i];
     for (size_t i = 0; i < *count; i++)
-        erase(table, seek(table, list[i].kind, list[i].key));
-    turn_leave(&turn);
+        erase(find(list[i].kind, list[i].key));
     return list;
 }
 

@@ -50,17 +50,16 @@ static void tell_open(struct device *device)
         return;
     for (int i = 0; i < PROBES + STRETCHED; i++) {
         const struct probe *probe = &probes[i];
-        uint64_t begun = atomic_load_explicit(&probe->begun_ns, memory_order_relaxed);
-        if (atomic_load_explicit(&probe->state, memory_order_acquire) == PROBE_FREE ||
-            atomic_load_explicit(&probe->device, memory_order_relaxed) != device || begun == 0 ||
-            !atomic_load_explicit(&probe->estimated, memory_order_relaxed))
+        uint64_t begun = LOAD(probe->begun_ns);
+        if (LOAD_ACQUIRE(probe->state) == PROBE_FREE || LOAD(probe->device) != device ||
+            begun == 0 || !LOAD(probe->estimated))
             continue;
         since = since == 0 || begun < since ? begun : since;
-        charged += atomic_load_explicit(&probe->charged_ns, memory_order_relaxed);
+        charged += LOAD(probe->charged_ns);
     }
     struct berth_slot *slot = &device->region.use->slots[device->region.slot];
-    atomic_store_explicit(&slot->open_charged_ns, charged, memory_order_relaxed);
-    atomic_store_explicit(&slot->open_since_ns, since, memory_order_relaxed);
+    STORE(slot->open_charged_ns, charged);
+    STORE(slot->open_since_ns, since);
 }
 
 static void done_with(struct probe *probe)
@@ -113,7 +112,7 @@ static bool elapsed(const struct probe *probe, float *ms)
 /* How often the partition was kept from the GPU. */
 static uint32_t stops_of(const struct device *device)
 {
-    return atomic_load_explicit(&device->region.limit->stops, memory_order_relaxed);
+    return LOAD(device->region.limit->stops);
 }
 
 static void read_probe(struct probe *probe)
@@ -132,7 +131,7 @@ static void read_all(CUcontext context, bool any)
 {
     int mode = capture_relax();
     for (int i = 0; i < PROBES + STRETCHED; i++)
-        if (atomic_load_explicit(&probes[i].state, memory_order_relaxed) == PROBE_SENT &&
+        if (LOAD(probes[i].state) == PROBE_SENT &&
             (any || atomic_load(&probes[i].context) == context))
             read_probe(&probes[i]);
     capture_restore(mode);
@@ -140,7 +139,7 @@ static void read_all(CUcontext context, bool any)
 
 void measure_read(CUcontext context)
 {
-    if (atomic_load_explicit(&measure_open, memory_order_relaxed) != 0)
+    if (LOAD(measure_open) != 0)
         read_all(context, false);
 }
 

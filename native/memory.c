@@ -132,35 +132,14 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
 ALLOCATES_PITCHED(cuMemAllocPitch, unsigned, unsigned, true)
 ALLOCATES_PITCHED(cuMemAllocPitch_v2, CUdeviceptr, size_t, false)
 
-/* An entry is taken out before the driver frees what it names, since the name may be given anew at
-   once; it is put back where the driver refuses. */
-static CUresult freed(bool known, const struct entry *entry, CUresult result)
-{
-    if (known && UNLIKELY(result != CUDA_SUCCESS))
-        ledger_put(*entry);
-    else if (known)
-        steps_give(entry);
-    return result;
-}
-
-static bool taken_out(enum kind kind, const void *key, struct entry *entry)
-{
-    return limits_any() && ledger_take(kind, (uintptr_t)key, entry);
-}
-
 static CUresult free_linear(uint64_t ptr, bool narrow)
 {
     struct entry entry;
     bool known = limits_any() && ledger_take(LINEAR, ptr, &entry);
     CUresult result = narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
-    if (!known)
-        return result;
-    if (UNLIKELY(result != CUDA_SUCCESS))
-        ledger_put(entry);
-    else if (LIKELY(entry.kind == LINEAR))
-        steps_give(&entry);
-    else
-        pools_free(&entry);
+    if (!known || LIKELY(entry.kind == LINEAR) || result != CUDA_SUCCESS)
+        return steps_freed(known, &entry, result);
+    pools_free(&entry);
     return result;
 }
 
@@ -176,62 +155,29 @@ CUresult cuMemFree(unsigned ptr)
 
 /* ---- arrays ---- */
 
-/* Bits of one element of one channel; block-compressed and planar formats as bits of a pixel of
-   all. */
+/* Formats by CUarray_format: bits of one channel, or of a pixel of all where the format is
+   block-compressed or planar. Any other counts as the widest channel. */
+static const struct {
+    unsigned char from, to, bits;
+    bool whole;
+} formats[] = {
+    { 0x01, 0x01, 8, false },  { 0x02, 0x02, 16, false }, { 0x08, 0x08, 8, false },
+    { 0x09, 0x09, 16, false }, { 0x10, 0x10, 16, false }, { 0x91, 0x92, 4, true },
+    { 0x93, 0x96, 8, true },   { 0x97, 0x98, 4, true },   { 0x99, 0x9e, 8, true },
+    { 0x9f, 0x9f, 24, true },  { 0xa1, 0xa1, 24, true },  { 0xb0, 0xb0, 12, true },
+    { 0xc0, 0xc0, 8, true },   { 0xc1, 0xc1, 16, true },  { 0xc2, 0xc2, 32, true },
+    { 0xc3, 0xc3, 16, true },  { 0xc4, 0xc4, 32, true },  { 0xc5, 0xc5, 64, true },
+    { 0xc6, 0xc6, 8, true },   { 0xc7, 0xc7, 16, true },  { 0xc8, 0xc8, 32, true },
+    { 0xc9, 0xc9, 16, true },  { 0xca, 0xca, 32, true },  { 0xcb, 0xcb, 64, true },
+};
+
 static unsigned format_bits(int format, unsigned channels)
 {
-    switch (format) {
-    case 0x01:
-    case 0x08:
-        return 8 * channels;
-    case 0x02:
-    case 0x09:
-    case 0x10:
-        return 16 * channels;
-    case 0x03:
-    case 0x0a:
-    case 0x20:
-        return 32 * channels;
-    case 0x91:
-    case 0x92:
-    case 0x97:
-    case 0x98:
-        return 4;
-    case 0x93:
-    case 0x94:
-    case 0x95:
-    case 0x96:
-    case 0x99:
-    case 0x9a:
-    case 0x9b:
-    case 0x9c:
-    case 0x9d:
-    case 0x9e:
-        return 8;
-    case 0xb0:
-        return 12;
-    case 0x9f:
-    case 0xa1:
-        return 24;
-    case 0xc0:
-    case 0xc6:
-        return 8;
-    case 0xc1:
-    case 0xc3:
-    case 0xc7:
-    case 0xc9:
-        return 16;
-    case 0xc2:
-    case 0xc4:
-    case 0xc8:
-    case 0xca:
-        return 32;
-    case 0xc5:
-    case 0xcb:
-        return 64;
-    default:
-        return 32 * (channels ? channels : 1);
-    }
+    channels = channels != 0 ? channels : 1;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (format >= formats[i].from && format <= formats[i].to)
+            return formats[i].bits * (formats[i].whole ? 1 : channels);
+    return 32 * channels;
 }
 
 static uint64_t array_bytes(size_t width, size_t height, size_t depth, int format,
@@ -245,36 +191,6 @@ static uint64_t array_bytes(size_t width, size_t height, size_t depth, int forma
         __builtin_mul_overflow(cells, (uint64_t)format_bits(format, channels), &bits))
         return UINT64_MAX >> 1;
     return (bits + 7) / 8;
-}
-
-/* Each call has an older version, whose descriptor has narrower fields of the same names. */
-#define MAKES_ARRAY(name, call, type, depth, flags)                                            \
-    CUresult name(CUarray *array, const type *desc)                                            \
-    {                                                                                          \
-        struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;    \
-        if (device == NULL)                                                                    \
-            return REAL(name)(array, desc);                                                    \
-        uint64_t bytes = steps_most(device, array_bytes(desc->width, desc->height, depth,      \
-                                                        desc->format, desc->channels, flags)); \
-        if (!obtain(device, bytes, call))                                                      \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                   \
-        CUresult result = REAL(name)(array, desc);                                             \
-        return settled(device, ARRAY, bytes, result,                                           \
-                       result == CUDA_SUCCESS ? (uintptr_t)*array : 0);                        \
-    }
-MAKES_ARRAY(cuArrayCreate, "cuArrayCreate", CUarray_desc_v1, 1, 0)
-MAKES_ARRAY(cuArrayCreate_v2, "cuArrayCreate", CUarray_desc, 1, 0)
-MAKES_ARRAY(cuArray3DCreate, "cuArray3DCreate", CUarray3d_desc_v1, desc->depth, desc->flags)
-MAKES_ARRAY(cuArray3DCreate_v2, "cuArray3DCreate", CUarray3d_desc, desc->depth, desc->flags)
-
-CUresult cuArrayDestroy(CUarray array)
-{
-    struct entry entry;
-    bool known = taken_out(ARRAY, array, &entry);
-    CUresult result = freed(known, &entry, REAL(cuArrayDestroy)(array));
-    if (result == CUDA_SUCCESS)
-        bindings_drop_all(array);
-    return result;
 }
 
 static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
@@ -297,47 +213,45 @@ static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
     return bytes;
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *desc, unsigned levels)
-{
-    struct device *device = mipmap != NULL && desc != NULL ? device_for_memory() : NULL;
-    if (device == NULL)
-        return REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
-    uint64_t bytes = steps_most(device, mipmap_bytes(desc, levels));
-    if (!obtain(device, bytes, "cuMipmappedArrayCreate"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
-    return settled(device, MIPMAP, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*mipmap : 0);
-}
+/* A wrapper that makes `*made` of as many bytes as its description says. */
+#define MAKES(name, call, kind, params, args, bytes_asked)                                 \
+    CUresult name params                                                                   \
+    {                                                                                      \
+        struct device *device = made != NULL && desc != NULL ? device_for_memory() : NULL; \
+        if (device == NULL)                                                                \
+            return REAL(name) args;                                                        \
+        uint64_t bytes = steps_most(device, bytes_asked);                                  \
+        if (!obtain(device, bytes, call))                                                  \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                               \
+        CUresult result = REAL(name) args;                                                 \
+        return settled(device, kind, bytes, result,                                        \
+                       result == CUDA_SUCCESS ? (uintptr_t)*made : 0);                     \
+    }
+/* Each of these has an older version, whose description has narrower fields of the same names. */
+#define MAKES_ARRAY(name, call, desc_type, depth, flags)                                      \
+    MAKES(name, call, ARRAY, (CUarray * made, const desc_type *desc), (made, desc),           \
+          array_bytes(desc->width, desc->height, depth, desc->format, desc->channels, flags))
+MAKES_ARRAY(cuArrayCreate, "cuArrayCreate", CUarray_desc_v1, 1, 0)
+MAKES_ARRAY(cuArrayCreate_v2, "cuArrayCreate", CUarray_desc, 1, 0)
+MAKES_ARRAY(cuArray3DCreate, "cuArray3DCreate", CUarray3d_desc_v1, desc->depth, desc->flags)
+MAKES_ARRAY(cuArray3DCreate_v2, "cuArray3DCreate", CUarray3d_desc, desc->depth, desc->flags)
+MAKES(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", MIPMAP,
+      (CUmipmap * made, const CUarray3d_desc *desc, unsigned levels), (made, desc, levels),
+      mipmap_bytes(desc, levels))
+/* Memory of graphics interfaces is not limited where it is made, and counts from here on. */
+MAKES(cuImportExternalMemory, "cuImportExternalMemory", EXTERNAL,
+      (CUext * made, const CUext_desc *desc), (made, desc), desc->size)
 
-CUresult cuMipmappedArrayDestroy(CUmipmap mipmap)
-{
-    struct entry entry;
-    bool known = taken_out(MIPMAP, mipmap, &entry);
-    CUresult result = freed(known, &entry, REAL(cuMipmappedArrayDestroy)(mipmap));
-    if (result == CUDA_SUCCESS)
-        bindings_drop_all(mipmap);
-    return result;
-}
-
-/* ---- memory of graphics interfaces: not limited where it is made, and counted from here on ----
- */
-
-CUresult cuImportExternalMemory(CUext *memory, const CUext_desc *desc)
-{
-    struct device *device = memory != NULL && desc != NULL ? device_for_memory() : NULL;
-    if (device == NULL)
-        return REAL(cuImportExternalMemory)(memory, desc);
-    uint64_t bytes = steps_most(device, desc->size);
-    if (!obtain(device, bytes, "cuImportExternalMemory"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuImportExternalMemory)(memory, desc);
-    return settled(device, EXTERNAL, bytes, result,
-                   result == CUDA_SUCCESS ? (uintptr_t)*memory : 0);
-}
-
-CUresult cuDestroyExternalMemory(CUext memory)
-{
-    struct entry entry;
-    bool known = taken_out(EXTERNAL, memory, &entry);
-    return freed(known, &entry, REAL(cuDestroyExternalMemory)(memory));
-}
+#define UNMAKES(name, kind, type)                                                \
+    CUresult name(type gone)                                                     \
+    {                                                                            \
+        struct entry entry;                                                      \
+        bool known = limits_any() && ledger_take(kind, (uintptr_t)gone, &entry); \
+        CUresult result = steps_freed(known, &entry, REAL(name)(gone));          \
+        if (result == CUDA_SUCCESS)                                              \
+            bindings_drop_all(gone);                                             \
+        return result;                                                           \
+    }
+UNMAKES(cuArrayDestroy, ARRAY, CUarray)
+UNMAKES(cuMipmappedArrayDestroy, MIPMAP, CUmipmap)
+UNMAKES(cuDestroyExternalMemory, EXTERNAL, CUext)

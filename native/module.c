@@ -43,9 +43,8 @@ static CUresult load_begin(struct load *load, const char *call, const void *out,
 static void keep_loaded(struct overhead *overhead, enum kind kind, const void *key, uint64_t bytes)
 {
     struct device *device = overhead->device;
-    uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
     overhead_learn(overhead, bytes);
-    uint64_t counted = overhead->reserved + region_take_some(&device->region, more);
+    uint64_t counted = overhead_count(overhead, bytes);
     overhead_note(kind, key, context_current(), device, counted);
     log_line("refused %s on GPU %d, whose %llu bytes are loaded and cannot be unloaded; %llu of "
              "them count",
@@ -133,22 +132,13 @@ LOADS(cuLibraryLoadFromFile, LIBRARY, library, NULL, path, unload_library,
        void *options, void **values, unsigned count),
       (library, path, jit, jit_values, jit_count, options, values, count))
 
-static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
-{
-    if (known && result == CUDA_SUCCESS)
-        steps_give(entry);
-    else if (known)
-        ledger_put(*entry);
-    return result;
-}
-
 #define UNLOADS(name, kind, type)                                                  \
     CUresult name(type loaded)                                                     \
     {                                                                              \
         struct entry entry;                                                        \
         overhead_renamed(loaded);                                                  \
         bool known = limits_any() && ledger_take(kind, (uintptr_t)loaded, &entry); \
-        return unloaded(known, &entry, REAL(name)(loaded));                        \
+        return steps_freed(known, &entry, REAL(name)(loaded));                     \
     }
 UNLOADS(cuModuleUnload, MODULE, CUmodule)
 UNLOADS(cuLibraryUnload, LIBRARY, CUlibrary)

@@ -38,7 +38,6 @@ struct berth_slot *processes_slot(struct device *device)
     return device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
 }
 
-/* The own pid in the outermost namespace that /proc tells of; 0 where it tells of one only. */
 unsigned processes_outer_pid(void)
 {
     char line[256];
@@ -77,11 +76,16 @@ bool processes_wanted(struct device *device)
     return slot != NULL && atomic_load(&slot->outer_pid) == 0;
 }
 
+#define EACH_SLOT(slot, region)                                                               \
+    for (struct berth_slot *slot = (region)->use->slots, *const end =                         \
+                                                             slot +                           \
+                                                             atomic_load(                     \
+                                                                 &(region)->use->slots_seen); \
+         slot < end && slot < (region)->use->slots + BERTH_SLOTS; slot++)
+
 bool processes_ours(struct berth_region *region, unsigned pid)
 {
-    uint32_t seen = atomic_load(&region->use->slots_seen);
-    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
-        struct berth_slot *slot = &region->use->slots[i];
+    EACH_SLOT (slot, region) {
         unsigned outer = atomic_load(&slot->outer_pid);
         if (outer == 0 && !atomic_load(&region->use->renumbered))
             outer = slot->pid;
@@ -93,14 +97,25 @@ bool processes_ours(struct berth_region *region, unsigned pid)
 
 bool processes_known(struct berth_region *region)
 {
-    uint32_t seen = atomic_load(&region->use->slots_seen);
-    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
-        struct berth_slot *slot = &region->use->slots[i];
+    EACH_SLOT (slot, region)
         if (atomic_load(&slot->state) != 0 && atomic_load(&slot->gpu_ns) != 0 &&
             atomic_load(&slot->outer_pid) == 0)
             return false;
-    }
     return true;
+}
+
+/* Whether the partition has another living process, of this pid in NVML; 0: of any. */
+static bool has_fellow(struct device *device, unsigned pid)
+{
+    const struct berth_slot *own = processes_slot(device);
+    bool own_numbers = processes_own_pid(device) != 0;
+    EACH_SLOT (slot, &device->region)
+        if (slot != own && atomic_load(&slot->state) == BERTH_MEMBER &&
+            (pid == 0 || atomic_load(&slot->outer_pid) == pid ||
+             (own != NULL && own_numbers && slot->pid == pid &&
+              slot->pid_namespace == own->pid_namespace)))
+            return true;
+    return false;
 }
 
 static unsigned busy_pct(const NVutilization *samples, unsigned count, unsigned pid)
@@ -130,28 +145,26 @@ static void doubt(struct suspects *here, struct berth_slot *slot, unsigned busy,
     }
 }
 
-/* The place of a pid among the suspects; -1 where there is no room. */
-static int suspect(struct suspects *here, unsigned pid)
+/* As far as there is room. */
+static void suspect(struct suspects *here, unsigned pid)
 {
     for (unsigned i = 0; i < here->count; i++)
         if (here->list[i].pid == pid)
-            return (int)i;
+            return;
     if (here->count == SUSPECTS)
-        return -1;
-    here->list[here->count].pid = pid;
-    here->list[here->count].strikes = here->list[here->count].looks =
-        here->list[here->count].apart = 0;
-    /* It computed before this process did, or after this one did and was not told of. */
-    here->list[here->count].other = !here->begun || here->unseen >= 2;
-    return (int)here->count++;
+        return;
+    here->list[here->count] = (__typeof__(here->list[0])){
+        .pid = pid,
+        /* It computed before this process did, or after this one did and was not told of. */
+        .other = !here->begun || here->unseen >= 2,
+    };
+    here->count++;
 }
 
 static bool claimed(struct berth_region *region, unsigned pid)
 {
-    uint32_t seen = atomic_load(&region->use->slots_seen);
-    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
-        if (atomic_load(&region->use->slots[i].state) != 0 &&
-            atomic_load(&region->use->slots[i].outer_pid) == pid)
+    EACH_SLOT (slot, region)
+        if (atomic_load(&slot->state) != 0 && atomic_load(&slot->outer_pid) == pid)
             return true;
     return false;
 }
@@ -265,7 +278,7 @@ static bool read_list(NVdevice handle, struct nvml_snapshot *look)
 uint64_t driver_free(void)
 {
     size_t free_bytes = 0, total = 0;
-    bool said = HAVE(cuMemGetInfo_v2) && real.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS;
+    bool said = REAL(cuMemGetInfo_v2)(&free_bytes, &total) == CUDA_SUCCESS;
     return said ? free_bytes : 0;
 }
 
@@ -280,8 +293,8 @@ static void read_sums(struct device *device, struct nvml_snapshot *look)
     for (int attempts = 0; attempts < 4 && !look->steady; attempts++) {
         look->change = atomic_load(&use->total.tag);
         look->charged = atomic_load(&use->total.used);
-        look->totalled = handle != NULL && HAVE(nvmlDeviceGetMemoryInfo) &&
-                         real.nvmlDeviceGetMemoryInfo(handle, &memory) == NV_SUCCESS;
+        look->totalled =
+            handle != NULL && REAL(nvmlDeviceGetMemoryInfo)(handle, &memory) == NV_SUCCESS;
         look->total = look->totalled ? memory.used : 0;
         look->free_bytes = driver_free();
         look->steady = atomic_load(&use->total.tag) == look->change;
@@ -345,33 +358,6 @@ static bool lists(const struct nvml_snapshot *look, unsigned pid)
     return false;
 }
 
-/* Whether NVML's pid is another process's of the partition. */
-static bool is_fellow(struct device *device, unsigned pid)
-{
-    struct berth_slot *own = processes_slot(device), *slots = device->region.use->slots;
-    uint32_t seen = atomic_load(&device->region.use->slots_seen);
-    bool own_numbers = processes_own_pid(device) != 0;
-    for (uint32_t i = 0; own != NULL && i < seen && i < BERTH_SLOTS; i++) {
-        struct berth_slot *slot = &slots[i];
-        if (slot != own && atomic_load(&slot->state) == 1 &&
-            (atomic_load(&slot->outer_pid) == pid ||
-             (own_numbers && slot->pid == pid && slot->pid_namespace == own->pid_namespace)))
-            return true;
-    }
-    return false;
-}
-
-/* Whether the partition has another living process. */
-static bool has_fellows(struct device *device)
-{
-    struct berth_slot *own = processes_slot(device), *slots = device->region.use->slots;
-    uint32_t seen = atomic_load(&device->region.use->slots_seen);
-    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
-        if (&slots[i] != own && atomic_load(&slots[i].state) == 1)
-            return true;
-    return false;
-}
-
 /* The one that came to hold memory between two looks; 0 where that was none, or several of which
    none can be told. One that is no longer listed afterwards has died: it may have been of the
    partition until a moment ago. */
@@ -386,7 +372,7 @@ static unsigned newcomer(struct device *device, const struct nvml_snapshot *befo
         unsigned pid = after->list[i].pid;
         uint64_t bytes = bytes_of(after, pid);
         if (bytes >= LEAST_BYTES && bytes <= MOST_BYTES && bytes_of(before, pid) == 0 &&
-            !is_fellow(device, pid))
+            !has_fellow(device, pid))
             pids[found++] = pid;
     }
     if (found != 0)
@@ -560,7 +546,7 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
     /* What fellows were charged and have not had of the driver yet hides a context: a sum that is
        too small for one is believed of a process that is alone in its partition. */
     bool small = foreign < LEAST_BYTES;
-    bytes = foreign < KNOWN_CONTEXT_BYTES && (!small || (still && !has_fellows(device)))
+    bytes = foreign < KNOWN_CONTEXT_BYTES && (!small || (still && !has_fellow(device, 0)))
                 ? foreign
                 : KNOWN_CONTEXT_BYTES;
     bytes = bytes < reserved ? bytes : reserved;

@@ -4,14 +4,11 @@
 #include "berth.h"
 #include "guard.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 EXPORT int berth_make(const char *folder, const char *uuid, const char *name, uint64_t mem_bytes,
                       uint32_t core_pct, uint32_t flags, char *error, size_t size);
@@ -52,7 +49,6 @@ static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint
                   uint32_t flags, char *error, size_t size)
 {
     unsigned char bytes[16];
-    char text[37], path[300];
     struct berth_region region;
     struct berth_error why = { "" };
     if (!region_uuid_parse(uuid, bytes))
@@ -60,19 +56,9 @@ static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint
     if (!region_open(&region, folder, bytes, &why))
         return fail(error, size, why.text[0] ? why.text : "there is no such partition");
     region_close(&region);
-    region_uuid_text(bytes, text);
-    snprintf(path, sizeof path, "%s/%s.limit", folder, text);
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    struct berth_limit_file *limit =
-        fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *limit, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (fd >= 0)
-        close(fd);
-    if (limit == MAP_FAILED) {
-        snprintf(why.text, sizeof why.text,
-                 "%.200s: cannot be written (%s); only its maker may resize it", path,
-                 strerror(errno));
-        return fail(error, size, why.text);
-    }
+    struct berth_limit_file *limit = region_limit(folder, bytes, &why);
+    if (limit == NULL)
+        return fail(error, size, why.text[0] ? why.text : "there is no such partition");
     atomic_store(&limit->mem_bytes, mem_bytes);
     atomic_store(&limit->core_pct, core_pct);
     uint32_t kept = atomic_load(&limit->flags) & BERTH_SHOWS_MAX;

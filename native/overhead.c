@@ -144,11 +144,16 @@ void overhead_failed(struct overhead *overhead, uint64_t *bytes)
     overhead->before = NULL;
     if (reported < EVIDENCE_TOTAL)
         *bytes = 0;
-    if (*bytes <= overhead->reserved)
+    if (*bytes < overhead->reserved)
         give(device, overhead->reserved - *bytes);
     else
-        *bytes =
-            overhead->reserved + region_take_some(&device->region, *bytes - overhead->reserved);
+        *bytes = overhead_count(overhead, *bytes);
+}
+
+uint64_t overhead_count(const struct overhead *overhead, uint64_t bytes)
+{
+    uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
+    return overhead->reserved + region_take_some(&overhead->device->region, more);
 }
 
 /* One context is like another: what is told best of any is charged for all. Of two that are told as
@@ -181,7 +186,6 @@ void overhead_learn(const struct overhead *overhead, uint64_t bytes)
     learn(overhead->learned, bytes, EVIDENCE_NONE);
 }
 
-/* False where the driver took more than may be had: the caller undoes what it did and cancels. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 {
     struct device *device = overhead->device;

@@ -28,6 +28,8 @@ void overhead_begin_part(struct overhead *overhead, struct device *device, share
 /* False where the driver took more than may be had: the caller undoes what it did and cancels.
    `made` is NULL unless a context was made. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);
+/* What was taken is too much and stays: counts it as far as there is room, and says how far. */
+uint64_t overhead_count(const struct overhead *overhead, uint64_t bytes);
 /* What is loaded for good was as large: the next is charged so before it is loaded. */
 void overhead_learn(const struct overhead *overhead, uint64_t bytes);
 void overhead_cancel(struct overhead *overhead);

@@ -61,48 +61,54 @@ struct device *pool_device(const struct pool *pool)
     return pool->device;
 }
 
-/* Around a call that asks for `bytes` bytes. */
 void pool_begin(struct pool *pool, uint64_t asks)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     pool->busy++;
     pool->asked += asks;
-    turn_leave(&pools_turn);
 }
 
 void pool_end(struct pool *pool, uint64_t asked, bool debtor)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     pool->busy--;
     pool->asked -= asked;
     pool->debtors -= debtor;
-    turn_leave(&pools_turn);
 }
 
-/* The driver has given them. */
 void pool_called(struct pool *pool, uint64_t bytes)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     pool->live += bytes;
     pool->asked -= bytes;
-    turn_leave(&pools_turn);
 }
 
-/* They were freed again. */
 void pool_emptied(struct pool *pool, uint64_t bytes)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     pool->live -= bytes;
-    turn_leave(&pools_turn);
 }
 
-/* Whether the driver does not report what is reserved for it. */
 bool pool_is_unreported(struct pool *pool)
 {
-    turn_take(&pools_turn);
-    bool unreported = pool->standing != NAMED;
-    turn_leave(&pools_turn);
-    return unreported;
+    IN_TURN(&pools_turn);
+    return pool->standing != NAMED;
+}
+
+/* Looks at what the driver has reserved by now, for no call. */
+static void look_again(struct pool *pool)
+{
+    pool_begin(pool, 0);
+    pool_settle(pool, 0, false, NULL);
+    pool_end(pool, 0, false);
+}
+
+/* A pool of that device; NULL: of any. */
+static bool keeps_more(const struct pool *pool, const struct device *device)
+{
+    IN_TURN(&pools_turn);
+    return pool->device != NULL && pool->charged != pool->live &&
+           (device == NULL || pool->device == device);
 }
 
 static struct pool pools[MAX_POOLS];
@@ -120,28 +126,24 @@ static struct pool *seek(CUpool handle, const struct device *device)
 
 struct pool *pool_known(CUpool handle)
 {
-    turn_take(&pools_turn);
-    struct pool *found = seek(handle, NULL);
-    turn_leave(&pools_turn);
-    return found;
+    IN_TURN(&pools_turn);
+    return seek(handle, NULL);
 }
 
-/* The pool of that name, which is put down with its device where it is new; NULL where there is no
-   room to. */
 struct pool *pool_find(CUpool handle, struct device *device)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     struct pool *found = seek(handle, device);
-    bool is_new = found == NULL;
+    if (found != NULL)
+        return found;
     for (int i = 0; i < pool_count && found == NULL; i++)
         if (pools[i].standing == GONE && pools[i].live == 0 && pools[i].charged == 0 &&
             pools[i].busy == 0)
             found = &pools[i];
     if (found == NULL && pool_count < MAX_POOLS)
         found = &pools[pool_count++];
-    if (found != NULL && is_new)
+    if (found != NULL)
         *found = (struct pool){ .handle = handle, .device = device, .exact = true };
-    turn_leave(&pools_turn);
     return found;
 }
 
@@ -151,27 +153,24 @@ static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
     if (pool->standing != NAMED)
         return false;
     if (pool->handle != NULL)
-        return HAVE(cuMemPoolGetAttribute) &&
-               real.cuMemPoolGetAttribute(pool->handle, CU_POOL_RESERVED_CURRENT, bytes) ==
-                   CUDA_SUCCESS;
-    return HAVE(cuDeviceGetGraphMemAttribute) &&
-           real.cuDeviceGetGraphMemAttribute(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT,
-                                             bytes) == CUDA_SUCCESS;
+        return REAL(cuMemPoolGetAttribute)(pool->handle, CU_POOL_RESERVED_CURRENT, bytes) ==
+               CUDA_SUCCESS;
+    return REAL(cuDeviceGetGraphMemAttribute)(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT,
+                                              bytes) == CUDA_SUCCESS;
 }
 
 /* A pool grows by whole steps: the largest power of two that divides every growth seen. */
 static void learn_step(struct device *device, uint64_t growth)
 {
     shared64 *cell = &device->region.use->pool_step_bytes;
-    uint64_t known = atomic_load_explicit(cell, memory_order_relaxed), step = growth & -growth;
+    uint64_t known = LOAD(*cell), step = growth & -growth;
     if (known == 0 || step < known)
-        atomic_store_explicit(cell, step, memory_order_relaxed);
+        STORE(*cell, step);
 }
 
 static uint64_t step_of(const struct device *device)
 {
-    uint64_t learned =
-        atomic_load_explicit(&device->region.use->pool_step_bytes, memory_order_relaxed);
+    uint64_t learned = LOAD(device->region.use->pool_step_bytes);
     return learned ? learned : FIRST_STEP_BYTES;
 }
 
@@ -243,9 +242,8 @@ static void learn_growth(struct pool *pool)
     pool->doubles = pool->doubles || (pool->handle != NULL && pool->charged != 0);
 }
 
-/* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
-   grew the pool by more than may be had: then all that is left is charged, and the rest when
-   the next call looks again. */
+/* Where the driver grew the pool by more than may be had, all that is left is charged, and the rest
+   when the next call looks again. */
 bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *call)
 {
     uint64_t reserved;
@@ -298,21 +296,9 @@ static void true_up(struct device *device)
 {
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         struct pool *pool = &pools[i];
-        turn_take(&pools_turn);
-        bool keeps = pool->device != NULL && pool->charged != pool->live,
-             ours = device == NULL || pool->device == device;
-        turn_leave(&pools_turn);
-        if (!keeps)
-            continue;
-        if (ours) {
-            pool_begin(pool, 0);
-            pool_settle(pool, 0, false, NULL);
-            pool_end(pool, 0, false);
-            turn_take(&pools_turn);
-            keeps = pool->charged != pool->live;
-            turn_leave(&pools_turn);
-        }
-        if (keeps)
+        if (keeps_more(pool, device))
+            look_again(pool);
+        if (keeps_more(pool, NULL))
             parts_mark_dirty();
     }
 }
@@ -324,11 +310,8 @@ void pools_free(const struct entry *entry)
     pool->live -= entry->bytes;
     bool gone = pool->standing == GONE;
     turn_leave(&pools_turn);
-    if (gone) {
-        pool_begin(pool, 0);
-        pool_settle(pool, 0, false, NULL);
-        pool_end(pool, 0, false);
-    }
+    if (gone)
+        look_again(pool);
     parts_mark_dirty();
 }
 
@@ -339,7 +322,6 @@ static void pools_forget(void)
 
 PART(.turn = &pools_turn, .forget = pools_forget, .reclaim = true_up);
 
-/* What is kept for later is returned to the driver. */
 void pool_trim(struct pool *pool, bool debtor)
 {
     if (pool->handle != NULL && pool->standing != UNNAMED && HAVE(cuMemPoolTrimTo))
@@ -349,7 +331,6 @@ void pool_trim(struct pool *pool, bool debtor)
     pool_settle(pool, 0, debtor, NULL);
 }
 
-/* More than the limit never fits, and must not get into the sums of what is asked. */
 bool pool_can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left)
 {
     if (LIKELY(bytes <= region_most(&device->region)))
@@ -368,9 +349,8 @@ uint64_t pools_whole_steps(const struct device *device, uint64_t bytes)
 /* What it may grow by if it must by `bytes`. */
 static uint64_t most_growth(const struct pool *pool, uint64_t bytes)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     uint64_t doubled = pool->doubles ? pool->charged : 0;
-    turn_leave(&pools_turn);
     uint64_t whole = whole_steps(bytes, step_of(pool->device));
     return whole > doubled ? whole : doubled;
 }
@@ -419,26 +399,23 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
 /* One of the same name that was there before says nothing of it. */
 void pool_made(struct pool *pool, struct device *device)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     if (pool != NULL && pool->live == 0 && pool->charged == 0)
         pool->device = device;
-    turn_leave(&pools_turn);
 }
 
 void pool_gone(struct pool *pool)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     pool->standing = GONE;
-    turn_leave(&pools_turn);
 }
 
 struct pool *pool_unnamed(struct device *device)
 {
     struct pool *pool = pool_find((CUpool)device, device);
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     if (pool != NULL)
         pool->standing = UNNAMED;
-    turn_leave(&pools_turn);
     return pool;
 }
 
@@ -446,20 +423,17 @@ struct pool *pool_unnamed(struct device *device)
 
 uint32_t pools_graph_trims(struct device *device)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     struct pool *pool = seek(NULL, device);
-    uint32_t trims = pool != NULL ? pool->trims : 0;
-    turn_leave(&pools_turn);
-    return trims;
+    return pool != NULL ? pool->trims : 0;
 }
 
 void pools_graph_trimmed(struct device *device)
 {
-    turn_take(&pools_turn);
+    IN_TURN(&pools_turn);
     struct pool *pool = device != NULL ? seek(NULL, device) : NULL;
     if (pool != NULL)
         pool->trims++;
-    turn_leave(&pools_turn);
 }
 
 /* Takes what a graph's nodes may need apart, unless they were seen to share steps; together where

@@ -119,6 +119,13 @@ static void begin(void)
     MUST(cuCtxSetCurrent, primary);
 }
 
+/* A way that is one call. */
+#define DOES(name, call)   \
+    static void name(void) \
+    {                      \
+        call;              \
+    }
+
 /* Says what is held, and holds it until it has been looked at. */
 static void show(void)
 {
@@ -148,61 +155,39 @@ static void way_linear(void)
     begin();
     fill_linear();
 }
-static void way_linear_v1(void)
-{
-    unsigned at;
-    begin();
-    WITH(cuMemAlloc);
-    FILL(step_bytes, cuMemAlloc(&at, (unsigned)step_bytes));
-}
-static void way_pitch(void)
-{
-    CUdeviceptr at;
-    size_t pitch;
-    begin();
-    FILL(step_bytes, cuMemAllocPitch_v2(&at, &pitch, 4096, step_bytes / 4096, 4));
-}
-static void way_managed(void)
-{
-    CUdeviceptr at;
-    begin();
-    FILL(step_bytes, cuMemAllocManaged(&at, step_bytes, 1));
-}
-static void way_array(void)
-{
-    CUarray array;
-    CUarray_desc plane = { 1024, step_bytes / 4096, 0x20, 1 };
-    begin();
-    FILL(step_bytes, cuArrayCreate_v2(&array, &plane));
-}
-static void way_array_v1(void)
-{
-    CUarray array;
-    CUarray_desc_v1 plane = { 1024, (unsigned)(step_bytes / 4096), 0x20, 1 };
-    begin();
-    WITH(cuArrayCreate);
-    FILL(step_bytes, cuArrayCreate(&array, &plane));
-}
-static void way_cube(void)
-{
-    CUarray array;
-    CUarray3d_desc cube = { 256, 256, step_bytes >> 18, 0x20, 1, 0 };
-    begin();
-    FILL(step_bytes, cuArray3DCreate_v2(&array, &cube));
-}
-static void way_mipmap(void)
-{
-    CUmipmap mipmap;
-    CUarray3d_desc plane = { 1024, step_bytes / 4096, 0, 0x20, 1, 0 };
-    begin();
-    FILL(step_bytes, cuMipmappedArrayCreate(&mipmap, &plane, 1));
-}
-static void way_small(void)
-{
-    CUdeviceptr at;
-    begin();
-    FILL(64u << 10, cuMemAlloc_v2(&at, 64u << 10));
-}
+/* A way that makes one call again and again, of so many bytes each. */
+#define FILLS(name, bytes, needs, call, ...) \
+    static void name(void)                   \
+    {                                        \
+        __VA_ARGS__;                         \
+        begin();                             \
+        WITH(needs);                         \
+        FILL(bytes, call);                   \
+    }
+FILLS(way_linear_v1, step_bytes, cuMemAlloc, cuMemAlloc(&at, (unsigned)step_bytes), unsigned at)
+FILLS(way_pitch, step_bytes, cuMemAllocPitch_v2,
+      cuMemAllocPitch_v2(&at, &pitch, 4096, step_bytes / 4096, 4), CUdeviceptr at;
+      size_t pitch)
+/* A row of a byte takes as much as one of a pitch. */
+FILLS(way_pitch_narrow, step_bytes, cuMemAllocPitch_v2,
+      cuMemAllocPitch_v2(&at, &pitch, 1, step_bytes / 512, 4), CUdeviceptr at;
+      size_t pitch)
+FILLS(way_managed, step_bytes, cuMemAllocManaged, cuMemAllocManaged(&at, step_bytes, 1),
+      CUdeviceptr at)
+FILLS(way_managed_host, step_bytes, cuMemAllocManaged, cuMemAllocManaged(&at, step_bytes, 2),
+      CUdeviceptr at)
+FILLS(way_array, step_bytes, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
+      CUarray_desc plane = { 1024, step_bytes / 4096, 0x20, 1 })
+FILLS(way_array_v1, step_bytes, cuArrayCreate, cuArrayCreate(&array, &plane), CUarray array;
+      CUarray_desc_v1 plane = { 1024, (unsigned)(step_bytes / 4096), 0x20, 1 })
+FILLS(way_array_small, 64u << 10, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
+      CUarray_desc plane = { 128, 128, 0x20, 1 })
+FILLS(way_cube, step_bytes, cuArray3DCreate_v2, cuArray3DCreate_v2(&array, &cube), CUarray array;
+      CUarray3d_desc cube = { 256, 256, step_bytes >> 18, 0x20, 1, 0 })
+FILLS(way_mipmap, step_bytes, cuMipmappedArrayCreate, cuMipmappedArrayCreate(&mipmap, &plane, 1),
+      CUmipmap mipmap;
+      CUarray3d_desc plane = { 1024, step_bytes / 4096, 0, 0x20, 1, 0 })
+FILLS(way_small, 64u << 10, cuMemAlloc_v2, cuMemAlloc_v2(&at, 64u << 10), CUdeviceptr at)
 static void way_rounding(void) /* the driver may take 2 MiB for each: only NVML sees that */
 {
     CUdeviceptr at;
@@ -217,33 +202,15 @@ static void way_rounding_managed(void)
     most_bytes = limit_bytes + 2 * MIB; /* of which it may take twice as much */
     FILL(MIB + 1, cuMemAllocManaged(&at, MIB + 1, 1));
 }
-
-static void way_array_small(void)
-{
-    CUarray array;
-    CUarray_desc plane = { 128, 128, 0x20, 1 };
-    begin();
-    FILL(64u << 10, cuArrayCreate_v2(&array, &plane));
-}
 static void way_mipmap_levels(void)
 {
     CUmipmap mipmap;
     CUarray3d_desc plane = { 1024, 1024, 0, 0x20, 1, 0 };
     begin();
-    FILL(4 * MIB, cuMipmappedArrayCreate(&mipmap, &plane, 11));
-}
-static void way_pitch_narrow(void) /* a row of a byte takes as much as one of a pitch */
-{
-    CUdeviceptr at;
-    size_t pitch;
-    begin();
-    FILL(step_bytes, cuMemAllocPitch_v2(&at, &pitch, 1, step_bytes / 512, 4));
-}
-static void way_managed_host(void)
-{
-    CUdeviceptr at;
-    begin();
-    FILL(step_bytes, cuMemAllocManaged(&at, step_bytes, 2));
+    /* Each takes 4 MiB at least, and up to 6 MiB in whole steps of the card. */
+    for (uint64_t left = most_bytes / (6 * MIB);
+         left != 0 && cuMipmappedArrayCreate(&mipmap, &plane, 11) == CUDA_SUCCESS; left--)
+        atomic_fetch_add(&held_bytes, 4 * MIB);
 }
 
 /* ---- physical memory ---- */
@@ -252,13 +219,8 @@ static const CUalloc_prop on_device = { .type = 1,
                                         .handle_types = CU_SHARE_FD,
                                         .location = { 1, 0 } };
 
-static void way_physical(void)
-{
-    CUhandle handle;
-    begin();
-    WITH(cuMemCreate);
-    FILL(step_bytes, cuMemCreate(&handle, step_bytes, &on_device, 0));
-}
+FILLS(way_physical, step_bytes, cuMemCreate, cuMemCreate(&handle, step_bytes, &on_device, 0),
+      CUhandle handle)
 static CUresult map_new(bool retained)
 {
     CUhandle handle, again;
@@ -275,18 +237,9 @@ static CUresult map_new(bool retained)
     }
     return CUDA_SUCCESS;
 }
-static void way_mapped(void) /* only the mapping keeps it */
-{
-    begin();
-    WITH(cuMemCreate);
-    FILL(step_bytes, map_new(false));
-}
-static void way_retained(void) /* only a handle that was fetched from a mapping keeps it */
-{
-    begin();
-    WITH(cuMemCreate);
-    FILL(step_bytes, map_new(true));
-}
+/* Only the mapping keeps it; or only a handle that was fetched from a mapping. */
+FILLS(way_mapped, step_bytes, cuMemCreate, map_new(false), )
+FILLS(way_retained, step_bytes, cuMemCreate, map_new(true), )
 
 static CUresult map_twice(void)
 {
@@ -303,12 +256,7 @@ static CUresult map_twice(void)
     MUST(cuMemUnmap, at[0], step_bytes);
     return CUDA_SUCCESS;
 }
-static void way_mapped_twice(void)
-{
-    begin();
-    WITH(cuMemCreate);
-    FILL(step_bytes, map_twice());
-}
+FILLS(way_mapped_twice, step_bytes, cuMemCreate, map_twice(), )
 /* Two pieces one after another in one range, of which the first and half of the second are
  * unmapped. */
 static CUresult unmap_half(void)
@@ -329,12 +277,7 @@ static CUresult unmap_half(void)
     MUST(cuMemRelease, handle[1]);
     return CUDA_SUCCESS;
 }
-static void way_unmapped_half(void)
-{
-    begin();
-    WITH(cuMemCreate);
-    FILL(step_bytes, unmap_half());
-}
+FILLS(way_unmapped_half, step_bytes, cuMemCreate, unmap_half(), )
 static void way_imported_own(void)
 {
     CUhandle handle, again;
@@ -435,14 +378,8 @@ static void run_races(bool retains)
     meet(number);
     pthread_join(other, NULL);
 }
-static void way_race_map(void)
-{
-    run_races(false);
-}
-static void way_race_retain(void)
-{
-    run_races(true);
-}
+DOES(way_race_map, run_races(false))
+DOES(way_race_retain, run_races(true))
 
 /* ---- streams, pools, graphs ---- */
 
@@ -481,13 +418,8 @@ static void way_async(void)
     begin();
     fill_async();
 }
-static void way_async_per_thread(void)
-{
-    CUdeviceptr at;
-    begin();
-    WITH(cuMemAllocAsync_ptsz);
-    FILL(step_bytes, cuMemAllocAsync_ptsz(&at, step_bytes, stream));
-}
+FILLS(way_async_per_thread, step_bytes, cuMemAllocAsync_ptsz,
+      cuMemAllocAsync_ptsz(&at, step_bytes, stream), CUdeviceptr at)
 static void way_async_green(void)
 {
     begin();
@@ -572,20 +504,20 @@ static void way_pool_gone(void) /* a pool is destroyed while its memory is in us
     MUST(cuMemPoolDestroy, pool);
     fill_linear();
 }
+/* A pool takes 32 MiB at once, and so may each node of a graph. */
+static uint64_t pool_bytes(void)
+{
+    return step_bytes > 32 * MIB ? step_bytes : 32 * MIB;
+}
 static CUresult of_new_pool(void)
 {
     CUdeviceptr at;
     CUpool pool;
     CUpool_props props = { .type = 1, .location = { 1, 0 } };
     MUST(cuMemPoolCreate, &pool, &props);
-    return cuMemAllocFromPoolAsync(&at, step_bytes, pool, stream);
+    return cuMemAllocFromPoolAsync(&at, pool_bytes(), pool, stream);
 }
-static void way_pools(void)
-{
-    begin();
-    WITH(cuMemAllocFromPoolAsync);
-    FILL(step_bytes, of_new_pool());
-}
+FILLS(way_pools, pool_bytes(), cuMemAllocFromPoolAsync, of_new_pool(), )
 static void way_pool_swapped(void) /* the device's pool is another at each call */
 {
     CUdeviceptr at;
@@ -613,6 +545,7 @@ static void way_async_mixed(void) /* freed by the other call, then all again */
     for (int i = 0; i < count;
          i++) /* which are gone: the driver refuses, and nothing is given back */
         (void)(i % 2 ? cuMemFreeAsync(at[i], stream) : cuMemFree_v2(at[i]));
+    MUST(cuCtxSynchronize); /* or the pool keeps it */
     fill_linear();
 }
 static void *end_captures(void *count)
@@ -656,63 +589,39 @@ static void way_capture_beside(void) /* memory of a stream beside one that is ca
     fill_async();
 }
 
-static CUresult launch_new(bool captured)
+enum graph_way { PLAIN, CAPTURED, ON_STREAMS, NESTED, UPLOADED, FORGOTTEN };
+
+static CUgraph new_graph(enum graph_way how)
+{
+    CUgraph graph, outer;
+    CUnode node;
+    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = pool_bytes() };
+    MUST(cuGraphCreate, &graph, 0);
+    MUST(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &memory);
+    if (how != NESTED)
+        return graph;
+    MUST(cuGraphCreate, &outer, 0);
+    MUST(cuGraphAddChildGraphNode, &node, outer, NULL, 0, graph);
+    return outer;
+}
+static CUresult capture_new(CUgraph *graph)
+{
+    CUdeviceptr at;
+    MUST(cuStreamBeginCapture_v2, stream, CU_CAPTURE_RELAXED);
+    CUresult asked = cuMemAllocAsync(&at, pool_bytes(), stream);
+    CUresult ended = cuStreamEndCapture(stream, graph);
+    return asked != CUDA_SUCCESS ? asked : ended;
+}
+static CUresult ready_new(enum graph_way how)
 {
     CUgraph graph;
     CUexec exec;
-    CUnode node;
-    CUdeviceptr at;
-    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = step_bytes };
-    if (captured) {
-        MUST(cuStreamBeginCapture_v2, stream, CU_CAPTURE_RELAXED);
-        CUresult asked = cuMemAllocAsync(&at, step_bytes, stream);
-        CUresult ended = cuStreamEndCapture(stream, &graph);
-        if (asked != CUDA_SUCCESS || ended != CUDA_SUCCESS)
-            return asked != CUDA_SUCCESS ? asked : ended;
+    if (how == CAPTURED) {
+        CUresult captured = capture_new(&graph);
+        if (captured != CUDA_SUCCESS)
+            return captured;
     } else {
-        MUST(cuGraphCreate, &graph, 0);
-        MUST(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &memory);
-    }
-    CUresult made = cuGraphInstantiateWithFlags(&exec, graph, 0);
-    if (made == CUDA_SUCCESS)
-        made = cuGraphLaunch(exec, stream);
-    return made != CUDA_SUCCESS ? made : cuStreamSynchronize(stream);
-}
-static void way_graph(void)
-{
-    begin();
-    WITH(cuGraphInstantiateWithFlags);
-    FILL(step_bytes, launch_new(false));
-}
-static void way_graph_green(void)
-{
-    begin();
-    WITH(cuGraphInstantiateWithFlags);
-    of_green_context();
-    MUST(cuCtxSetCurrent, primary);
-    FILL(step_bytes, launch_new(false));
-}
-static void way_capture(void)
-{
-    begin();
-    WITH(cuGraphInstantiateWithFlags);
-    MUST(cuStreamCreate, &stream, 1);
-    FILL(step_bytes, launch_new(true));
-}
-
-enum graph_way { ON_STREAMS, NESTED, UPLOADED, FORGOTTEN };
-static CUresult ready_new(enum graph_way how)
-{
-    CUgraph graph, outer;
-    CUexec exec;
-    CUnode node;
-    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = step_bytes };
-    MUST(cuGraphCreate, &graph, 0);
-    MUST(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &memory);
-    if (how == NESTED) {
-        MUST(cuGraphCreate, &outer, 0);
-        MUST(cuGraphAddChildGraphNode, &node, outer, NULL, 0, graph);
-        graph = outer;
+        graph = new_graph(how);
     }
     if (how == ON_STREAMS)
         MUST(cuStreamCreate, &stream, 1);
@@ -723,29 +632,34 @@ static CUresult ready_new(enum graph_way how)
         made = cuGraphExecDestroy(exec);
     return made != CUDA_SUCCESS ? made : cuStreamSynchronize(stream);
 }
+FILLS(way_graph, pool_bytes(), cuGraphInstantiateWithFlags, ready_new(PLAIN), )
+static void way_graph_green(void)
+{
+    begin();
+    WITH(cuGraphInstantiateWithFlags);
+    of_green_context();
+    MUST(cuCtxSetCurrent, primary);
+    FILL(pool_bytes(), ready_new(PLAIN));
+}
+static void way_capture(void)
+{
+    begin();
+    WITH(cuGraphInstantiateWithFlags);
+    MUST(cuStreamCreate, &stream, 1);
+    FILL(pool_bytes(), ready_new(CAPTURED));
+}
+
 static void fill_graphs(enum graph_way how)
 {
     begin();
     WITH(cuGraphInstantiateWithFlags);
-    FILL(step_bytes, ready_new(how));
+    FILL(pool_bytes(), ready_new(how));
     fill_linear();
 }
-static void way_graph_streams(void)
-{
-    fill_graphs(ON_STREAMS);
-}
-static void way_graph_child(void)
-{
-    fill_graphs(NESTED);
-}
-static void way_graph_uploaded(void)
-{
-    fill_graphs(UPLOADED);
-}
-static void way_graph_forgotten(void)
-{
-    fill_graphs(FORGOTTEN);
-}
+DOES(way_graph_streams, fill_graphs(ON_STREAMS))
+DOES(way_graph_child, fill_graphs(NESTED))
+DOES(way_graph_uploaded, fill_graphs(UPLOADED))
+DOES(way_graph_forgotten, fill_graphs(FORGOTTEN))
 
 /* ---- contexts ---- */
 
@@ -795,14 +709,8 @@ static void fill_limit(int which)
     atomic_fetch_add(&held_bytes, value > before ? value - before : 0);
     fill_linear();
 }
-static void way_heap(void)
-{
-    fill_limit(CU_LIMIT_HEAP);
-}
-static void way_printf(void)
-{
-    fill_limit(CU_LIMIT_PRINTF);
-}
+DOES(way_heap, fill_limit(CU_LIMIT_HEAP))
+DOES(way_printf, fill_limit(CU_LIMIT_PRINTF))
 
 static void way_stack(void)
 {
@@ -1095,53 +1003,53 @@ static int talk(void (*be)(int))
         cannot("a child of its own does not start");
     return ends[0];
 }
-static void import_all(int other)
+/* Takes each file that comes, and says whether it could. */
+static void serve(int other, bool (*take)(int fd))
 {
-    CUhandle handle;
     int fd;
     while ((fd = received_file(other)) >= 0) {
-        CUresult made = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_SHARE_FD);
-        close(fd);
-        if (send(other, made == CUDA_SUCCESS ? "y" : "n", 1, MSG_NOSIGNAL) != 1)
-            return;
-    }
-    pause();
-}
-static void way_export(void) /* the maker releases what another of the same limit has imported */
-{
-    uint64_t bytes = limit_bytes / 4 * 3;
-    CUhandle handle;
-    int fd, other = talk(import_all);
-    begin();
-    WITH(cuMemExportToShareableHandle);
-    while (atomic_load(&held_bytes) + bytes <= most_bytes &&
-           cuMemCreate(&handle, bytes, &on_device, 0) == CUDA_SUCCESS) {
-        if (cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0) != CUDA_SUCCESS)
-            cannot("the driver does not export memory by a file");
-        send_file(other, fd);
-        close(fd);
-        bool taken = agreed(other);
-        (void)cuMemRelease(handle);
-        if (!taken)
-            break;
-        atomic_fetch_add(&held_bytes, bytes);
-    }
-}
-static void import_twice(int other)
-{
-    CUhandle handle, again;
-    int fd;
-    while ((fd = received_file(other)) >= 0) {
-        bool had = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_SHARE_FD) ==
-                       CUDA_SUCCESS &&
-                   cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_SHARE_FD) ==
-                       CUDA_SUCCESS &&
-                   cuMemRelease(handle) == CUDA_SUCCESS;
+        bool had = take(fd);
         close(fd);
         if (send(other, had ? "y" : "n", 1, MSG_NOSIGNAL) != 1)
             return;
     }
     pause();
+}
+static bool import_file(int fd, CUhandle *handle)
+{
+    return cuMemImportFromShareableHandle(handle, (void *)(intptr_t)fd, CU_SHARE_FD) ==
+           CUDA_SUCCESS;
+}
+static bool import_once(int fd)
+{
+    CUhandle handle;
+    return import_file(fd, &handle);
+}
+static void import_all(int other)
+{
+    serve(other, import_once);
+}
+static bool import_again(int fd)
+{
+    CUhandle handle, again;
+    return import_file(fd, &handle) && import_file(fd, &again) &&
+           cuMemRelease(handle) == CUDA_SUCCESS;
+}
+static void import_twice(int other)
+{
+    serve(other, import_again);
+}
+static bool import_and_map(int fd)
+{
+    CUhandle handle;
+    CUdeviceptr at;
+    uint64_t bytes = limit_bytes / 4 * 3;
+    return import_file(fd, &handle) && cuMemAddressReserve(&at, bytes, 0, 0, 0) == CUDA_SUCCESS &&
+           cuMemMap(at, bytes, 0, handle, 0) == CUDA_SUCCESS;
+}
+static void map_all(int other)
+{
+    serve(other, import_and_map);
 }
 /* The maker gives memory on and releases it, again and again. */
 static void give_on(void (*to)(int), bool strips_locks)
@@ -1170,32 +1078,11 @@ static void give_on(void (*to)(int), bool strips_locks)
         atomic_fetch_add(&held_bytes, bytes);
     }
 }
-static void way_import_twice(void)
-{
-    give_on(import_twice, false);
-}
-static void map_all(int other)
-{
-    CUhandle handle;
-    CUdeviceptr at;
-    int fd;
-    while ((fd = received_file(other)) >= 0) {
-        uint64_t bytes = limit_bytes / 4 * 3;
-        bool had = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_SHARE_FD) ==
-                       CUDA_SUCCESS &&
-                   cuMemAddressReserve(&at, bytes, 0, 0, 0) == CUDA_SUCCESS &&
-                   cuMemMap(at, bytes, 0, handle, 0) == CUDA_SUCCESS;
-        close(fd);
-        if (send(other, had ? "y" : "n", 1, MSG_NOSIGNAL) != 1)
-            return;
-    }
-    pause();
-}
-static void
-way_export_forged(void) /* locks on the file, by which libberth tells whose it is, are forged */
-{
-    give_on(map_all, true);
-}
+/* The maker releases what another of the same limit has imported. */
+DOES(way_export, give_on(import_all, false))
+DOES(way_import_twice, give_on(import_twice, false))
+/* Locks on the file, by which libberth tells whose it is, are forged. */
+DOES(way_export_forged, give_on(map_all, true))
 static void open_all(int other)
 {
     CUipc handle;

@@ -51,6 +51,12 @@ enum {
 enum { BERTH_UNWATCHED, BERTH_WATCHED, BERTH_AWAY };
 #define BERTH_COMES_BACK UINT64_MAX /* the bytes of a wish to be resumed */
 
+/* A word that others may change meanwhile, without an order to anything else; or with it. */
+#define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
+#define STORE(x, v) atomic_store_explicit(&(x), (v), memory_order_relaxed)
+#define LOAD_ACQUIRE(x) atomic_load_explicit(&(x), memory_order_acquire)
+#define STORE_RELEASE(x, v) atomic_store_explicit(&(x), (v), memory_order_release)
+
 typedef _Atomic uint64_t shared64;
 typedef _Atomic uint32_t shared32;
 
@@ -202,6 +208,9 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
    the agent's. */
 bool region_make(const char *folder, const unsigned char uuid[16], const char *name,
                  uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error);
+/* The limit for its maker to write; NULL with an error. The caller unmaps it. */
+struct berth_limit_file *region_limit(const char *folder, const unsigned char uuid[16],
+                                      struct berth_error *error);
 /* Whether the path leads to another file by now: the partition was removed and made anew. */
 bool region_replaced(const struct berth_region *region);
 bool region_join(struct berth_region *region, struct berth_error *error);

@@ -229,6 +229,16 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
     return true;
 }
 
+struct berth_limit_file *region_limit(const char *folder, const unsigned char uuid[16],
+                                      struct berth_error *error)
+{
+    char text[37], path[300];
+    region_uuid_text(uuid, text);
+    snprintf(path, sizeof path, "%s/%s.limit", folder, text);
+    return map_file(path, O_RDWR, PROT_READ | PROT_WRITE, sizeof(struct berth_limit_file), NULL,
+                    error);
+}
+
 /* A whole file or none: written beside its name, then linked to it. An existing one is left alone.
  */
 static bool publish(const char *folder, const char *path, const void *bytes, size_t size,
@@ -325,8 +335,7 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     for (uint32_t i = 0; i < atomic_load(&region.use->slots_seen) && i < BERTH_SLOTS; i++)
         in_use = in_use || atomic_load(&region.use->slots[i].state) != 0;
     if (!in_use && !(atomic_load(&region.limit->flags) & BERTH_AGENT)) {
-        struct berth_limit_file *ours =
-            map_file(path, O_RDWR, PROT_READ | PROT_WRITE, sizeof limit, NULL, error);
+        struct berth_limit_file *ours = region_limit(folder, uuid, error);
         if (ours != NULL) {
             atomic_store(&ours->mem_bytes, mem_bytes);
             atomic_store(&ours->core_pct, core_pct);

@@ -70,26 +70,26 @@ static int count_objects(struct dl_phdr_info *info, size_t size, void *data)
 static bool nothing_new(void)
 {
     unsigned long long now = 0;
-    if (!atomic_load_explicit(&opened, memory_order_relaxed) || !settings.active)
+    if (!LOAD(opened) || !settings.active)
         return true;
     dl_iterate_phdr(count_objects, &now);
-    return now == atomic_load_explicit(&objects_seen, memory_order_relaxed);
+    return now == LOAD(objects_seen);
 }
 
 void routes_look(void)
 {
     bool first = true;
-    if (drivers_know_driver() && drivers_know_nvml() && nothing_new())
+    if (drivers.driver && drivers.nvml && nothing_new())
         return;
-    int copies_before = drivers_copies();
+    uint32_t copies_before = drivers.copies;
     int error = errno;
-    uint32_t known = drivers_know_driver() + 2u * drivers_know_nvml();
+    uint32_t known = drivers.driver + 2u * drivers.nvml;
     turn_take(&turn);
     dl_iterate_phdr(visit, &first);
     turn_leave(&turn);
     errno = error;
-    uint32_t found = drivers_know_driver() + 2u * drivers_know_nvml() - known;
-    if (drivers_copies() != copies_before)
+    uint32_t found = drivers.driver + 2u * drivers.nvml - known;
+    if (drivers.copies != copies_before)
         log_line(
             "a second driver is in this process, under whatever name: its calls go to the first");
     if (libc_dlopen == NULL)
@@ -202,11 +202,11 @@ struct real real = { .find = find };
 bool routes_have_nvml(void)
 {
     static shared32 asked;
-    if (!drivers_know_nvml() && libc_dlopen != NULL && atomic_exchange(&asked, 1) == 0) {
+    if (!drivers.nvml && libc_dlopen != NULL && atomic_exchange(&asked, 1) == 0) {
         libc_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
         routes_look();
     }
-    return drivers_know_nvml();
+    return drivers.nvml != 0;
 }
 
 /* Only the wrapper is there, not the driver: the loader says so, as it says it of what comes after
@@ -223,8 +223,7 @@ __attribute__((noinline)) static bool notice(const void *handle, const char *nam
 {
     if (!atomic_load(&started))
         start();
-    if (!(name[0] == 'c' ? drivers_know_driver() : drivers_know_nvml()) ||
-        atomic_load_explicit(&opened, memory_order_relaxed))
+    if (!(name[0] == 'c' ? drivers.driver : drivers.nvml) || LOAD(opened))
         routes_look(); /* a walk through the loader's list, under its lock: not where it can find
                           nothing new */
     if (handle != RTLD_DEFAULT)
@@ -251,7 +250,7 @@ BARE void *dlsym(void *restrict handle, const char *restrict name)
     if (UNLIKELY(is_drivers(name))) {
         if (notice(handle, name))
             return nowhere(name);
-        if (drivers_know_driver() && !drivers_edited() && settings.active)
+        if (drivers.driver && !drivers.edited && settings.active)
             return wrapper_of(name, libc_dlsym(handle, name));
     }
     return libc_dlsym(handle, name);
@@ -266,7 +265,7 @@ BARE void *dlvsym(void *restrict handle, const char *restrict name, const char *
     if (UNLIKELY(is_drivers(name))) {
         if (notice(handle, name))
             return nowhere(name);
-        if (drivers_know_driver() && !drivers_edited() && settings.active)
+        if (drivers.driver && !drivers.edited && settings.active)
             return wrapper_of(name, libc_dlvsym(handle, name, version));
     }
     return libc_dlvsym(handle, name, version);
@@ -293,7 +292,7 @@ __attribute__((noinline)) static void *open_driver(const char *name, int flags)
     void *handle = libc_dlopen(name, flags & ~RTLD_DEEPBIND);
     struct link_map *map = NULL;
     routes_look();
-    uintptr_t first = drivers_base();
+    uintptr_t first = drivers.base;
     if (!settings.active || handle == NULL || first == 0 ||
         dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_addr == first ||
         strncmp(file_of(name), "libcuda.so", 10) != 0)
@@ -311,21 +310,21 @@ __attribute__((noinline)) static void *open_driver(const char *name, int flags)
    edited by then. */
 __attribute__((noinline)) static void open_driver_first(void)
 {
-    if (settings.active && !drivers_know_driver() &&
+    if (settings.active && !drivers.driver &&
         libc_dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL)
         routes_look();
 }
 
 BARE void *dlopen(const char *name, int flags)
 {
-    if (UNLIKELY(!atomic_load_explicit(&started, memory_order_acquire)))
+    if (UNLIKELY(!LOAD_ACQUIRE(started)))
         start();
     if (UNLIKELY(is_driver_file(name)))
         return open_driver(name, flags);
     if (UNLIKELY(flags & RTLD_DEEPBIND))
         open_driver_first();
-    if (!atomic_load_explicit(&opened, memory_order_relaxed))
-        atomic_store_explicit(&opened, 1, memory_order_relaxed);
+    if (!LOAD(opened))
+        STORE(opened, 1);
     return libc_dlopen(name, flags);
 }
 

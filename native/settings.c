@@ -173,9 +173,6 @@ void settings_read(void)
                        sizeof settings.wrong);
     if (burst != NULL && *wrong == 0 && strcmp(burst, "0") != 0 && strcmp(burst, "1") != 0)
         snprintf(wrong, sizeof settings.wrong, "BERTH_GPU_BURST='%.60s' is neither 0 nor 1", burst);
-    if (secure_getenv("BERTH_GPU_OVERSUBSCRIBE_MIB") != NULL)
-        log_line("BERTH_GPU_OVERSUBSCRIBE_MIB is not heeded any more: memory beyond the limit is "
-                 "refused; unset it, and raise the limit if the program needs more");
     settings.priority = priority == NULL                ? 0
                         : strcmp(priority, "high") == 0 ? BERTH_HIGH
                         : strcmp(priority, "low") == 0  ? BERTH_LOW

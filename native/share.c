@@ -53,8 +53,6 @@ enum {
 #define DEBT_NS 10000000000ull  /* beside this */
 #define NOT_REPORTED UINT32_MAX /* others_pct: NVML does not tell */
 
-#define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
-
 static uint32_t ceiling_pct(const struct device *device)
 {
     uint32_t pct = LOAD(device->region.limit->core_pct);
@@ -182,7 +180,7 @@ static void follow_clock(struct berth_use_file *use, uint64_t now)
 {
     uint64_t seen = LOAD(use->seen_ns);
     if (now > seen || seen - now < JUMP_NS) {
-        atomic_store_explicit(&use->seen_ns, now > seen ? now : seen, memory_order_relaxed);
+        STORE(use->seen_ns, now > seen ? now : seen);
         return;
     }
     if (!atomic_compare_exchange_strong(&use->seen_ns, &seen, now))
@@ -286,8 +284,8 @@ static void ask(struct device *device, struct report *report, uint64_t after_us)
         report->others += !ours && pct != 0;
     }
     report->reported = report->by_process && report->total_pct != 0;
-    report->rated = handle != NULL && HAVE(nvmlDeviceGetUtilizationRates) &&
-                    real.nvmlDeviceGetUtilizationRates(handle, &rates) == NV_SUCCESS &&
+    report->rated = handle != NULL &&
+                    REAL(nvmlDeviceGetUtilizationRates)(handle, &rates) == NV_SUCCESS &&
                     rates.gpu_pct <= 100;
     report->rated_pct = report->rated ? rates.gpu_pct : 0;
     if (!report->reported && report->rated) {

@@ -16,10 +16,20 @@ bool steps_settle(struct device *device, uint64_t at, uint64_t bytes, uint64_t t
                   const char *call);
 /* Gives back what an entry is charged for. */
 void steps_give(const struct entry *entry);
+/* An entry is taken out before the driver frees what it names, since the name may be given anew at
+   once; it is put back where the driver refused (`result`). */
+static inline CUresult steps_freed(bool known, const struct entry *entry, CUresult result)
+{
+    if (known && UNLIKELY(result != CUDA_SUCCESS))
+        ledger_put(*entry);
+    else if (known)
+        steps_give(entry);
+    return result;
+}
 
 static inline bool steps_exact(const struct device *device)
 {
-    return LIKELY(atomic_load_explicit(&device->exact, memory_order_relaxed) != 0);
+    return LIKELY(LOAD(device->exact) != 0);
 }
 
 static inline uint64_t steps_most(struct device *device, uint64_t bytes)

@@ -45,11 +45,10 @@ static uint64_t overlap(const struct range *one, uint64_t from, uint64_t to)
 static uint64_t covered(const struct device *device, uint64_t from, uint64_t to)
 {
     uint64_t sum = 0;
-    turn_take(&turn);
+    IN_TURN(&turn);
     for (size_t i = 0; i < range_count; i++)
         if (ranges[i].device == device)
             sum += overlap(&ranges[i], from, to);
-    turn_leave(&turn);
     return sum;
 }
 
@@ -152,9 +151,8 @@ static void prefetch_end(const struct prefetch *prefetch, CUresult result)
         return;
     if (had > prefetch->had) /* another thread prefetched it meanwhile */
         give(prefetch->device, had - prefetch->had);
-    turn_take(&turn);
+    IN_TURN(&turn);
     add((struct range){ prefetch->from, prefetch->to, prefetch->device });
-    turn_leave(&turn);
 }
 
 /* The first version names the host by -1. */

@@ -59,4 +59,18 @@ static inline void turn_leave(struct turn *turn)
     atomic_store_explicit(&turn->word, 0, memory_order_release);
 }
 
+/* Takes a turn until the end of the block. */
+static inline struct turn *turn_taken(struct turn *turn)
+{
+    turn_take(turn);
+    return turn;
+}
+
+static inline void turn_ends(struct turn *const *turn)
+{
+    turn_leave(*turn);
+}
+#define IN_TURN(of)                                                                         \
+    __attribute__((cleanup(turn_ends), unused)) struct turn *const in_turn = turn_taken(of)
+
 #endif

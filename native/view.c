@@ -22,11 +22,11 @@ TELLS_TOTAL(cuDeviceTotalMem_v2, size_t)
 
 static void shrink(struct device *device, uint64_t *free_bytes, uint64_t *total)
 {
-    if (atomic_load_explicit(&parts_dirty, memory_order_relaxed))
+    if (LOAD(parts_dirty))
         parts_reclaim(device);
     region_glance(&device->region);
     uint64_t limit = region_shown(&device->region);
-    uint64_t used = atomic_load_explicit(&device->region.use->total.used, memory_order_relaxed);
+    uint64_t used = LOAD(device->region.use->total.used);
     *total = smaller(*total, limit);
     *free_bytes = smaller(*free_bytes, used < *total ? *total - used : 0);
 }

@@ -56,13 +56,15 @@ static size_t mapping_after(uint64_t address)
     return low;
 }
 
-static bool mapping_add(struct mapping mapping)
+/* Without memory for it what is mapped stays counted until the process ends. */
+static void mapping_add(struct mapping mapping)
 {
+    IN_TURN(&turn);
     if (mapping_count == mapping_space) {
         size_t space = mapping_space ? mapping_space * 2 : 256;
         struct mapping *larger = realloc(mappings, space * sizeof *larger);
         if (larger == NULL)
-            return false;
+            return;
         mappings = larger;
         mapping_space = space;
     }
@@ -70,7 +72,6 @@ static bool mapping_add(struct mapping mapping)
     memmove(&mappings[at + 1], &mappings[at], (mapping_count - at) * sizeof *mappings);
     mappings[at] = mapping;
     mapping_count++;
-    return true;
 }
 
 /* ---- what holds a record ---- */
@@ -102,7 +103,6 @@ static bool unheld(struct record *record)
 
 static void ended(struct record *record);
 
-/* One handle or mapping less, after the driver did it. */
 void vmm_drop(struct record *record, uint32_t handles, uint32_t maps)
 {
     turn_take(&turn);
@@ -144,33 +144,28 @@ static void ended(struct record *record)
     free(record);
 }
 
-/* The record of a handle, held by one mapping more; NULL where the handle is not known. */
 struct record *vmm_hold(CUhandle handle)
 {
     struct entry entry;
     if (!limits_any())
         return NULL;
-    turn_take(&turn);
+    IN_TURN(&turn);
     struct record *record = ledger_get(HANDLE, handle, &entry) ? entry.owner : NULL;
     if (record != NULL)
         record->maps++;
-    turn_leave(&turn);
     return record;
 }
 
 void vmm_hold_again(struct record *record)
 {
-    turn_take(&turn);
+    IN_TURN(&turn);
     record->maps++;
-    turn_leave(&turn);
 }
 
 bool vmm_is_last(struct record *record)
 {
-    turn_take(&turn);
-    bool last = record->handles == 0 && record->maps == 1;
-    turn_leave(&turn);
-    return last;
+    IN_TURN(&turn);
+    return record->handles == 0 && record->maps == 1;
 }
 
 CUdevice vmm_device(const struct record *record)
@@ -180,15 +175,12 @@ CUdevice vmm_device(const struct record *record)
 
 struct record *vmm_hold_at(CUdeviceptr address)
 {
-    struct record *record = NULL;
-    turn_take(&turn);
+    IN_TURN(&turn);
     size_t found = mapping_after(address);
-    if (found < mapping_count && mappings[found].at <= address) {
-        record = mappings[found].record;
-        record->maps++;
-    }
-    turn_leave(&turn);
-    return record;
+    if (found == mapping_count || mappings[found].at > address)
+        return NULL;
+    mappings[found].record->maps++;
+    return mappings[found].record;
 }
 
 /* ---- handles ---- */
@@ -282,7 +274,7 @@ CUresult cuMemRelease(CUhandle handle)
     return result;
 }
 
-bool vmm_grow(struct record *record, uint64_t bytes, const char *call)
+static bool vmm_grow(struct record *record, uint64_t bytes, const char *call)
 {
     turn_take(&turn);
     bool lacks = record->imported && record->device != NULL && bytes > record->bytes;
@@ -292,30 +284,30 @@ bool vmm_grow(struct record *record, uint64_t bytes, const char *call)
         return true;
     if (!obtain(record->device, more, call))
         return false;
-    turn_take(&turn);
+    IN_TURN(&turn);
     record->bytes += more;
-    turn_leave(&turn);
     return true;
+}
+
+bool vmm_hold_grown(CUhandle handle, uint64_t bytes, const char *call, struct record **record)
+{
+    *record = vmm_hold(handle);
+    if (*record == NULL || vmm_grow(*record, bytes, call))
+        return true;
+    vmm_drop(*record, 0, 1);
+    return false;
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle,
                   unsigned long long flags)
 {
-    struct record *record = vmm_hold(handle);
-    if (record != NULL && !vmm_grow(record, bytes, "cuMemMap")) {
-        vmm_drop(record, 0, 1);
+    struct record *record;
+    if (!vmm_hold_grown(handle, bytes, "cuMemMap", &record))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     CUresult result = REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
-    if (record == NULL)
-        return result;
-    bool kept = false;
-    if (result == CUDA_SUCCESS) {
-        turn_take(&turn);
-        kept = mapping_add((struct mapping){ ptr, bytes, record });
-        turn_leave(&turn);
-    }
-    if (!kept && result != CUDA_SUCCESS)
+    if (record != NULL && result == CUDA_SUCCESS)
+        mapping_add((struct mapping){ ptr, bytes, record });
+    else if (record != NULL)
         vmm_drop(record, 0, 1);
     return result;
 }
@@ -334,9 +326,10 @@ static size_t mappings_in(CUdeviceptr ptr, size_t bytes, struct mapping *out, si
     return count;
 }
 
-/* With the turn: whether it was there. */
+/* Whether it was there. */
 static bool mapping_take(const struct mapping *gone)
 {
+    IN_TURN(&turn);
     for (size_t i = mapping_after(gone->at); i < mapping_count && mappings[i].at == gone->at; i++)
         if (mappings[i].record == gone->record) {
             memmove(&mappings[i], &mappings[i + 1], (--mapping_count - i) * sizeof *mappings);
@@ -356,13 +349,9 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
         (void)mappings_in(ptr, bytes, gone, count);
     turn_leave(&turn);
     CUresult result = REAL(cuMemUnmap)(ptr, bytes);
-    for (size_t i = 0; gone != NULL && result == CUDA_SUCCESS && i < count; i++) {
-        turn_take(&turn);
-        bool taken = mapping_take(&gone[i]);
-        turn_leave(&turn);
-        if (taken)
+    for (size_t i = 0; gone != NULL && result == CUDA_SUCCESS && i < count; i++)
+        if (mapping_take(&gone[i]))
             vmm_drop(gone[i].record, 0, 1);
-    }
     if (gone != few)
         free(gone); /* where there was no memory for it, all stays counted until the process ends */
     return result;
@@ -446,8 +435,7 @@ static struct record *exported_as(const void *from, int type, const struct expor
 static struct device *device_of_handle(CUhandle handle)
 {
     CUalloc_prop prop;
-    if (HAVE(cuMemGetAllocationPropertiesFromHandle) &&
-        real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) == CUDA_SUCCESS)
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle) == CUDA_SUCCESS)
         return device_at_location(&prop.location, prop.type);
     return device_for_memory();
 }

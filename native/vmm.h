@@ -12,9 +12,9 @@ struct record *vmm_hold_at(CUdeviceptr address);
 void vmm_hold_again(struct record *record); /* one mapping more of what a mapping holds */
 /* One handle or mapping less, after the driver did it. */
 void vmm_drop(struct record *record, uint32_t handles, uint32_t maps);
-/* Charges what is used of memory whose size was not known when it was imported; false where that
-   does not fit. */
-bool vmm_grow(struct record *record, uint64_t bytes, const char *call);
+/* The same of a handle of which `bytes` are to be used. Where its size was not known when it was
+   imported, they are charged now; false where they do not fit, and nothing is held. */
+bool vmm_hold_grown(CUhandle handle, uint64_t bytes, const char *call, struct record **record);
 bool vmm_is_last(struct record *record);          /* one mapping alone holds it */
 CUdevice vmm_device(const struct record *record); /* -1: nothing is counted for it */
 /* A multicast object was made: what to tell with its record when that is gone. */

@@ -66,7 +66,7 @@ struct CUpool_st {
     bool device, gone, imported;
     int type; /* of allocation; 0: pinned */
     CUlocation location;
-    uint64_t reserved, used, threshold;
+    uint64_t reserved, most_reserved, used, threshold;
     struct CUpool_st *next;
 };
 struct CUnode_st {

@@ -77,6 +77,17 @@ FAKE_EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, NVdevice *device)
     return NV_SUCCESS;
 }
 
+/* The first versions of both, by which older programs ask. */
+FAKE_EXPORT int nvmlDeviceGetCount(unsigned *count)
+{
+    return nvmlDeviceGetCount_v2(count);
+}
+
+FAKE_EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, NVdevice *device)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
 FAKE_EXPORT int nvmlDeviceGetIndex(NVdevice device, unsigned *index)
 {
     *index = (unsigned)gpu_of(device);

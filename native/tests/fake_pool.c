@@ -148,6 +148,7 @@ DO cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
     if (attribute == CU_POOL_LOCATION_ID)
         return *(int *)value = pool->location.id, CUDA_SUCCESS;
     *(uint64_t *)value = attribute == CU_POOL_RESERVED_CURRENT    ? pool->reserved
+                         : attribute == CU_POOL_RESERVED_HIGH     ? pool->most_reserved
                          : attribute == CU_POOL_USED_CURRENT      ? pool->used
                          : attribute == CU_POOL_RELEASE_THRESHOLD ? pool->threshold
                                                                   : 0;
@@ -176,6 +177,8 @@ static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream
     bool had = grow == 0 || !pool->device || fake_charge(pool->gpu, grow);
     if (had) {
         pool->reserved += grow;
+        pool->most_reserved =
+            pool->reserved > pool->most_reserved ? pool->reserved : pool->most_reserved;
         pool->used += bytes;
         at = fake_address(bytes);
         fake_node_put((struct node){

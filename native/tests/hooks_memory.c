@@ -406,99 +406,67 @@ PREFETCHES(cuMemDiscardAndPrefetchBatchAsync_ptsz,
         HELD(2 * sizeof from);                      \
     } while (0)
 
-SNIPPET(cuMemcpy)
-{
-    COPIED(cuMemcpy(b, a, 4), from);
-}
-SNIPPET(cuMemcpy_ptds)
-{
-    COPIED(cuMemcpy_ptds(b, a, 4), from);
-}
-SNIPPET(cuMemcpyAsync)
-{
-    COPIED(cuMemcpyAsync(b, a, 4, NULL), from);
-}
-SNIPPET(cuMemcpyAsync_ptsz)
-{
-    COPIED(cuMemcpyAsync_ptsz(b, a, 4, NULL), from);
-}
-SNIPPET(cuMemcpyHtoD_v2)
-{
-    COPIED(cuMemcpyHtoD_v2(b, &from, 4), from);
-}
-SNIPPET(cuMemcpyHtoD_v2_ptds)
-{
-    COPIED(cuMemcpyHtoD_v2_ptds(b, &from, 4), from);
-}
-SNIPPET(cuMemcpyHtoDAsync_v2)
-{
-    COPIED(cuMemcpyHtoDAsync_v2(b, &from, 4, NULL), from);
-}
-SNIPPET(cuMemcpyHtoDAsync_v2_ptsz)
-{
-    COPIED(cuMemcpyHtoDAsync_v2_ptsz(b, &from, 4, NULL), from);
-}
-SNIPPET(cuMemcpyDtoH_v2)
-{
-    COPIED(cuMemcpyDtoH_v2(&to, a, 4), from);
-}
-SNIPPET(cuMemcpyDtoH_v2_ptds)
-{
-    COPIED(cuMemcpyDtoH_v2_ptds(&to, a, 4), from);
-}
-SNIPPET(cuMemcpyDtoHAsync_v2)
-{
-    COPIED(cuMemcpyDtoHAsync_v2(&to, a, 4, NULL), from);
-}
-SNIPPET(cuMemcpyDtoHAsync_v2_ptsz)
-{
-    COPIED(cuMemcpyDtoHAsync_v2_ptsz(&to, a, 4, NULL), from);
-}
-SNIPPET(cuMemcpyDtoD_v2)
-{
-    COPIED(cuMemcpyDtoD_v2(b, a, 4), from);
-}
-SNIPPET(cuMemcpyDtoD_v2_ptds)
-{
-    COPIED(cuMemcpyDtoD_v2_ptds(b, a, 4), from);
-}
-SNIPPET(cuMemcpyDtoDAsync_v2)
-{
-    COPIED(cuMemcpyDtoDAsync_v2(b, a, 4, NULL), from);
-}
-SNIPPET(cuMemcpyDtoDAsync_v2_ptsz)
-{
-    COPIED(cuMemcpyDtoDAsync_v2_ptsz(b, a, 4, NULL), from);
-}
-SNIPPET(cuMemsetD8_v2)
-{
-    COPIED(cuMemsetD8_v2(b, 7, 4), 0x07070707);
-}
-SNIPPET(cuMemsetD8_v2_ptds)
-{
-    COPIED(cuMemsetD8_v2_ptds(b, 7, 4), 0x07070707);
-}
-SNIPPET(cuMemsetD8Async)
-{
-    COPIED(cuMemsetD8Async(b, 7, 4, NULL), 0x07070707);
-}
-SNIPPET(cuMemsetD8Async_ptsz)
-{
-    COPIED(cuMemsetD8Async_ptsz(b, 7, 4, NULL), 0x07070707);
-}
-SNIPPET(cuMemsetD32_v2)
-{
-    COPIED(cuMemsetD32_v2(b, 7, 1), 7);
-}
-SNIPPET(cuMemsetD32_v2_ptds)
-{
-    COPIED(cuMemsetD32_v2_ptds(b, 7, 1), 7);
-}
-SNIPPET(cuMemsetD32Async)
-{
-    COPIED(cuMemsetD32Async(b, 7, 1, NULL), 7);
-}
-SNIPPET(cuMemsetD32Async_ptsz)
-{
-    COPIED(cuMemsetD32Async_ptsz(b, 7, 1, NULL), 7);
-}
+#define COPIES(name, thread, args, expected)    \
+    SNIPPET(name)                               \
+    {                                           \
+        COPIED(name args, expected);            \
+    }                                           \
+    SNIPPET(name##_##thread)                    \
+    {                                           \
+        COPIED(name##_##thread args, expected); \
+    }
+COPIES(cuMemcpy, ptds, (b, a, 4), from)
+COPIES(cuMemcpyAsync, ptsz, (b, a, 4, NULL), from)
+COPIES(cuMemcpyHtoD_v2, ptds, (b, &from, 4), from)
+COPIES(cuMemcpyHtoDAsync_v2, ptsz, (b, &from, 4, NULL), from)
+COPIES(cuMemcpyDtoH_v2, ptds, (&to, a, 4), from)
+COPIES(cuMemcpyDtoHAsync_v2, ptsz, (&to, a, 4, NULL), from)
+COPIES(cuMemcpyDtoD_v2, ptds, (b, a, 4), from)
+COPIES(cuMemcpyDtoDAsync_v2, ptsz, (b, a, 4, NULL), from)
+COPIES(cuMemsetD8_v2, ptds, (b, 7, 4), 0x07070707)
+COPIES(cuMemsetD8Async, ptsz, (b, 7, 4, NULL), 0x07070707)
+COPIES(cuMemsetD32_v2, ptds, (b, 7, 1), 7)
+COPIES(cuMemsetD32Async, ptsz, (b, 7, 1, NULL), 7)
+
+/* The fake driver makes none of these copies: that it says so comes through. */
+#define ANSWERED(name, thread, args)                             \
+    SNIPPET(name)                                                \
+    {                                                            \
+        start();                                                 \
+        CHECK(name args == CUDA_ERROR_NOT_SUPPORTED);            \
+        HELD(0);                                                 \
+    }                                                            \
+    SNIPPET(name##_##thread)                                     \
+    {                                                            \
+        start();                                                 \
+        CHECK(name##_##thread args == CUDA_ERROR_NOT_SUPPORTED); \
+        HELD(0);                                                 \
+    }
+ANSWERED(cuMemsetD16_v2, ptds, (0, 0, 0))
+ANSWERED(cuMemsetD16Async, ptsz, (0, 0, 0, 0))
+ANSWERED(cuMemsetD2D8_v2, ptds, (0, 0, 0, 0, 0))
+ANSWERED(cuMemsetD2D8Async, ptsz, (0, 0, 0, 0, 0, 0))
+ANSWERED(cuMemsetD2D16_v2, ptds, (0, 0, 0, 0, 0))
+ANSWERED(cuMemsetD2D16Async, ptsz, (0, 0, 0, 0, 0, 0))
+ANSWERED(cuMemsetD2D32_v2, ptds, (0, 0, 0, 0, 0))
+ANSWERED(cuMemsetD2D32Async, ptsz, (0, 0, 0, 0, 0, 0))
+ANSWERED(cuMemcpy2D_v2, ptds, (0))
+ANSWERED(cuMemcpy2DUnaligned_v2, ptds, (0))
+ANSWERED(cuMemcpy3D_v2, ptds, (0))
+ANSWERED(cuMemcpy3DPeer, ptds, (0))
+ANSWERED(cuMemcpy2DAsync_v2, ptsz, (0, 0))
+ANSWERED(cuMemcpy3DAsync_v2, ptsz, (0, 0))
+ANSWERED(cuMemcpy3DPeerAsync, ptsz, (0, 0))
+ANSWERED(cuMemcpyPeer, ptds, (0, 0, 0, 0, 0))
+ANSWERED(cuMemcpyPeerAsync, ptsz, (0, 0, 0, 0, 0, 0))
+ANSWERED(cuMemcpyAtoA_v2, ptds, (0, 0, 0, 0, 0))
+ANSWERED(cuMemcpyAtoD_v2, ptds, (0, 0, 0, 0))
+ANSWERED(cuMemcpyAtoH_v2, ptds, (0, 0, 0, 0))
+ANSWERED(cuMemcpyDtoA_v2, ptds, (0, 0, 0, 0))
+ANSWERED(cuMemcpyHtoA_v2, ptds, (0, 0, 0, 0))
+ANSWERED(cuMemcpyAtoHAsync_v2, ptsz, (0, 0, 0, 0, 0))
+ANSWERED(cuMemcpyHtoAAsync_v2, ptsz, (0, 0, 0, 0, 0))
+ANSWERED(cuMemcpyBatchAsync_v2, ptsz, (0, 0, 0, 0, 0, 0, 0, 0))
+ANSWERED(cuMemcpy3DBatchAsync_v2, ptsz, (0, 0, 0, 0))
+ANSWERED(cuMemcpyWithAttributesAsync, ptsz, (0, 0, 0, 0, 0))
+ANSWERED(cuMemcpy3DWithAttributesAsync, ptsz, (0, 0, 0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -22,9 +21,8 @@ from berth.history.store.capacity import Capacity
 from berth.interference import Outlook, Tenant
 from berth.model import Job, Record, RecordState, Share
 from berth.policies import make_policy
-from berth.policies.schemes.limit_settings import Limit, read_limits
+from berth.policies.schemes.limit_settings import Limit
 from berth.policies.schemes.limits import Limits
-from berth.waiting import Questions
 from tests.history.histories import NODES, even, history_of, hog
 
 
@@ -182,60 +180,6 @@ def test_a_history_without_gpu_jobs_and_one_without_nodes_are_refused() -> None:
     assert workload_of([record], NODES).gpus == 8
     with pytest.raises(SettingError, match=r"none of the 1 attempts.*no node has more than 4 GPUs"):
         workload_of([replace(record, gpus=8, node_count=1)], NODES)
-
-
-@pytest.mark.slow
-def test_the_driving_factors_become_settings_that_a_policy_reads(tmp_path: Path) -> None:
-    pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
-    history = history_of(hog(), tmp_path)
-    out = tmp_path / "limits.json"
-    words = ["advise", "--history", history.folder, "--apply-to-policy", out, "--json"]
-    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    factors = told["response"]["factors"]
-    assert abs(sum(factor["share"] for factor in factors) - 1) < 0.01
-    assert {"load", "own jobs"} & {factor["factor"] for factor in factors if factor["share"] >= 0.1}
-    taken = [step for step in told["response"]["tried"] if step["taken"]]
-    assert taken
-    assert taken[-1]["typical_user_wait_s"] < told["now"]["typical_user_wait_s"]
-    settings = read_limits(out)
-    assert settings.policy == told["response"]["policy"] == taken[-1]["policy"]
-    policy = make_policy(f"limits?file={out}")
-    assert isinstance(policy, Limits)
-    outcome = replay(workload_of(history.records()), f"limits?file={out}")
-    assert round(outcome.typical_user_wait_s, 1) == taken[-1]["typical_user_wait_s"]
-
-
-def test_what_cannot_be_applied_to_a_policy_is_refused_before_anything_is_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = history_of(hog(), tmp_path)
-
-    def replayed(*_: object, **__: object) -> None:
-        raise AssertionError("it was replayed")
-
-    monkeypatch.setattr(import_module("berth.advice.advise"), "advise", replayed)
-    words = ["advise", "--history", str(history.folder), "--apply-to-policy", str(tmp_path / "out")]
-    with pytest.raises(SettingError, match="changes a policy SCHEME"):
-        CliRunner().invoke(
-            app, [*words, "--policy", "limits?max_user_gpus=1+easy+fifo+best-fit"], catch_exceptions=False
-        )
-
-
-def test_the_driving_factors_are_those_of_the_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
-    history = history_of(hog(), tmp_path)
-    asked_days: list[float] = []
-
-    def told(_: object, questions: Questions) -> None:
-        asked_days.extend((questions.asked_s.min() / 86_400, questions.asked_s.max() / 86_400))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(import_module("berth.advice.response"), "driving_factors", told)
-    words = ["advise", "--history", str(history.folder), "--apply-to-policy", str(tmp_path / "out")]
-    CliRunner().invoke(app, [*words, "--from", "1970-01-03", "--to", "1970-01-05"])
-    assert (round(asked_days[0], 6), int(asked_days[1])) == (2.0, 3)
 
 
 def test_the_table_names_the_best_and_its_commands(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def history(tmp_path: Path) -> Path:
 def test_cost_follows_the_price_list(history: Path, tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PRICES + "v100 = 0.25\n")
     words = ("cost", "--prices", tmp_path / "p.toml", "--by", "user", "--history", history)
-    told = json.loads(berth(*words, "--json", "--csv", tmp_path / "out.csv"))
+    told = json.loads(berth(*words, "--json"))
     none = {"energy_kwh": None, "co2_kg": None}
     assert told == {
         "by": ["user"],
@@ -63,9 +63,8 @@ def test_cost_follows_the_price_list(history: Path, tmp_path: Path) -> None:
             {"user": "=cmd()", "gpu_hours": 0.0, "cpu_hours": 1.0, **none, "cost": 0.01},
         ],
     }
-    with (tmp_path / "out.csv").open(newline="") as file:
-        rows = list(csv.reader(file))
-    assert rows[0] == ["user", "gpu_hours", "cpu_hours", "energy_kwh", "co2_kg", "cost_EUR"]
+    rows = list(csv.reader(berth(*words, "--format", "csv").splitlines()))
+    assert rows[0] == ["user", "gpu_hours", "cpu_hours", "energy_kwh", "co2_kg", "cost"]
     assert [row[0] for row in rows[1:]] == ["ann", "007", "'=cmd()"]
     assert "4.88 EUR in all" in berth(*words)
 

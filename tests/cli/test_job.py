@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -140,50 +139,6 @@ def test_a_job_is_found_by_id_label_and_cluster_and_json_has_all(history: Path) 
     for words in (("999",), ("101", "--cluster", "other"), ("' OR '1'='1",)):
         with pytest.raises(HistoryError, match="has no job"):
             berth("job", *words, "--history", history)
-
-
-def test_a_job_that_has_not_ended_is_told_by_slurms_queue(
-    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began_s = int(time.time()) - 7200
-    waits = {
-        **{"job_id": 900, "job_state": ["PENDING"], "state_reason": "Priority", "submit_time": began_s},
-        **{"user_name": "ann", "account": "ai", "partition": "a100", "qos": "normal", "time_limit": 60},
-        **{"tres_req_str": "cpu=4,mem=4G,gres/gpu:a100=2", "comment": "pytorch"},
-    }
-    runs = {**waits, "job_id": 902, "job_state": "RUNNING", "start_time": began_s + 3600, "array_job_id": 901}
-    (tmp_path / "queue.json").write_text(json.dumps({"jobs": [waits, {**runs, "array_task_id": 3}]}))
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(f"#!/bin/sh\ncat {tmp_path / 'queue.json'}\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{squeue.parent}:/usr/bin:/bin")
-    told = berth("job", "900", "--history", history)
-    assert told.startswith("Job 900: waiting\n  user:        ann / ai\n  application: pytorch\n")
-    assert "  asked for:   2 GPUs a100, 4 CPUs, 4.0 GiB, 60.0 min at most\n" in told
-    assert "  waited       2.0 h so far, for Priority\n" in told
-    told = berth("job", "901_3", "--history", history)
-    assert told.startswith("Job 901_3 (id 902): running\n")
-    assert "  waited       60.0 min\n  runs         since " in told
-    (answer,) = json.loads(berth("job", "902", "--history", history, "--json"))
-    assert (answer["job"], answer["live"], answer["gpus"]) == ("901_3", True, 2)
-    # A suspended job keeps its place; a requeued one has attempts behind it; a queue answers without a history too.
-    again = {**waits, "job_id": 101, "state_reason": "BeginTime"}
-    jobs = [again, {**waits, "job_id": 104}, {**runs, "array_task_id": 3, "job_state": ["SUSPENDED"]}]
-    (tmp_path / "queue.json").write_text(json.dumps({"jobs": jobs}))
-    assert berth("job", "902", "--history", history).startswith("Job 901_3 (id 902): suspended\n")
-    assert berth("job", "104", "--history", tmp_path / "none").startswith("Job 104: waiting\n")
-    assert "waiting" not in berth("job", "101", "--history", history)  # its last attempt completed
-    lines = [line(104, "104", State="PREEMPTED")]
-    import_text(open_history(tmp_path / "r"), exports.write(tmp_path / "g", lines, HEADER), Options("c"))
-    told = berth("job", "104", "--history", tmp_path / "r")
-    assert told.startswith("Job 104 of c: preempted\n")
-    assert "\n\nJob 104: waiting\n" in told
-    both = json.loads(berth("job", "104", "--history", tmp_path / "r", "--json"))
-    assert [each.get("live", False) for each in both] == [False, True]
-    squeue.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(HistoryError, match="no queue of Slurm here has it"):
-        berth("job", "900", "--history", history)
 
 
 def test_what_was_not_recorded_and_what_is_little_are_said(tmp_path: Path) -> None:

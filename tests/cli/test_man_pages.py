@@ -19,7 +19,7 @@ def made() -> dict[str, str]:
 
 
 def test_every_command_has_a_page_with_all_its_options(made: dict[str, str]) -> None:
-    own = [name for name, entry in COMMANDS.items() if entry.target != PAPERS]
+    own = [name for name, target in COMMANDS.items() if target != PAPERS]
     assert set(made) == {"berth.1", *(f"berth-{name}.1" for name in own)}
     for name in own:
         page = made[f"berth-{name}.1"].replace("\\-", "-").replace("\\e", "\\")

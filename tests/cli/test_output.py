@@ -104,7 +104,6 @@ def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
         "job",
         "train",
         "run",
-        "top",
         "history undo",
         *(f"import {name.rpartition(' ')[2]}" for name in found if name.startswith("import ")),
         *(f"partition {name}" for name in ("exec", "create", "watch", "resize")),

@@ -103,7 +103,6 @@ def test_a_wrong_profile_ends_with_one_message(tmp_path: Path) -> None:
     assert "is not a profile" in berth("profile", "import", bad).stderr
     absent = berth("profile", "import", tmp_path / "absent.csv")
     assert (absent.returncode, "No such file" in absent.stderr) == (2, True)
-    assert "its memory is unknown" in berth("profile", "import", tmp_path, "--genai", "--gpu", "G9").stderr
 
 
 def test_the_profiles_of_a_folder_stand_before_the_thesis_s(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_waiting_job_has_its_start_interval(tmp_path: Path) -> None:
     world = World(tmp_path, sources=[ValuesSource(replace(look, jobs=jobs))])
     found = world.program("ann").get("/api/v1/jobs/100000").json()
     assert (found["starts_from_ms"], found["starts_to_ms"]) == (5000, 9000)
-    assert 'Predicted start: <time data-ms="5000">' in world.browser("ann").get("/job/100000").text
+    assert 'Expected start: <time data-ms="5000">' in world.browser("ann").get("/job/100000").text
     assert world.program("ann").get("/api/v1/jobs/1").json()["starts_from_ms"] is None
 
 
@@ -255,3 +255,20 @@ def test_a_job_of_this_machine_tells_what_was_enough() -> None:
     failed = local.ending_of({**job, "attempts": [{**attempt, "exit_code": 1}]}, [], status)
     assert failed is not None
     assert (failed["enough_mib"], failed["use_pct"], failed["idle_gpu_hours"]) == (None, None, None)
+
+
+def test_a_reason_leaves_the_start_to_its_own_column(tmp_path: Path) -> None:
+    look = look_of(gpus=8, waiting=2)
+    why = "waits for room; 3 jobs before it; expected to start from 2026-11-24 08:00:00 to 09:00:00 (Slurm: Priority)"
+    jobs = tuple(
+        replace(
+            each, starts_from_ms=5000, starts_to_ms=9000, why=why if each.state == "waiting" else each.why
+        )
+        for each in look.jobs
+    )
+    client = World(tmp_path, sources=[ValuesSource(replace(look, jobs=jobs))]).browser("ann")
+    for address in ("/queue", "/job/100000"):
+        page = client.get(address).text
+        assert "waits for room; 3 jobs before it (Slurm: Priority)" in page
+        assert "expected to start" not in page
+        assert page.count("Expected start") == 1

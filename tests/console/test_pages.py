@@ -6,13 +6,11 @@ import html
 import re
 from pathlib import Path
 
-import httpx2 as httpx
 import pytest
 
 from berth.console.roles import Role
 from berth.console.sources.values import ValuesSource, look_of
 from tests.console.histories import made
-from tests.console.serving import served
 from tests.console.world import World
 
 PAGES = ("/now", "/queue", "/then", "/then?measure=waits&by=application", "/me", "/what-if")
@@ -89,25 +87,18 @@ def test_a_page_takes_what_its_script_and_its_form_write(
     assert world.browser("ann", Role.OPERATOR).get(path, params=chosen).status_code == 200
 
 
-def test_head_is_answered_wherever_get_is(world: World) -> None:
-    bearer = {"Authorization": f"Bearer {world.token('ann', Role.OPERATOR)}"}
-    addresses = (
-        *PAGES,
-        "/events",
-        "/api/v1/gpus",
-        "/api/v1/what-if",
-        "/metrics",
-        "/static/console.css",
-        "/none",
+def test_an_address_without_a_page_is_answered_by_a_page_that_names_those_there_are(world: World) -> None:
+    answer = world.browser().get("/nowhere?x=1")
+    assert answer.status_code == 404
+    assert "there is nothing at /nowhere; what there is: /now, /queue, /then, /what-if, /me" in answer.text
+    assert '<nav aria-label="Pages">' in answer.text
+    told = world.program().get("/api/v1/nothing")
+    assert (told.status_code, told.json()) == (
+        404,
+        {"detail": "there is nothing at /api/v1/nothing; what there is: /api/v1/openapi.json"},
     )
-    with served(world) as address, httpx.Client(headers=bearer, base_url=address) as client:
-        for path in addresses:
-            head = client.head(path)
-            with client.stream("GET", path) as got:
-                same = [
-                    (each.status_code, each.headers["content-type"], "content-length" in each.headers)
-                    for each in (head, got)
-                ]
-            assert (same[0], head.content) == (same[1], b""), path
-        assert client.head("/api/v1/what-if/policies").headers["content-length"] != "0"
-        assert client.head("/login").status_code == 401
+
+
+def test_the_history_is_found_where_people_look_for_it(world: World) -> None:
+    answer = world.browser().get("/history?by=application")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/then?by=application")

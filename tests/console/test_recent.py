@@ -157,12 +157,3 @@ def test_now_says_that_nothing_was_sampled_yet_and_then_shows_it(tmp_path: Path)
     assert "GPUs that ann held" in page
     assert "The last day" in client.get("/now?span=day").text
     assert client.get("/now?span=week").status_code == 422
-
-
-def test_the_api_has_the_same_numbers_with_null_where_nothing_was_sampled(tmp_path: Path) -> None:
-    world = World(tmp_path, sources=[ValuesSource()])
-    world.app.state.recent.add({"local": working(40)}, 1000)
-    client = world.program("ann")
-    told = client.get("/api/v1/recent", params={"span": "day"}).json()
-    assert (told["step_ms"], len(told["held"]), set(told["held"])) == (600_000, 144, {None})
-    assert client.get("/api/v1/recent", params={"span": "week"}).status_code == 422

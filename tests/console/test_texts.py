@@ -140,10 +140,6 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
             "waits for CPUs: 2 of 8 CPUs are free, 4 wanted",
             "CPU를 기다립니다: CPU 8개 중 2개가 비어 있고 4개가 필요합니다",
         ),
-        (
-            "waits for room; 3 jobs before it; expected to start at 2026-11-24 08:00:00",
-            "자리가 나기를 기다립니다. 앞에 작업 3개. 시작 예정 시각: 2026-11-24 08:00:00",
-        ),
         ("process 4711 (python)", "프로세스 4711(python)"),
         ("process 4711 ({why} (x))", "프로세스 4711({why} (x))"),
         ("2.5 h", "2.5시간"),

@@ -33,7 +33,7 @@ class Fault(NamedTuple):
     instead: str
 
 
-RUN, LEFT, OUTAGES = "berth.engine.run", "berth.engine.work_left", "berth.cluster.outages"
+RUN, LEFT, OUTAGES = "berth.engine.run", "berth.cluster.work_left", "berth.cluster.outages"
 EASY, PLAN, PREEMPT = (f"berth.policies.schemes.{name}" for name in ("easy", "conservative", "preempt"))
 STRICT, ENDS, KEYS = (
     "berth.policies.schemes.strict",

@@ -19,7 +19,7 @@ from tests.history.histories import history_of, hog
 NOISY = "noisy?run=0.5&seed=1"
 BY_RUN_TIME = "sjf-expected+first-fit"
 COMMANDS = {
-    "advise": "advise --history none --apply-to-policy limits.json",
+    "advise": "advise --history none",
     "compare": "compare synthetic:demo?jobs=20",
     "simulate": "simulate synthetic:demo?jobs=20",
 }

@@ -27,10 +27,6 @@ from berth.traces import read_trace
             "compare synthetic:demo --borrow",
             "borrowing needs quotas, such as --quota vcA=64,vcB=32",
         ),
-        (
-            "compare synthetic:demo --map-at -1",
-            "the cluster can be shown 0 or more hours after the first submission, not -1",
-        ),
     ],
 )
 def test_a_command_names_what_it_was_given_and_what_it_takes(words: str, told: str) -> None:

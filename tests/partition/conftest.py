@@ -28,9 +28,14 @@ CARDS = [
 def hooks(start: str = "") -> list[str]:
     """Name the hooks that begin with `start` (native/hooks.h), each before its twin."""
     lines = re.findall(
-        r"^(HOOK|TWINS|NVHOOK)\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE
+        r"^(?:(?:HOOK|NVHOOK)\((\w+),|TWINS\((\w+),|PASSES\((\w+),\s+(\w+),)",
+        (ROOT / "native" / "hooks.h").read_text(),
+        re.MULTILINE,
     )
-    named = [[name, f"{name}_ptsz"] if kind == "TWINS" else [name] for kind, name in lines]
+    named = [
+        [alone] if alone else [twin, f"{twin}_ptsz"] if twin else [passed, f"{passed}_{thread}"]
+        for alone, twin, passed, thread in lines
+    ]
     return [name for pair in named for name in pair if name.startswith(start)]
 
 

@@ -355,8 +355,3 @@ def test_a_partition_of_0_2_with_oversubscription_opens_as_one_without(berth: Be
         "without --core-pct\n",
     )
     assert berth("partition", "resize", "blue", "--mem", "32M", "--fake-gpu")[0] == 0
-
-
-def test_the_setting_of_0_2_for_oversubscription_is_said_to_be_without_effect(card: Card) -> None:
-    assert card.run("check", "linear", BERTH_GPU_OVERSUBSCRIBE_MIB="32") == (0, "")
-    assert "BERTH_GPU_OVERSUBSCRIBE_MIB is not heeded any more" in card.log

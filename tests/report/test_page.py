@@ -2,7 +2,6 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import re
 from dataclasses import replace
 from html import unescape
@@ -16,7 +15,6 @@ from plotly.offline import get_plotlyjs
 from berth.plots.style import dress
 from berth.report import Chapter, render, write
 from berth.report.page import render_picture
-from berth.report.sections import plot_of
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
 from tests.experiments.compare.runs import NODES, made_runs
@@ -68,7 +66,6 @@ def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
         "Policies at a glance",
         "Over time",
         "How long jobs took",
-        "The cluster at a moment",
         "What the numbers mean",
         "Load",
     ]
@@ -177,41 +174,6 @@ def test_one_seed_has_no_intervals() -> None:
     rows = table_rows(made_runs(seeds=(1,)))
     assert {cell.half for row in rows for cell in row.cells} == {""}
     assert "±" not in render(report(runs=made_runs(seeds=(1,))))
-
-
-@pytest.mark.parametrize("seeds", [(1,), (1, 2, 3)])
-def test_the_first_picture_is_in_the_page_itself(seeds: tuple[int, ...]) -> None:
-    runs = made_runs(seeds=seeds)
-    page = render(report(runs=runs))
-    place = re.search(r'id="headline-0".*?</div></div>', page, re.DOTALL)
-    assert place is not None
-    drawn = re.findall(
-        r"<span>(.*?)</span><b style=\"--begin: ([\d.]+); --end: ([\d.]+); --colour: (#\w+)\" class=\"interval\">"
-        r"<i style=\"--dot: ([\d.]+)\"></i>([\d.,]+)</b>",
-        place[0],
-    )
-    data = re.search(r'id="headline-0-data">(.*?)</script>', page)
-    assert data is not None
-    traces = json.loads(data[1])["data"]
-    assert [name for name, *_ in drawn] == list(dict.fromkeys(run.policy for run in runs))
-    means = [trace["x"][0] for trace in traces]
-    halves = [trace["error_x"].get("array", [0.0])[0] for trace in traces]
-    longest = max(mean + half for mean, half in zip(means, halves, strict=True))
-    for (_, begin, end, colour, dot, text), trace, mean, half in zip(
-        drawn, traces, means, halves, strict=True
-    ):
-        assert (colour, text) == (trace["marker"]["color"], f"{mean:,.4g}")
-        assert [float(begin), float(end), float(dot)] == pytest.approx(
-            [max(mean - half, 0.0) / longest, (mean + half) / longest, mean / longest], abs=1e-4
-        )
-    assert max(half for half in halves) > 0 or len(seeds) == 1
-
-
-def test_a_mean_that_there_is_not_is_left_to_plotly() -> None:
-    for means in ((math.nan, 1.0), (1.0, math.nan)):
-        figure = go.Figure([go.Scatter(x=[mean], y=["a"], mode="markers") for mean in means])
-        dress(figure, "Mean wait")
-        assert plot_of("wait", "Mean wait", figure).bars == ()
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> None:

@@ -21,7 +21,7 @@ from berth.policies import Decision
 from berth.scheduler import Refused, Resized
 from berth.statistics import event_columns
 from berth.statistics.measures import gpu_allocation_pct, gpu_hours
-from berth.statistics.timeline import occupancy_at, timeline
+from berth.statistics.timeline import timeline
 from tests.scheduler.examples import Says, live, scheduler
 
 CARD = GpuModel("card", mem_mib=10_000)
@@ -163,8 +163,6 @@ def test_a_resize_is_an_event_of_a_simulation_and_statistics_follow_it(tmp_path:
     assert gpu_allocation_pct(columns, nodes) == pytest.approx(100 * (0.2 * 10 + 20) / 30)
     hours = gpu_hours(columns)
     assert (hours.held, hours.wasted) == (pytest.approx(22 / 3600), pytest.approx(0))
-    assert occupancy_at(columns, nodes, 5000).used_milli.tolist() == [[200]]
-    assert occupancy_at(columns, nodes, 15_000).used_milli.tolist() == [[1000]]
     assert timeline(columns, nodes, 3).allocated_milli_max.max() == 1000
     (record,) = records(happened, nodes)
     assert (record.start_ms, record.end_ms, record.share) == (0, 30_000, Share(1000, 0))

@@ -24,7 +24,7 @@ from berth.errors import SettingError
 from berth.experiments.compare import sweep
 from berth.experiments.compare.kept_file import read_kept, write_kept
 from berth.model import GpuModel, Job, Node, Share
-from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
+from berth.policies.schemes.limit_settings import Limit
 from berth.statistics import event_columns
 from berth_papers.bounds import most_held_pct
 from berth_papers.genetic import utilisation_run
@@ -39,6 +39,7 @@ from berth_papers.genetic.utilisation import (
 from berth_papers.genetic.utilisation_run import KeptUses, UseTask, _digest, _waits
 from berth_papers.inflate import inflate
 from tests.examples import examples
+from tests.policies.schemes.limit_files import write_limits
 
 POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
 
@@ -346,7 +347,7 @@ def test_a_measurement_is_not_kept_for_a_policy_whose_settings_file_has_changed(
 ) -> None:
     path = tmp_path / "limits.json"
     task = UseTask(Case("synthetic:demo?jobs=60"), policy.format(path), 0)
-    write_limits(LimitSettings((Limit("user", running=1),)), path)
+    write_limits(path, Limit("user", running=1))
     before = _digest(task)
-    write_limits(LimitSettings((Limit("user", running=10),)), path)
+    write_limits(path, Limit("user", running=10))
     assert _digest(task) != before

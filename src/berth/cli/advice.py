@@ -12,18 +12,17 @@ import typer
 
 from berth.cli import completing
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.cli.run_options import Knowledge, NodeColumns, cluster_named
 from berth.cli.stats import From, To
+from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
     from berth.advice.advise import Advice, Tried
     from berth.advice.replay import Outcome
-    from berth.advice.response import Factor
     from berth.advice.workload import Workload
     from berth.model import Node
-    from berth.policies.schemes.limit_settings import LimitSettings
 
 
 def advise(
@@ -38,7 +37,6 @@ def advise(
     cluster: Annotated[
         str,
         typer.Option(
-            "--cluster",
             metavar="FILE|SPEC",
             help="The nodes; by default those in slurmdbd, with the GPUs that jobs held on each.",
         ),
@@ -56,13 +54,6 @@ def advise(
     ] = None,
     begin: From = "",
     end: To = "",
-    apply_to_policy: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write settings for the policy `limits`, derived from what drives the waits, to this file.",
-        ),
-    ] = None,
     knowledge: Knowledge = "oracle",
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
@@ -73,32 +64,16 @@ def advise(
     Prints the Slurm commands that would set the best of them; changes nothing.
     """
     from berth.advice.advise import advise as ask
-    from berth.advice.response import respond
     from berth.cli.progress import progress_bar
-    from berth.policies.schemes.limit_settings import write_limits
 
     workload = _workload(history, cluster_named(cluster, map_nodes), begin, end, jobs)
-    factors: tuple[Factor, ...] = ()
-    if apply_to_policy is not None:  # first: it may be refused, and replays take minutes
-        with progress_bar("learning what drives the waits", long=True) as progress:
-            progress and progress(0, 1)
-            factors = _factors(history, policy, begin, end)
-            progress and progress(1, 1)
-    with progress_bar("replaying the history", long=apply_to_policy is not None) as progress:
+    with progress_bar("replaying the history") as progress:
         advice = ask(workload, policy, share=_shares(share), knowledge=knowledge, progress=progress)
-    settings: LimitSettings | None = None
-    if apply_to_policy is not None:
-        with progress_bar("replaying what answers to it", long=True) as progress:
-            settings, _ = respond(workload, advice, factors, policy, progress)
-        write_limits(settings, apply_to_policy)
-    answer = _answer(workload, advice, settings, factors)
+    answer = _answer(workload, advice)
     rows = [{"proposal": "as things are", **answer["now"]}, *answer["proposals"]]
     if printed(form, as_json, rows, answer):
         return
     _show(workload, advice)
-    if settings is not None:
-        _show_response(settings, factors, advice)
-        print(f"wrote {apply_to_policy}; replay it with --policy 'limits?file={apply_to_policy}'")
 
 
 def _workload(history: Path, nodes: tuple[Node, ...], begin: str, end: str, jobs: int) -> Workload:
@@ -129,28 +104,6 @@ def _shares(texts: list[str] | None) -> dict[str, int]:
     return found
 
 
-def _factors(history: Path, policy: str, begin: str, end: str) -> tuple[Factor, ...]:
-    """What drives the waits of tries that were submitted in the period, by a model of all of the history."""
-    import numpy as np
-
-    from berth.advice.response import driving_factors
-    from berth.cli.waiting import questions_of
-    from berth.errors import SettingError
-    from berth.waiting import train
-
-    if policy.count("+") != 2 or policy.startswith("limits"):
-        raise SettingError(
-            f"--apply-to-policy changes a policy SCHEME+ORDER+PLACEMENT, which '{policy}' is not"
-        )
-    questions = questions_of(None, history)
-    first_s = moment_ms(begin) / 1000 if begin else -np.inf
-    last_s = moment_ms(end) / 1000 if end else np.inf
-    within = questions.at((questions.asked_s >= first_s) & (questions.asked_s < last_s))
-    if not len(within):
-        raise SettingError("nothing was submitted in this period, so there are no waits to explain")
-    return driving_factors(train(questions), within)
-
-
 # --- what is printed -------------------------------------------------------------------------------
 
 
@@ -166,12 +119,10 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _answer(
-    workload: Workload, advice: Advice, settings: LimitSettings | None, factors: tuple[Factor, ...]
-) -> dict[str, Any]:
+def _answer(workload: Workload, advice: Advice) -> dict[str, Any]:
     from berth.advice.advise import NOTICED_S, NOTICED_SHARE
 
-    found: dict[str, Any] = {
+    return {
         "policy": advice.policy,
         "knowledge": advice.knowledge,
         "jobs": len(workload.measured),
@@ -214,13 +165,6 @@ def _answer(
         ],
         "advised": [each.proposal.words for each in (advice.limit, advice.sharing) if each],
     }
-    if settings is not None:
-        found["response"] = {
-            "policy": settings.policy,
-            "limits": [asdict(limit) for limit in settings.limits],
-            **dict(settings.why or {}),
-        }
-    return found
 
 
 def _commands(workload: Workload, tried: Tried) -> tuple[str, ...]:
@@ -233,10 +177,6 @@ def _commands(workload: Workload, tried: Tried) -> tuple[str, ...]:
 
 
 def _show(workload: Workload, advice: Advice) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     from berth.advice.advise import NOTICED_S, NOTICED_SHARE
 
     screen = console()
@@ -245,52 +185,39 @@ def _show(workload: Workload, advice: Advice) -> None:
             "The replay of what happened is far from the record (next line): treat what follows only as a hint. "
             f"The replay lacks {'; '.join(_missing(workload))}.",
             style="bold",
-            highlight=False,
-            markup=False,
         )
     beside = (
-        f", beside {workload.replayed_cpu_jobs:,} jobs without a GPU on the same nodes"
+        f", beside {counted(workload.replayed_cpu_jobs, 'job')} without a GPU on the same nodes"
         if workload.replayed_cpu_jobs
         else ""
     )
     screen.print(
-        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs{beside}. They really "
-        f"waited {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
+        f"{counted(len(workload.measured), 'job')} of {counted(advice.users, 'user')} on"
+        f" {counted(workload.gpus, 'GPU')}{beside}. They really waited"
+        f" {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
         f"{advice.policy} (knowledge: {advice.knowledge}), {advice.now.wait_median_s:,.0f} and "
         f"{advice.now.wait_p90_s:,.0f} s.",
-        highlight=False,
-        markup=False,
     )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("proposal", no_wrap=True, min_width=32)
-    for heading in ("median", "90 %", "user", "held %", "−/+"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row("as things are", *_cells(advice.now), "")
+    rows = [("as things are", *_cells(advice.now), "")]
     for each in advice.tried:
         never = f", {each.outcome.never} never" if each.outcome.never else ""
-        table.add_row(
-            Text(("* " if each.worth_having else "") + each.proposal.words),
-            *_cells(each.outcome),
-            f"{each.less}/{each.more}{never}",
-        )
-    screen.print(table)
+        name = f"{'* ' if each.worth_having else ''}{each.proposal.words}"
+        rows.append((name, *_cells(each.outcome), f"{each.less}/{each.more}{never}"))
+    screen.print(plain_table(("proposal", "median", "90 %", "user", "held %", "−/+"), rows))
     screen.print(
         "* worth having. Waits: median and 90 % of jobs, and the typical user's; how much of the GPUs is held; how "
         f"many users would have waited less, and more (−/+), by over {NOTICED_S:.0f} s and {NOTICED_SHARE * 100:.0f} % "
         "of their mean wait.",
-        highlight=False,
     )
     chosen = [each for each in (advice.limit, advice.sharing) if each]
     if not chosen:
-        screen.print("No proposal is worth having.", highlight=False)
+        screen.print("No proposal is worth having.")
     for each in chosen:
         least, low, middle, high, most = each.change_s
         screen.print(
             f"\nAdvised: {each.proposal.words}. Users' mean waits change by {least:+,.0f} s at the least, "
             f"{low:+,.0f} (10 %), {middle:+,.0f} (median), {high:+,.0f} (90 %), {most:+,.0f} at the most. "
             "berth does not run these commands:",
-            highlight=False,
-            markup=False,
         )
         for line in _commands(workload, each):
             print(line)
@@ -308,9 +235,9 @@ def _missing(workload: Workload) -> Iterator[str]:
     if any(node.cpu_milli is None or node.mem_mib is None for node in workload.nodes):
         yield "CPU or memory, which jobs may have waited for: how much nodes have is not known"
     if workload.without_gpu:
-        yield f"{workload.without_gpu:,} jobs without a GPU"
+        yield f"{counted(workload.without_gpu, 'job')} without a GPU"
     if workload.too_large:
-        yield f"{workload.too_large:,} jobs larger than any node"
+        yield f"{counted(workload.too_large, 'job')} larger than any node"
     yield "limits, priorities, reservations and nodes that were down at the time"
 
 
@@ -319,13 +246,3 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 
     waits = (outcome.wait_median_s, outcome.wait_p90_s, outcome.typical_user_wait_s)
     return (*map(duration_text, waits), f"{outcome.utilisation_pct:.1f}")
-
-
-def _show_response(settings: LimitSettings, factors: tuple[Factor, ...], advice: Advice) -> None:
-    driving = [factor for factor in factors if factor.share]
-    print(
-        "\nWhat drives the waits:" if driving else "\nNothing that is known of these jobs drives their waits."
-    )
-    for factor in driving:
-        print(f"  {factor.share * 100:5.1f} %  {factor.name} ({', '.join(factor.features)})")
-    print(f"Policy within: {settings.policy}; limits: {len(settings.limits)}")

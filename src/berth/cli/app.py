@@ -14,24 +14,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from berth.cli.commands import COMMANDS, PAPERS
+from berth.cli.commands import COMMAND_FOLLOWS, COMMANDS, PAPERS, READ_HISTORY
 
 
 def load(name: str) -> Any:
     """Import a command, or a group of commands; returns what Typer has made of it."""
-    entry = COMMANDS[name]
-    if entry.target == PAPERS:
+    if COMMANDS[name] == PAPERS:
         found = _of_papers(name)
     else:
-        module, _, attribute = entry.target.partition(":")
-        found = getattr(import_module(module), attribute)
+        module, _, attribute = COMMANDS[name].partition(":")
+        found = getattr(import_module(f"berth.cli.{module}"), attribute)
     if isinstance(found, typer.Typer):
         _join_lines(found)
         command: Any = typer.main.get_group(found)
         command.name = name
         return command
     alone = typer.Typer(add_completion=False)
-    alone.command(name, context_settings={"allow_interspersed_args": not entry.command_follows})(found)
+    alone.command(name, context_settings={"allow_interspersed_args": name not in COMMAND_FOLLOWS})(found)
     _join_lines(alone)
     return typer.main.get_command(alone)
 
@@ -66,15 +65,17 @@ def _of_papers(name: str) -> Any:
 
 
 class _Commands(TyperGroup):
-    """The commands of the table: the list shows their lines, and the one that is used is imported."""
+    """The commands of the table: the list imports all, a use only the one that is used."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        without_papers = find_spec("berth_papers") is None
-        self.commands = {
-            name: TyperCommand(name, help=entry.summary, hidden=without_papers and entry.target == PAPERS)
-            for name, entry in COMMANDS.items()
-        }
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # `get_command` gives them
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command of the table, imported; of berth-papers a hidden one where that is not installed."""
+        if COMMANDS.get(cmd_name) == PAPERS and find_spec("berth_papers") is None:
+            return TyperCommand(cmd_name, hidden=True)
+        return load(cmd_name) if cmd_name in COMMANDS else None
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Read the options; a mistake in them ends with one line."""
@@ -102,12 +103,10 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first argument names, imported, and the arguments behind it."""
-        name, listed, rest = super().resolve_command(ctx, args)
-        if name is None:
-            return name, listed, rest
-        if COMMANDS[name].reads_history:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in READ_HISTORY:
             _read_history_of_queue()
-        return name, load(name), rest
+        return name, load(name) if name is not None and command and command.hidden else command, rest
 
 
 _WORDS = "berth.words"
@@ -122,9 +121,9 @@ def _in_one_line() -> Iterator[None]:
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
             raise
-        said = error.format_message().rstrip(".")
+        message = error.format_message().rstrip(".")
         path = error.ctx.command_path if error.ctx else "berth"
-        print(f"berth: {said}; see: {path} --help", file=sys.stderr)
+        print(f"berth: {message}; see: {path} --help", file=sys.stderr)
         raise typer.Exit(2) from error
 
 
@@ -185,9 +184,7 @@ def _berth(
     ] = False,
     host: Annotated[
         str | None,
-        typer.Option(
-            "--host", metavar="[USER@]MACHINE", help="Run the whole command on another machine, through ssh."
-        ),
+        typer.Option(metavar="[USER@]MACHINE", help="Run the whole command on another machine, through ssh."),
     ] = None,
 ) -> None:
     if quiet:

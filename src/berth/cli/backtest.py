@@ -11,7 +11,7 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.cli.run_options import Columns, Knowledge, NodeColumns, cluster_named
 
 if TYPE_CHECKING:
@@ -132,29 +132,17 @@ def _of_history(
 
 
 def _show(found: Backtest) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from berth.history.values.durations import duration_text
 
     screen = console(soft_wrap=True)
     for sentence in found.sentences:
-        screen.print(sentence, highlight=False, markup=False, style="bold")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for at, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if at in (2, 3) else "right")
+        screen.print(sentence, style="bold")
+    rows = []
     for each in found.predicted:
         interval = "–"
         if each.low_s is not None and each.high_s is not None:
             interval = f"{duration_text(each.low_s)} to {duration_text(each.high_s)}"
-        table.add_row(
-            str(each.week),
-            f"{each.jobs:,}",
-            each.measure,
-            each.policy,
-            duration_text(each.real_s),
-            duration_text(each.predicted_s),
-            interval,
-            duration_text(each.last_week_s),
-        )
-    screen.print(table)
+        real, predicted, last = map(duration_text, (each.real_s, each.predicted_s, each.last_week_s))
+        week, jobs = str(each.week), f"{each.jobs:,}"
+        rows.append((week, jobs, each.measure, each.policy, real, predicted, interval, last))
+    screen.print(plain_table(HEADINGS, rows, left=4))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,9 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.shared_options import with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ SHORT_MS = 10_000
 """Jobs that ran for less are told of: a replay of them is not within 2 % of what happened."""
 
 
-@with_options
+@with_options(RunOptions)
 def simulate(
     trace: Trace,
     policy: Annotated[
@@ -52,7 +53,7 @@ def simulate(
     _run(trace, [policy], [seed], options, records=records)
 
 
-@with_options
+@with_options(RunOptions)
 def compare(
     trace: Annotated[
         str,
@@ -134,7 +135,7 @@ def _from_history(
     from berth.history.values.moments import since_ms
 
     now_ms = time.time_ns() // 1_000_000
-    with progress_bar(f"{len(policies)} runs") as progress:
+    with progress_bar(counted(len(policies), "run")) as progress:
         found = what_if(
             open_history(folder, must_exist=True),
             policies,
@@ -193,19 +194,15 @@ def _from_history(
             file=sys.stderr,
         )
     if real.gave_up:
-        left = "1 job left" if real.gave_up == 1 else f"{real.gave_up:,} jobs left"
-        print(f"{left} the queue before running, and in the replay after the same wait.", file=sys.stderr)
-    if real.left_out:
-        never = (
-            "1 job never ran, and is" if real.left_out == 1 else f"{real.left_out:,} jobs never ran, and are"
+        print(
+            f"{counted(real.gave_up, 'job')} left the queue before running, and in the replay after the same wait.",
+            file=sys.stderr,
         )
+    if real.left_out:
+        never = counted(real.left_out, "job never ran, and is", "jobs never ran, and are")
         print(f"{never} left out.", file=sys.stderr)
     if real.elsewhere:
-        others = (
-            "1 job of another cluster is"
-            if real.elsewhere == 1
-            else f"{real.elsewhere:,} jobs of other clusters are"
-        )
+        others = counted(real.elsewhere, "job of another cluster is", "jobs of other clusters are")
         print(f"{others} left out: only jobs of this machine are replayed.", file=sys.stderr)
 
 
@@ -223,22 +220,20 @@ def _run(
     ray: str | None = None,
     records: Path | None = None,
 ) -> None:
-    from berth.cli.files import told_what_is_kept
+    from berth.cli.files import interruption_explained
     from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.compare import compare as compare_policies
     from berth.traces import read_trace
 
     conditions = conditions_asked(options)
     source = read_trace(trace, columns=options.map, reader=options.reader)
-    at_ms = None if options.map_at is None else [_map_time_ms(hours) for hours in options.map_at]
     runs = f"{len(policies)} × {len(seeds)} runs"
-    with progress_bar(runs) as progress, compiling_shown(), told_what_is_kept(options.out):
+    with progress_bar(runs) as progress, compiling_shown(), interruption_explained(options.out):
         result = compare_policies(
             source,
             policies,
             cluster=options.nodes or None,
             seeds=seeds,
-            at_ms=at_ms,
             events=options.events,
             records=records,
             processes=jobs,
@@ -309,16 +304,6 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
         )
 
 
-def _map_time_ms(hours: float) -> int:
-    from berth.errors import SettingError
-
-    if not (math.isfinite(hours) and hours >= 0):
-        raise SettingError(
-            f"the cluster can be shown 0 or more hours after the first submission, not {hours:g}"
-        )
-    return round(hours * 3_600_000)
-
-
 def _write(result: Comparison, out: Path) -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed."""
     from berth.cli.files import command_line, write_aside
@@ -344,24 +329,23 @@ def _show(result: Comparison, written: list[Path]) -> None:
     screen = console(soft_wrap=True)
     jobs = result.runs[0].summary.jobs
     gpus = sum(node.gpus for node in result.nodes)
-    seeds = f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}"
+    seeds = counted(len(result.seeds), "seed")
     knowledge = (
         "" if result.conditions.knowledge == "oracle" else f", knowledge {result.conditions.knowledge}"
     )
     screen.print(
         f"{result.trace}: {_count(jobs, 'job')} on {_count(len(result.nodes), 'node')} with {_count(gpus, 'GPU')},"
         f" {seeds}{knowledge}",
-        highlight=False,
-        markup=False,
     )
     for sentence in result.answers:
-        screen.print(sentence, highlight=False, markup=False, style="bold")
+        screen.print(sentence, style="bold")
     for table in rich_tables(result.runs, screen):
         screen.print(table)
     never = max(run.summary.rejections.get(Reason.NEVER_FITS, 0) for run in result.runs)
     if never:
         print(
-            f"{never:,} jobs ask for what no node of this cluster has, even empty: rejected", file=sys.stderr
+            f"{counted(never, 'job asks', 'jobs ask')} for what no node of this cluster has, even empty: rejected",
+            file=sys.stderr,
         )
         for shortage in result.never_fitting:
             print(f"  {shortage}", file=sys.stderr)
@@ -381,4 +365,4 @@ def _show(result: Comparison, written: list[Path]) -> None:
     if result.skipped:
         print(f"{len(result.skipped):,} bad rows left out", file=sys.stderr)
     for path in written:
-        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        screen.print(f"wrote {path}", soft_wrap=True)

@@ -66,15 +66,9 @@ def _ask(message: dict[str, Any]) -> dict[str, Any]:
     """The queue's answer; empty where there is none in time."""
     from berth.errors import LiveError
     from berth.live.local.places import find_socket
-    from berth.live.local.protocol import Connection
+    from berth.live.local.protocol import ask
 
     try:
-        connection = Connection(find_socket(), ANSWER_S)
+        return ask(find_socket(), message, ANSWER_S)
     except LiveError:
         return {}
-    try:
-        return connection.ask(message)
-    except LiveError:
-        return {}
-    finally:
-        connection.close()

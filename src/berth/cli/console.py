@@ -11,6 +11,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 
 app = typer.Typer(
     help="Show the live cluster, its history and 'what if' in a browser.", invoke_without_command=True
@@ -27,54 +28,50 @@ MOST_DAYS = 3650
 def console(
     context: typer.Context,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT, or unix:PATH for a Unix socket.")
+        str, typer.Option(metavar="ADDRESS", help="HOST:PORT, or unix:PATH for a Unix socket.")
     ] = "127.0.0.1:8787",
     state: State = None,
-    history: Annotated[
-        Path | None, typer.Option("--history", metavar="DIR", help="History folder to show.")
-    ] = None,
+    history: Annotated[Path | None, typer.Option(metavar="DIR", help="History folder to show.")] = None,
     slurm_state: Annotated[
-        Path | None, typer.Option("--slurm-state", metavar="DIR", help="State folder of `berth slurm run`.")
+        Path | None, typer.Option(metavar="DIR", help="State folder of `berth slurm run`.")
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option("--kubeconfig", metavar="FILE", help="Show the Kubernetes cluster of this file."),
+        typer.Option(metavar="FILE", help="Show the Kubernetes cluster of this file."),
     ] = None,
     actions: Annotated[
         bool, typer.Option("--actions", help="Allow changes: hold, release and cancel jobs, drain GPUs.")
     ] = False,
     proxies: Annotated[
         str,
-        typer.Option(
-            "--proxies", metavar="ADDRESSES", help="Comma-separated addresses of trusted reverse proxies."
-        ),
+        typer.Option(metavar="ADDRESSES", help="Comma-separated addresses of trusted reverse proxies."),
     ] = "",
     proxy_header: Annotated[
-        str, typer.Option("--proxy-header", metavar="NAME", help="Header in which the proxy names the user.")
+        str, typer.Option(metavar="NAME", help="Header in which the proxy names the user.")
     ] = "X-Forwarded-User",
     operators: Annotated[
-        str, typer.Option("--operators", metavar="USERS", help="Comma-separated users who are operators.")
+        str, typer.Option(metavar="USERS", help="Comma-separated users who are operators.")
     ] = "",
     certificate: Annotated[
         Path | None, typer.Option("--cert", metavar="FILE", help="TLS certificate; needs --key.")
     ] = None,
-    key: Annotated[
-        Path | None, typer.Option("--key", metavar="FILE", help="Private key of the certificate.")
-    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")] = None,
     what_if_processes: Annotated[
-        int, typer.Option("--what-if-processes", metavar="N", min=1, help="Number of replays at a time.")
+        int, typer.Option(metavar="N", min=1, help="Number of replays at a time.")
     ] = 1,
     what_if_mem: Annotated[
-        str, typer.Option("--what-if-mem", metavar="SIZE", help="Maximum memory of one replay, such as 4G.")
+        str, typer.Option(metavar="SIZE", help="Maximum memory of one replay, such as 4G.")
     ] = "4G",
 ) -> None:
     """Show the live cluster, its history and 'what if' in a browser."""
     if context.invoked_subcommand is not None:
         return
+    from dataclasses import replace
+
     from berth.console.certificate import fingerprint, is_loopback, own_certificate
     from berth.console.identity import Doorkeeper
     from berth.console.roles import Role
-    from berth.console.server import serve
+    from berth.console.server import listening, serve
     from berth.console.settings import Settings, parse_listen
     from berth.errors import SettingError
     from berth.live.local.places import Places, find_socket, queue_folder
@@ -87,15 +84,7 @@ def console(
             raise SettingError(f"{name} {path}: no such file")
     listened = parse_listen(listen)
     beyond = listened.socket is None and not is_loopback(listened.host)
-    own = own_certificate(_state(state), listened.host) if beyond and not (certificate or proxies) else None
-    if own is not None:
-        certificate, key = own
-    elif beyond and not (certificate or proxies):
-        print(
-            "berth: warning: others on the network can read the traffic between browsers and this console, tokens"
-            " too; name a certificate (--cert, --key), or listen on 127.0.0.1 and reach it by ssh -L",
-            file=sys.stderr,
-        )
+    bare = beyond and not (certificate or proxies)
     local = Path(find_socket())
     folder = Path(history or os.environ.get("BERTH_HISTORY") or Places(queue_folder()).history)
     settings = Settings(
@@ -114,29 +103,39 @@ def console(
         what_if_processes=what_if_processes,
         what_if_mem_mib=mem_mib(what_if_mem),
     )
-    tokens = Doorkeeper(settings).tokens
-    token = "" if settings.listen.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
-
-    def say(address: str) -> None:
-        if token and beyond:  # an address is kept in histories and logs
-            print(f"{address}\ntoken: {token}", flush=True)
-        else:
-            print(f"{address}/login?token={token}" if token else address, flush=True)
+    with listening(listened) as bound:
+        own = own_certificate(settings.state, listened.host) if bare else None
         if own is not None:
+            settings = replace(settings, certificate=own[0], key=own[1])
+        elif bare:
             print(
-                f"a browser asks whether to trust this console's own certificate, SHA-256 {fingerprint(own[0])}",
+                "berth: warning: others on the network can read the traffic between browsers and this console, tokens"
+                " too; name a certificate (--cert, --key), or listen on 127.0.0.1 and reach it by ssh -L",
                 file=sys.stderr,
             )
-        print("the console runs until Ctrl-C", file=sys.stderr)
+        tokens = Doorkeeper(settings).tokens
+        token = "" if listened.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
 
-    serve(settings, say)
+        def say(address: str) -> None:
+            if token and beyond:  # an address is kept in histories and logs
+                print(f"{address}\ntoken: {token}", flush=True)
+            else:
+                print(f"{address}/login?token={token}" if token else address, flush=True)
+            if own is not None:
+                print(
+                    f"a browser asks whether to trust this console's own certificate, SHA-256 {fingerprint(own[0])}",
+                    file=sys.stderr,
+                )
+            print("the console runs until Ctrl-C", file=sys.stderr)
+
+        serve(settings, bound, say)
 
 
 @app.command()
 def token(
     user: Annotated[str, typer.Argument(metavar="USER", help="Name of the person or program.")],
-    role: Annotated[str, typer.Option("--role", help="viewer, user or operator.")] = "user",
-    days: Annotated[float, typer.Option("--days", help="Days until the token expires.")] = 30.0,
+    role: Annotated[str, typer.Option(help="viewer, user or operator.")] = "user",
+    days: Annotated[float, typer.Option(help="Days until the token expires.")] = 30.0,
     state: State = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Revoke all tokens of the user.")] = False,
 ) -> None:
@@ -147,7 +146,7 @@ def token(
 
     tokens = Tokens(_state(state) / "tokens.json")
     if revoke:
-        print(f"revoked {tokens.remove(user)} tokens of {user}")
+        print(f"revoked {counted(tokens.remove(user), 'token')} of {user}")
         return
     if role not in list(Role):
         raise SettingError(f"--role {role}; expected {', '.join(Role)}")
@@ -160,7 +159,7 @@ def token(
 
 @app.command()
 def audit(
-    last: Annotated[int, typer.Option("--last", min=1, help="The last N lines.")] = 100,
+    last: Annotated[int, typer.Option(min=1, help="The last N lines.")] = 100,
     state: State = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,

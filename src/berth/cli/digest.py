@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 def digest(
     user: Annotated[
         str,
-        typer.Option("--user", metavar="NAME", help="Only this user; by default all users, for operators."),
+        typer.Option(metavar="NAME", help="Only this user; by default all users, for operators."),
     ] = "",
     days: Annotated[int, typer.Option(min=1, metavar="N", help="Number of days.")] = 7,
     end: Annotated[
@@ -36,7 +36,7 @@ def digest(
 
     It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
     """
-    from berth.cli.usage_table import counted
+    from berth.counts import counted
     from berth.errors import SettingError
     from berth.experiments.returnable import size_sentences
     from berth.history.store.filter_values import unknown_values
@@ -60,7 +60,7 @@ def digest(
             Tables(database, Period(begin_ms - days * DAY_MS, begin_ms, only)),
             title=f"GPUs of {user}" if user else "GPUs",
             period=f"Attempts that ended from {_day(begin_ms)} to {_day(end_ms - DAY_MS)}, "
-            f"against the {days} days before",
+            f"against the {counted(days, 'day')} before",
             one_user=bool(user),
             first=first,
         )

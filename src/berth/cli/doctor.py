@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 
 _ANSWER_S = 10
 """How long a program may take to print its version."""
@@ -35,20 +35,14 @@ def doctor(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     findings = [*_berth(), *_extras(), *_library(), *_gpus(), *_programs(), _cache()]
     if printed(form, as_json, [asdict(finding) for finding in findings]):
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("part", "here", "needed for"):
-        table.add_column(heading, overflow="fold")
-    for finding in findings:
-        table.add_row(
-            finding.part, finding.found if finding.there else f"no: {finding.found}", finding.needed_for
-        )
+    rows = (
+        (each.part, each.found if each.there else f"no: {each.found}", each.needed_for) for each in findings
+    )
     screen = console()
-    screen.print(table, markup=False, highlight=False)
+    screen.print(plain_table(("part", "here", "needed for"), rows, left=3))
     for finding in findings:
         if not finding.there and finding.remedy:
-            screen.print(f"\n{finding.part}: {finding.remedy}", markup=False, highlight=False, soft_wrap=True)
+            screen.print(f"\n{finding.part}: {finding.remedy}", soft_wrap=True)
 
 
 def _berth() -> Iterator[Finding]:

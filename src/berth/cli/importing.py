@@ -6,7 +6,9 @@ import json
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.output import AsJson
+from berth.cli.shared_options import with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from berth.history.store.folder import History
-    from berth.history.store.import_result import ImportResult
+    from berth.history.store.import_result import ImportResult, Options
 
 app = typer.Typer(
     help="Import jobs into the history. Every import may be repeated: nothing is counted twice.",
@@ -32,44 +34,129 @@ HistoryFolder = Annotated[
 ClusterName = Annotated[
     str, typer.Option("--cluster", metavar="NAME", help="Name of the cluster, if the rows do not have it.")
 ]
-Zone = Annotated[
-    str,
-    typer.Option("--timezone", metavar="ZONE", help="Time zone of times without one, such as Asia/Seoul."),
-]
-Rules = Annotated[
-    Path | None,
-    typer.Option(
-        "--rules", metavar="FILE", help="Rules that name applications, instead of the built-in ones."
-    ),
-]
-Shards = Annotated[int, typer.Option("--shards-per-gpu", min=0, help="Number of shards per GPU; 0: unknown.")]
-Nodes = Annotated[
-    Path | None,
-    typer.Option(
-        "--nodes",
-        metavar="FILE",
-        help="What sinfo -h -N -o '%N %G' prints: GPU types of nodes, for jobs that do not name them.",
-    ),
-]
-Pseudonymise = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="KEYFILE",
-        help="Replace users, accounts and names by keyed hashes; the key file is created if missing.",
-    ),
-]
-Daily = Annotated[
-    bool,
-    typer.Option(
-        "--daily", help="For cron: print nothing unless something is wrong, and wait for other imports."
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show what would be imported and what would not, and change nothing."),
-]
-
 LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """The options that imports share."""
+
+    history: HistoryFolder = Path("history")
+    cluster: ClusterName = ""
+    timezone: Annotated[
+        str,
+        typer.Option(metavar="ZONE", help="Time zone of times without one, such as Asia/Seoul."),
+    ] = "UTC"
+    rules: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Rules that name applications, instead of the built-in ones."),
+    ] = None
+    shards_per_gpu: Annotated[int, typer.Option(min=0, help="Number of shards per GPU; 0: unknown.")] = 0
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What sinfo -h -N -o '%N %G' prints: GPU types of nodes, for jobs that do not name them.",
+        ),
+    ] = None
+    pseudonymise: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEYFILE",
+            help="Replace users, accounts and names by keyed hashes; the key file is created if missing.",
+        ),
+    ] = None
+    daily: Annotated[
+        bool,
+        typer.Option(
+            "--daily", help="For cron: print nothing unless something is wrong, and wait for other imports."
+        ),
+    ] = False
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would be imported and what would not, and change nothing."),
+    ] = False
+    as_json: AsJson = False
+
+    def of_rows(self, encoding: str = "utf-8") -> Options:
+        """How rows are read. Raises SettingError if a dry run would have to make the key of pseudonyms."""
+        from berth.errors import SettingError
+        from berth.history.store.import_result import Options
+        from berth.history.store.pseudonyms import read_key
+
+        path, key = self.pseudonymise, b""
+        if path and self.dry_run and not path.exists():
+            raise SettingError(
+                f"there is no key {path} yet, which a dry run does not make; run it without --pseudonymise"
+            )
+        if path:
+            key = read_key(path, self.history)
+        return Options(
+            self.cluster,
+            self.timezone,
+            encoding,
+            self.shards_per_gpu,
+            self.rules,
+            key=key,
+            nodes=self.nodes,
+        )
+
+    @contextmanager
+    def store(self, importing: str) -> Iterator[History]:
+        """The history to import into; for a dry run where there is none, an empty one that is removed again."""
+        from tempfile import TemporaryDirectory
+
+        from berth.history.store.folder import open_history
+
+        index = self.history / "index.json"
+        if self.dry_run and not index.exists():
+            with TemporaryDirectory(prefix="berth-") as folder:
+                yield open_history(folder, importing=importing, dry_run=True)
+            return
+        new = not self.history.exists()
+        try:
+            yield open_history(self.history, importing=importing, dry_run=self.dry_run)
+            if not self.dry_run:
+                _refit(self.history)
+        except BaseException:
+            if new and not index.exists():
+                shutil.rmtree(self.history, ignore_errors=True)  # it would hide the history of the queue
+            raise
+
+    def print(self, result: ImportResult) -> None:
+        """Print what became of an import, or would; with `daily` nothing, unless rows are broken."""
+        if self.as_json:
+            print(json.dumps(result.to_dict(), ensure_ascii=False))
+            return
+        if self.dry_run:
+            print("A dry run: this is what an import would do, and nothing was changed.")
+        if not self.daily:
+            print(
+                f"read {result.read:,}, imported {result.imported:,}, updated {result.updated:,}, "
+                f"unchanged {result.unchanged:,}, left out {result.rejected_count:,}"
+            )
+            if result.numbered:
+                print(
+                    f"{counted(result.numbered, 'row repeats', 'rows repeat')} the id and the submission time of "
+                    "another row with other times: they are tasks, numbered ID_2, ID_3 …"
+                )
+        if self.dry_run:
+            for why, number in Counter(row.why for row in result.rejected).most_common(LISTED):
+                print(f"left out {number:>6,}: {why}")
+        quiet = ("a step;", "has not ended")
+        listed = [row for row in result.rejected if not (self.daily and row.why.startswith(quiet))]
+        for row in listed[:LISTED]:
+            print(f"left out: {row.where}: {row.why}", file=sys.stderr)
+        if len(listed) > LISTED:
+            print(f"… and {len(listed) - LISTED:,} more; --json lists them", file=sys.stderr)
+        if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
+            from berth.errors import HistoryError
+
+            raise HistoryError("nothing was imported: every row was left out, for the reasons above")
+
+
+_HOW = ("history", "cluster", "daily", "dry_run", "as_json")
+_ROWS = (*_HOW, "rules", "pseudonymise")
 
 
 @app.callback()
@@ -78,6 +165,7 @@ def _import() -> None:
 
 
 @app.command()
+@with_options(ImportOptions)
 def sacct(
     file: Annotated[
         str | None,
@@ -107,42 +195,34 @@ def sacct(
         ),
     ] = "",
     encoding: Annotated[str, typer.Option(metavar="NAME", help="utf-8, latin-1 or utf-16.")] = "utf-8",
-    history: HistoryFolder = Path("history"),
-    cluster: ClusterName = "",
-    timezone: Zone = "UTC",
-    rules: Rules = None,
-    shards_per_gpu: Shards = 0,
-    nodes: Nodes = None,
-    pseudonymise: Pseudonymise = None,
-    daily: Daily = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    options: ImportOptions,
 ) -> None:
     """Import what sacct prints: text with any delimiter, JSON, or by running it."""
     from berth.errors import SettingError
     from berth.history.importing.sacct import XDMOD_FIELDS, import_jobs, import_text, run_sacct
     from berth.history.importing.sacct_json import json_rows
-    from berth.history.store.import_result import Options, Rejections
+    from berth.history.store.import_result import Rejections
 
     if run == (file is not None):
         raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
-    key = _key(pseudonymise, history, dry_run)
-    options = Options(cluster, timezone, encoding, shards_per_gpu, rules, key=key, nodes=nodes)
+    how = options.of_rows(encoding)
     path = None if file == "-" else Path(str(file))
     mark = None if delimiter is None else delimiter.encode().decode("unicode_escape")
-    with _store(history, "sacct --run" if run else f"sacct {file}", dry_run) as store:
+    with options.store("sacct --run" if run else f"sacct {file}") as store:
         if run:
-            result = run_sacct(store, options, since=since, until=until)
+            result = run_sacct(store, how, since=since, until=until)
         elif path is not None and _is_json(path):
             rejections = Rejections()
-            result = import_jobs(store, json_rows(path, rejections), options, str(path), rejections)
+            result = import_jobs(store, json_rows(path, rejections), how, str(path), rejections)
         else:
             header = XDMOD_FIELDS if columns == "xdmod" else columns
-            result = import_text(store, path, options, delimiter=mark, columns=header)
-    print_result(result, daily, as_json, dry_run)
+            result = import_text(store, path, how, delimiter=mark, columns=header)
+    options.print(result)
 
 
 @app.command()
+@with_options(ImportOptions, *_ROWS, "shards_per_gpu", "nodes")
 def slurmdbd(
     url: Annotated[
         str,
@@ -159,48 +239,37 @@ def slurmdbd(
             help="Only jobs that ended since then; by default from a day before the last import's end.",
         ),
     ] = "",
-    history: HistoryFolder = Path("history"),
-    cluster: ClusterName = "",
-    rules: Rules = None,
-    shards_per_gpu: Shards = 0,
-    nodes: Nodes = None,
-    pseudonymise: Pseudonymise = None,
     decisions: Annotated[
         Path | None,
         typer.Option(
-            "--decisions",
             metavar="FILE",
             help="The decisions.jsonl of `berth slurm run`: what its Epilogs measured goes to the jobs.",
         ),
     ] = None,
-    daily: Daily = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    options: ImportOptions,
 ) -> None:
     """Import the jobs that a live slurmdbd has in its database, without writing to it.
 
     The address may be given in the environment as BERTH_SLURMDBD, which keeps its password out of process lists.
     """
     from berth.history.importing.slurmdbd import import_slurmdbd
-    from berth.history.store.import_result import Options
-
-    key = _key(pseudonymise, history, dry_run)
-    options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
     from berth.history.values.moments import moment_ms
 
-    since_s = moment_ms(since) // 1000 if since else None
-    with _store(history, f"slurmdbd {cluster}".strip(), dry_run) as store:
-        found = import_slurmdbd(store, url, options, since_s=since_s)
+    how, since_s = options.of_rows(), moment_ms(since) // 1000 if since else None
+    with options.store(f"slurmdbd {options.cluster}".strip()) as store:
+        found = import_slurmdbd(store, url, how, since_s=since_s)
         if decisions is not None:
             from berth.history.importing.samples import import_usage
             from berth.live.slurm.courses import measured
             from berth.live.slurm.decisions import read_decisions
 
-            import_usage(store, measured(read_decisions(decisions), cluster))
-        print_result(found, daily, as_json, dry_run)
+            import_usage(store, measured(read_decisions(decisions), options.cluster))
+        options.print(found)
 
 
 @app.command("csv")
+@with_options(ImportOptions, *_ROWS, "timezone")
 def csv_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table with a header line.")],
     columns: Annotated[
@@ -211,56 +280,42 @@ def csv_file(
             help="Columns of the fields job, submit, start, end, user, gpus, ….",
         ),
     ],
-    history: HistoryFolder = Path("history"),
-    cluster: ClusterName = "",
-    timezone: Zone = "UTC",
-    rules: Rules = None,
-    pseudonymise: Pseudonymise = None,
-    daily: Daily = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    options: ImportOptions,
 ) -> None:
     """Import any table of jobs as CSV."""
     from berth.history.importing.sacct import import_rows
     from berth.history.importing.table_import import csv_rows, header_of, read_map
-    from berth.history.store.import_result import Options, Rejections
+    from berth.history.store.import_result import Rejections
 
-    chosen = read_map(columns)
-    options = Options(cluster, timezone, rules=rules, key=_key(pseudonymise, history, dry_run))
+    chosen, how = read_map(columns), options.of_rows()
     rejections = Rejections()
     rows = csv_rows(file, chosen, rejections)
-    with _store(history, f"csv {file}", dry_run) as store:
-        result = import_rows(store, rows, header_of(chosen), options, str(file), rejections, tasks=True)
-    print_result(result, daily, as_json, dry_run)
+    with options.store(f"csv {file}") as store:
+        result = import_rows(store, rows, header_of(chosen), how, str(file), rejections, tasks=True)
+    options.print(result)
 
 
 def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
     """Add a command for an accounting whose reader, `MODULE:FUNCTION`, yields jobs in typed columns."""
 
-    def read(
-        file: Path,
-        history: HistoryFolder = Path("history"),
-        cluster: ClusterName = "",
-        rules: Rules = None,
-        pseudonymise: Pseudonymise = None,
-        daily: Daily = False,
-        dry_run: DryRun = False,
-        as_json: AsJson = False,
-    ) -> None:
+    def read(file: Path, *, options: ImportOptions) -> None:
         from berth.history.importing.sacct import import_jobs
-        from berth.history.store.import_result import Options, Rejections
+        from berth.history.store.import_result import Rejections
 
         module, _, function = reader.partition(":")
-        source = import_module(f"berth.history.importing.{module}")
-        options = Options(cluster, rules=rules, key=_key(pseudonymise, history, dry_run))
-        rejections = Rejections()
+        source, how, rejections = (
+            import_module(f"berth.history.importing.{module}"),
+            options.of_rows(),
+            Rejections(),
+        )
         jobs = getattr(source, function)(file, rejections)
-        with _store(history, f"{name} {file}", dry_run) as store:
-            result = import_jobs(store, jobs, options, str(file), rejections, source.ABSENT)
-        print_result(result, daily, as_json, dry_run)
+        with options.store(f"{name} {file}") as store:
+            result = import_jobs(store, jobs, how, str(file), rejections, source.ABSENT)
+        options.print(result)
 
     read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]
-    app.command(name, help=help_text)(read)
+    app.command(name, help=help_text)(with_options(ImportOptions, *_ROWS)(read))
 
 
 _add_source(
@@ -285,20 +340,6 @@ _add_source(
     "Import a job completion file of Slurm, for clusters without a slurmdbd.",
 )
 _add_source(
-    "swf",
-    "swf:swf_rows",
-    "FILE",
-    "A log in the Standard Workload Format.",
-    "Import a log of the Parallel Workloads Archive as history.",
-)
-_add_source(
-    "clustercockpit",
-    "clustercockpit:archive_rows",
-    "DIR",
-    "A job archive, or a cluster's folder of it.",
-    "Import ClusterCockpit's job archive, which records no waits.",
-)
-_add_source(
     "pods",
     "pods:pod_rows",
     "FILE",
@@ -308,37 +349,33 @@ _add_source(
 
 
 @app.command()
+@with_options(ImportOptions, "history", "pseudonymise", "daily", "dry_run", "as_json")
 def records(
     file: Annotated[
         Path, typer.Argument(metavar="FILE.parquet", help="Records, as the simulator writes them.")
     ],
-    history: HistoryFolder = Path("history"),
     cluster: ClusterName = "simulated",
-    pseudonymise: Pseudonymise = None,
-    daily: Daily = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    options: ImportOptions,
 ) -> None:
     """Import berth's own records, such as a simulation's; give each simulation a --cluster of its own."""
     from berth.history.importing.simulated import import_records
-    from berth.history.store.import_result import Options
 
-    options = Options(cluster, key=_key(pseudonymise, history, dry_run))
-    with _store(history, f"records {file}", dry_run) as store:
-        print_result(import_records(store, file, options), daily, as_json, dry_run)
+    how = replace(options, cluster=cluster).of_rows()
+    with options.store(f"records {file}") as store:
+        options.print(import_records(store, file, how))
 
 
 @app.command()
+@with_options(ImportOptions, "history", "daily", "dry_run", "as_json")
 def asi(
     folder: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Alibaba's asi_opensource_pod_hourly, unpacked."),
     ],
-    history: HistoryFolder = Path("history"),
     cluster: ClusterName = "asi",
-    daily: Daily = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    options: ImportOptions,
 ) -> None:
     """Import Alibaba's ASI trace: pods with their GPU use by the hour."""
     from berth.errors import HistoryError
@@ -350,8 +387,8 @@ def asi(
         raise HistoryError(
             f"{folder}: no folder of Parquet files; expected day=D/hour=H/part-000.parquet in it"
         )
-    with _store(history, f"asi {folder}", dry_run) as store:
-        print_result(import_records(store, folder, Options(cluster), RECORDS), daily, as_json, dry_run)
+    with options.store(f"asi {folder}") as store:
+        options.print(import_records(store, folder, Options(cluster), RECORDS))
 
 
 @app.command()
@@ -383,24 +420,23 @@ def limits(
 
 
 @app.command()
+@with_options(ImportOptions, *_HOW)
 def samples(
     spool: Annotated[
         Path, typer.Argument(metavar="DIR", help="A spool of `berth sample`, or one segment of it.")
     ],
-    history: HistoryFolder = Path("history"),
-    cluster: ClusterName = "",
-    daily: Daily = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    options: ImportOptions,
 ) -> None:
     """Import what `berth sample` measured, as uGPUcore and uGPUmem of the jobs."""
     from berth.history.importing.samples import import_samples
 
-    with _store(history, f"samples {spool}", dry_run) as store:
-        print_result(import_samples(store, spool, cluster), daily, as_json, dry_run)
+    with options.store(f"samples {spool}") as store:
+        options.print(import_samples(store, spool, options.cluster))
 
 
 @app.command()
+@with_options(ImportOptions, *_HOW)
 def series(
     files: Annotated[
         list[Path],
@@ -408,50 +444,14 @@ def series(
             metavar="FILE…", help="Answers of Prometheus to range queries (JSON), or text of DCGM's exporter."
         ),
     ],
-    history: HistoryFolder = Path("history"),
-    cluster: ClusterName = "",
-    daily: Daily = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    options: ImportOptions,
 ) -> None:
     """Import GPU series of DCGM's exporter or of jobstats, instead of berth's own samples."""
     from berth.history.importing.series import import_series
 
-    with _store(history, f"series {' '.join(map(str, files))}", dry_run) as store:
-        print_result(import_series(store, files, cluster), daily, as_json, dry_run)
-
-
-def _key(path: Path | None, history: Path, dry_run: bool) -> bytes:
-    from berth.errors import SettingError
-    from berth.history.store.pseudonyms import read_key
-
-    if path and dry_run and not path.exists():
-        raise SettingError(
-            f"there is no key {path} yet, which a dry run does not make; run it without --pseudonymise"
-        )
-    return read_key(path, history) if path else b""
-
-
-@contextmanager
-def _store(history: Path, importing: str, dry_run: bool) -> Iterator[History]:
-    """The history to import into; for a dry run where there is none, an empty one that is removed again."""
-    from tempfile import TemporaryDirectory
-
-    from berth.history.store.folder import open_history
-
-    if dry_run and not (history / "index.json").exists():
-        with TemporaryDirectory(prefix="berth-") as folder:
-            yield open_history(folder, importing=importing, dry_run=True)
-        return
-    new = not history.exists()
-    try:
-        yield open_history(history, importing=importing, dry_run=dry_run)
-        if not dry_run:
-            _refit(history)
-    except BaseException:
-        if new and not (history / "index.json").exists():
-            shutil.rmtree(history, ignore_errors=True)  # it would hide the history of the queue
-        raise
+    with options.store(f"series {' '.join(map(str, files))}") as store:
+        options.print(import_series(store, files, options.cluster))
 
 
 def _refit(history: Path) -> None:
@@ -474,35 +474,3 @@ def _is_json(path: Path) -> bool:
             return file.read(64).lstrip()[:1] == b"{"
     except OSError:
         return False  # the reader says what is wrong
-
-
-def print_result(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False) -> None:
-    """Print what became of an import, or would; with `daily` nothing, unless rows are broken."""
-    if as_json:
-        print(json.dumps(result.to_dict(), ensure_ascii=False))
-        return
-    if dry_run:
-        print("A dry run: this is what an import would do, and nothing was changed.")
-    if not daily:
-        print(
-            f"read {result.read:,}, imported {result.imported:,}, updated {result.updated:,}, "
-            f"unchanged {result.unchanged:,}, left out {result.rejected_count:,}"
-        )
-        if result.numbered:
-            print(
-                f"{result.numbered:,} rows repeat the id and the submission time of another row with other times: "
-                "they are tasks, numbered ID_2, ID_3 …"
-            )
-    if dry_run:
-        for why, number in Counter(row.why for row in result.rejected).most_common(LISTED):
-            print(f"left out {number:>6,}: {why}")
-    quiet = ("a step;", "has not ended")
-    listed = [row for row in result.rejected if not (daily and row.why.startswith(quiet))]
-    for row in listed[:LISTED]:
-        print(f"left out: {row.where}: {row.why}", file=sys.stderr)
-    if len(listed) > LISTED:
-        print(f"… and {len(listed) - LISTED:,} more; --json lists them", file=sys.stderr)
-    if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
-        from berth.errors import HistoryError
-
-        raise HistoryError("nothing was imported: every row was left out, for the reasons above")

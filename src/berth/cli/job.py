@@ -22,16 +22,13 @@ def job(
             autocompletion=completing.known_jobs,
         ),
     ],
-    cluster: Annotated[
-        str, typer.Option("--cluster", metavar="NAME", help="Only this cluster; by default all.")
-    ] = "",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster; by default all.")] = "",
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
     """Show all about one job: attempts, waits and why, use, cost, and what would have been enough.
 
-    If this machine's queue knows the job, the queue answers; otherwise the history does, or Slurm's queue if the job
-    waits or runs.
+    If this machine's queue knows the job, the queue answers; otherwise the history does.
     """
     named = context.get_parameter_source("history")
     if not cluster and (named is None or named.name != "COMMANDLINE"):

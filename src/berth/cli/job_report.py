@@ -7,13 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.live.driver.words import counted
+from berth.counts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
+    from collections.abc import Iterator
 
-    from berth.history.importing.pending import Queued
     from berth.history.jobs.job_report import JobReport, RightSize
     from berth.model import Record
 
@@ -24,101 +22,28 @@ MOST_NAMES = 10
 
 
 def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
-    """Print what the history knows of a job, or what Slurm's queue does; HistoryError if neither has this id."""
+    """Print what the history knows of a job; HistoryError if there is none, or it has no such id."""
     from berth.errors import HistoryError
     from berth.history.jobs.history_source import HistoryJobs
     from berth.history.jobs.job_report import job_reports, report_json
     from berth.history.store.reader import HistoryReader, history_is_there
 
-    found: list[JobReport] = []
-    lacking: HistoryError | None = None
-    try:
-        history_is_there(history)
-    except HistoryError as error:
-        lacking = error
-    else:
-        found = [
-            each
-            for each in job_reports(HistoryJobs(HistoryReader(history)), job_id)
-            if not cluster or each.attempts[0].cluster == cluster
-        ]
-    ask_slurm = not cluster and all(_may_go_on(each) for each in found)
-    live, now_ms = _queued(job_id) if ask_slurm else ((), 0)
-    if not found and not live:
-        if lacking is not None:
-            raise HistoryError(f"no job '{job_id}' waits or runs here, and {lacking}") from lacking
+    history_is_there(history)
+    found = [
+        each
+        for each in job_reports(HistoryJobs(HistoryReader(history)), job_id)
+        if not cluster or each.attempts[0].cluster == cluster
+    ]
+    if not found:
         of = f" of cluster '{cluster}'" if cluster else ""
         raise HistoryError(
-            f"{history} has no job '{job_id}'{of} that has ended, and no queue of Slurm here has it; give its id, or "
-            "its label as `sacct` shows it, such as 12_3 for a task of an array"
+            f"{history} has no job '{job_id}'{of} that has ended; give its id, or its label as `sacct` shows it, such"
+            " as 12_3 for a task of an array; what waits or runs is in `squeue`"
         )
     if as_json:
-        jobs = [*map(report_json, found), *map(_queued_json, live)]
-        print(json.dumps(jobs, ensure_ascii=False, allow_nan=False))
+        print(json.dumps([*map(report_json, found)], ensure_ascii=False, allow_nan=False))
         return
-    for at, lines in enumerate([*map(report_lines, found), *(_queued_lines(job, now_ms) for job in live)]):
-        if at:
-            print()
-        for line in lines:
-            print(line)
-
-
-def _may_go_on(report: JobReport) -> bool:
-    """Whether another attempt of a job may wait or run, as after one that was preempted."""
-    from berth.model import RecordState
-
-    return report.attempts[-1].state in (RecordState.PREEMPTED, RecordState.NODE_FAIL)
-
-
-def _queued(job_id: str) -> tuple[Sequence[Queued], int]:
-    """What Slurm's queue has of a job that waits or runs, and when; nothing where there is no Slurm."""
-    import shutil
-
-    from berth.errors import HistoryError
-
-    if shutil.which("squeue") is None:
-        return (), 0
-    from berth.history.importing.pending import run_squeue
-
-    try:
-        jobs, now_ms = run_squeue()
-    except HistoryError:
-        return (), 0
-    return [job for job in jobs if job_id in (job.job_id, job.label)], now_ms
-
-
-def _queued_json(job: Queued) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"job": job.label or job.job_id, "live": True, **asdict(job)}
-
-
-def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
-    state = "waiting" if job.start_ms is None else "suspended" if job.suspended else "running"
-    yield f"Job {job.label or job.job_id}{f' (id {job.job_id})' if job.label else ''}: {state}"
-    request = (
-        f"{counted(job.gpus, 'GPU')} {job.gpu_model}".strip(),
-        counted(job.cpu_milli / 1000, "CPU") if job.cpu_milli else "",
-        _mib(job.mem_mib) if job.mem_mib else "",
-        f"{_duration(job.time_limit_ms / 1000)} at most" if job.time_limit_ms else "",
-    )
-    fields = (
-        ("user", " / ".join(filter(None, (job.user, job.account)))),
-        ("application", job.application or "unknown"),
-        ("partition", " / ".join(filter(None, (job.virtual_cluster, job.qos)))),
-        ("asked for", ", ".join(filter(None, request))),
-    )
-    yield from (f"  {name + ':':<13}{value}" for name, value in fields if value)
-    yield ""
-    yield f"  queued       {_moment(job.queued_ms)}"
-    waited_s = ((now_ms if job.start_ms is None else job.start_ms) - job.queued_ms) / 1000
-    why = f" so far{f', for {job.reason}' if job.reason else ''}" if job.start_ms is None else ""
-    yield f"  waited       {_duration(max(waited_s, 0.0))}{why}"
-    if job.start_ms is not None:
-        lasted_s = max((now_ms - job.start_ms) / 1000, 0.0)
-        yield f"  runs         since {_moment(job.start_ms)}, for {_duration(lasted_s)}"
-    yield ""
-    yield "It has not ended; its use is known once it has ended and has been imported."
+    print("\n\n".join("\n".join(report_lines(each)) for each in found))
 
 
 def report_lines(report: JobReport) -> Iterator[str]:
@@ -151,7 +76,7 @@ def report_lines(report: JobReport) -> Iterator[str]:
 
 
 def _requested(record: Record) -> str:
-    gpus = f"{record.gpus} GPUs" if record.gpus != 1 else "1 GPU"
+    gpus = counted(record.gpus, "GPU")
     if record.gpus and record.share.milli < 1000:
         gpus = f"{record.share.milli / 10:g} % of {gpus}"
     parts = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
-from berth.cli.kubernetes_options import Compat
+from berth.cli.kubernetes_node import Grow, GrowOption
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
@@ -78,11 +78,6 @@ class Mode(StrEnum):
     ADVISE = "advise"
 
 
-CompatOption = Annotated[
-    Compat | None, typer.Option(help="Also read these projects' ways to ask for parts of GPUs.")
-]
-
-
 @app.command()
 def steerer(
     policy: PolicyName = DEFAULT_POLICY,
@@ -90,14 +85,13 @@ def steerer(
     mode: Annotated[
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
-    compat: CompatOption = None,
     right_size: RightSizeOption = RightSize.OFF,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
     ] = True,
     namespace: Annotated[
-        str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the Lease is.")
+        str, typer.Option(envvar="POD_NAMESPACE", help="Where the Lease is.")
     ] = "berth-system",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -107,7 +101,7 @@ def steerer(
     from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    settings = Settings(policy, knowledge, compat, right_size=right_size.value)
+    settings = Settings(policy, knowledge, right_size=right_size.value)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -129,12 +123,11 @@ def steerer(
 def status(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
-    compat: CompatOption = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
-    seen = _look(compat, kubeconfig, context)
+    seen = _look(kubeconfig, context)
     if not printed(form, as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
         console().print(snapshot_tables(seen))
 
@@ -143,7 +136,6 @@ def status(
 def top(
     every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print once, and stop.")] = False,
-    compat: CompatOption = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -156,11 +148,11 @@ def top(
     from berth.live.kubernetes.viewing import look
 
     if once:
-        console().print(snapshot_tables(_look(compat, kubeconfig, context)))
+        console().print(snapshot_tables(_look(kubeconfig, context)))
         return
 
     async def run(api: Api) -> None:
-        settings = Settings(compat=compat)
+        settings = Settings()
         with Live(console=console(), auto_refresh=False) as live:
             while True:
                 live.update(snapshot_tables(await look(api, settings)), refresh=True)
@@ -174,12 +166,11 @@ def why(
     pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME, or NAMESPACE/NAME.")],
     as_json: AsJson = False,
     form: Format = Form.TABLE,
-    compat: CompatOption = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Explain in numbers why a pod waits, or show where it runs."""
-    seen = _look(compat, kubeconfig, context)
+    seen = _look(kubeconfig, context)
     name = pod if "/" in pod else f"default/{pod}"
     found = [each for each in seen.jobs if each.id == name]
     if not found:
@@ -199,7 +190,7 @@ def why(
 def history(
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="History folder to collect into.")],
     namespace: Annotated[
-        str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the agents run.")
+        str, typer.Option(envvar="POD_NAMESPACE", help="Where the agents run.")
     ] = "berth-system",
     follow: Annotated[
         bool, typer.Option("--follow", help="Collect again and again until stopped; print nothing.")
@@ -219,10 +210,10 @@ def history(
     if follow:
         _log()
         _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
-    said = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
-    if printed(form, as_json, [{"node": node, "result": result} for node, result in said.items()]):
+    results = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
+    if printed(form, as_json, [{"node": node, "result": result} for node, result in results.items()]):
         return
-    for node, result in said.items():
+    for node, result in results.items():
         print(f"{node}: {result}")
 
 
@@ -233,7 +224,7 @@ def install(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests; change nothing.")] = False,
     write: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a kustomization and a chart to this folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write a Helm chart to this folder.")
     ] = None,
     policy: PolicyName = DEFAULT_POLICY,
     knowledge: KnowledgeName = GATHERED,
@@ -247,7 +238,6 @@ def install(
     mode: Annotated[
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
-    compat: CompatOption = None,
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
     reclaim: ReclaimOption = False,
@@ -265,6 +255,7 @@ def install(
     evict: Annotated[
         bool, typer.Option("--evict", help="Let agents delete pods that escaped their limit.")
     ] = False,
+    grow: GrowOption = Grow.OFF,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -272,7 +263,7 @@ def install(
     from berth import __version__
     from berth.knowledge import history_folder
     from berth.live.kubernetes.installing import apply, manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
+    from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests
 
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as checked
@@ -283,13 +274,11 @@ def install(
 
         flags = {"borrow": str(borrow).lower(), "reclaim": str(reclaim).lower()}
         tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
-    words = None if compat is None else compat.value
     how = Install(
         image,
         policy,
         mode.value,
         knowledge,
-        words,
         quota,
         borrow,
         reclaim,
@@ -297,6 +286,7 @@ def install(
         fake_gpus,
         claims,
         evict,
+        grow.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,
@@ -307,16 +297,14 @@ def install(
             f" '{knowledge}' reads another or none; leave one of them out, or write --knowledge '{GATHERED}'"
         )
     if write is not None:
-        for folder, files in (("kustomization", kustomization(how)), ("chart", helm_chart(how, __version__))):
-            for name, text in files.items():
-                path = write / folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
-        print(f"wrote {write}/kustomization and {write}/chart")
+        for name, text in helm_chart(how, __version__).items():
+            path = write / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        print(f"wrote the chart {write}")
         return
     if dry_run:
-        files = kustomization(how)
-        print("---\n".join(files[name] for name in files if name != "kustomization.yaml"), end="")
+        print(as_yaml([each for made in manifests(how).values() for each in made]), end="")
         return
 
     async def run(api: Api) -> None:
@@ -350,11 +338,11 @@ def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     _ask(run, kubeconfig, context)
 
 
-def _look(compat: str | None, kubeconfig: str | None, context: str | None) -> Snapshot:
+def _look(kubeconfig: str | None, context: str | None) -> Snapshot:
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.viewing import look
 
-    return _ask(lambda api: look(api, Settings(compat=compat)), kubeconfig, context)
+    return _ask(lambda api: look(api, Settings()), kubeconfig, context)
 
 
 def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:

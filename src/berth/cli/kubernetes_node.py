@@ -5,77 +5,78 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from berth.cli.kubernetes_options import Compat
 from berth.errors import SettingError
+
+
+class Grow(StrEnum):
+    """Which pods' GPU memory grows while they run."""
+
+    OFF = "off"
+    ON = "on"
+    SUSPEND = "suspend"
+
+
+GrowOption = Annotated[
+    Grow,
+    typer.Option(
+        help="GPU memory that grows while a pod runs: off, of pods that say how far; on, of all up to the card;"
+        " suspend, also by suspending less important pods."
+    ),
+]
 
 
 def node(
     node_name: Annotated[
         str,
-        typer.Option(
-            "--node-name", envvar="NODE_NAME", help="This node's name in the cluster; default: the host's."
-        ),
+        typer.Option(envvar="NODE_NAME", help="This node's name in the cluster; default: the host's."),
     ] = "",
     fake_gpus: Annotated[
         str,
-        typer.Option("--fake-gpus", help="Offer fake GPUs, such as 2xA100-80G, for tests and demos."),
+        typer.Option(help="Offer fake GPUs, such as 2xA100-80G, for tests and demos."),
     ] = "",
     dra: Annotated[
         str,
-        typer.Option(
-            "--dra", help="GPUs to give in parts to claims: auto, all, none, or indices such as 0,1."
-        ),
+        typer.Option(help="GPUs to give in parts to claims: auto, all, none, or indices such as 0,1."),
     ] = "auto",
     device_plugin: Annotated[
         str,
         typer.Option(
-            "--device-plugin",
             help="GPUs to give in parts through berth.dev/gpu: auto, all, none, or indices.",
         ),
     ] = "auto",
-    compat: Annotated[
-        Compat | None,
-        typer.Option(
-            "--compat", help="Also serve the resources of another project, in place of its device plugin."
-        ),
-    ] = None,
     on_lost_isolation: Annotated[
         str,
-        typer.Option(
-            "--on-lost-isolation", help="What to do with a pod that escaped its limit: report, or evict."
-        ),
+        typer.Option(help="What to do with a pod that escaped its limit: report, or evict."),
     ] = "report",
+    grow: GrowOption = Grow.OFF,
     metrics: Annotated[
         str,
-        typer.Option(
-            "--metrics", help="Address to serve Prometheus metrics on, such as :9400; default: none."
-        ),
+        typer.Option(help="Address to serve Prometheus metrics on, such as :9400; default: none."),
     ] = "",
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, help="Seconds between samples of the GPUs.")
     ] = 2.0,
     kubeconfig: Annotated[
         str,
-        typer.Option(
-            "--kubeconfig", help="How to reach the cluster; default: as kubectl does, or the pod's own."
-        ),
+        typer.Option(help="How to reach the cluster; default: as kubectl does, or the pod's own."),
     ] = "",
-    kubelet_folder: Annotated[
-        Path, typer.Option("--kubelet-folder", help="The kubelet's folder on this node.")
-    ] = Path("/var/lib/kubelet"),
-    state_folder: Annotated[
-        Path, typer.Option("--state-folder", help="Folder of allocations and the history.")
-    ] = Path("/var/lib/berth"),
+    kubelet_folder: Annotated[Path, typer.Option(help="The kubelet's folder on this node.")] = Path(
+        "/var/lib/kubelet"
+    ),
+    state_folder: Annotated[Path, typer.Option(help="Folder of allocations and the history.")] = Path(
+        "/var/lib/berth"
+    ),
     run_folder: Annotated[
-        Path, typer.Option("--run-folder", help="Where the regions of containers are made; in memory.")
+        Path, typer.Option(help="Where the regions of containers are made; in memory.")
     ] = Path("/run/berth"),
     cdi_folder: Annotated[
-        Path, typer.Option("--cdi-folder", help="Where the container runtime reads CDI specifications.")
+        Path, typer.Option(help="Where the container runtime reads CDI specifications.")
     ] = Path("/var/run/cdi"),
 ) -> None:
     """Give pods their parts of this node's GPUs, enforce them, and report what they use."""
@@ -103,8 +104,9 @@ def node(
         every_s,
         "evict" if on_lost_isolation == "evict" else "report",
         bool(fake_gpus),
-        compat.value if compat else None,
+        grow.value,
     )
+    os.environ["BERTH_ROOT"] = str(run_folder / "regions")  # what suspends pods looks there too
     import asyncio
     import logging
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
 
 from berth.cli import completing
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.shared_options import with_options
 from berth.errors import LiveError
 from berth.live.driver.snapshot import gpu_dict, job_dict
 from berth.live.local import client
@@ -36,132 +38,186 @@ KnowledgeKind = Annotated[
     ),
 ]
 
-Gpus = Annotated[
-    str | None,
-    typer.Option(
-        "--gpus",
-        "-g",
-        "-G",
-        metavar="N",
-        help="Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job.",
-    ),
-]
-GpuMem = Annotated[
-    str | None,
-    typer.Option(
-        "--mem", metavar="SIZE", help="GPU memory on each GPU, such as 8G; enforced. 8G..20G grows."
-    ),
-]
-GpuMemMax = Annotated[
-    str | None,
-    typer.Option("--mem-max", metavar="SIZE", help="Let GPU memory grow up to this while the job runs."),
-]
-ShowsMax = Annotated[
-    bool,
-    typer.Option(
-        "--mem-shows-max",
-        help="Show programs a card of the largest size, for those that size themselves once.",
-    ),
-]
-CorePct = Annotated[
-    str | None,
-    typer.Option(
-        "--core-pct", metavar="PCT", help="At most this percentage of the GPU's compute time; enforced."
-    ),
-]
-Interactive = Annotated[
-    bool,
-    typer.Option(
-        "--interactive",
-        help="Leave the GPUs while idle and others wait; the next call of CUDA takes them back.",
-    ),
-]
-Exclusive = Annotated[bool, typer.Option("--exclusive", help="Share its GPUs with no other job.")]
-GpuIndices = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="LIST", help="Run only on these GPUs, by index, such as 0,1."),
-]
-Cpus = Annotated[
-    str | None,
-    typer.Option(
-        "--cpus", "-c", metavar="N", help="CPU cores to reserve; by default none for a job with GPUs, else 1."
-    ),
-]
-HostMem = Annotated[
-    str | None, typer.Option("--host-mem", metavar="SIZE", help="Host memory to reserve, such as 16G.")
-]
-TimeLimit = Annotated[
-    str | None,
-    typer.Option("--time", "-t", metavar="LIMIT", help="Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s."),
-]
-Grace = Annotated[
-    str | None,
-    typer.Option(
-        "--grace",
-        metavar="S",
-        help="Time between SIGTERM and SIGKILL, in seconds or as 1m; 10 by default.",
-    ),
-]
-After = Annotated[
-    str | None,
-    typer.Option(
-        "--after",
-        metavar="KIND:ID",
-        help="Wait for a job: ok:ID, fail:ID or any:ID; separate several with commas.",
-    ),
-]
-Begin = Annotated[
-    str | None,
-    typer.Option(
-        "--begin",
-        metavar="TIME",
-        help="Do not start before this time: 2026-11-22T18:00, 18:00, now+2h.",
-    ),
-]
-JobName = Annotated[str | None, typer.Option("--name", "-J", "-n", metavar="NAME", help="Name of the job.")]
-Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Note, kept in the history.")]
-Priority = Annotated[
-    str | None, typer.Option("--priority", "-p", metavar="N", help="Priority; higher goes first.")
-]
-ProfileName = Annotated[
-    str | None,
-    typer.Option(
-        "--profile",
-        metavar="NAME",
-        help="Application profile to use; by default found by its name and command.",
-    ),
-]
-Retries = Annotated[
-    str | None,
-    typer.Option(
-        "--retries",
-        metavar="N",
-        help="Run again at most N times after running out of GPU memory; 3 by default.",
-    ),
-]
-Rerun = Annotated[
-    bool,
-    typer.Option("--rerun", help="Run again if its exit cannot be known or the machine restarted."),
-]
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What a job asks for."""
+
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            "-g",
+            "-G",
+            metavar="N",
+            help="Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job.",
+        ),
+    ] = None
+    mem: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="GPU memory on each GPU, such as 8G; enforced. 8G..20G grows."),
+    ] = None
+    mem_max: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Let GPU memory grow up to this while the job runs."),
+    ] = None
+    mem_shows_max: Annotated[
+        bool,
+        typer.Option(
+            "--mem-shows-max",
+            help="Show programs a card of the largest size, for those that size themselves once.",
+        ),
+    ] = False
+    core_pct: Annotated[
+        str | None,
+        typer.Option(metavar="PCT", help="At most this percentage of the GPU's compute time; enforced."),
+    ] = None
+    exclusive: Annotated[bool, typer.Option("--exclusive", help="Share its GPUs with no other job.")] = False
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Run only on these GPUs, by index, such as 0,1."),
+    ] = None
+    cpus: Annotated[
+        str | None,
+        typer.Option(
+            "--cpus",
+            "-c",
+            metavar="N",
+            help="CPU cores to reserve; by default none for a job with GPUs, else 1.",
+        ),
+    ] = None
+    host_mem: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Host memory to reserve, such as 16G.")
+    ] = None
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time", "-t", metavar="LIMIT", help="Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s."
+        ),
+    ] = None
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S",
+            help="Time between SIGTERM and SIGKILL, in seconds or as 1m; 10 by default.",
+        ),
+    ] = None
+    array: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="One job for each number, such as 1-10, 0-8:2 or 1,5,7; %N runs at most N at a time.",
+        ),
+    ] = None
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=V1,V2",
+            help="One job for each value, {NAME} in the command; several make the product.",
+        ),
+    ] = None
+    gang: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME/N",
+            help="Start together with your other jobs of this gang, as soon as N of them wait.",
+        ),
+    ] = None
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND:ID",
+            help="Wait for a job: ok:ID, fail:ID or any:ID; separate several with commas.",
+        ),
+    ] = None
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Do not start before this time: 2026-11-22T18:00, 18:00, now+2h.",
+        ),
+    ] = None
+    name: Annotated[
+        str | None, typer.Option("--name", "-J", "-n", metavar="NAME", help="Name of the job.")
+    ] = None
+    comment: Annotated[str | None, typer.Option(metavar="TEXT", help="Note, kept in the history.")] = None
+    priority: Annotated[
+        str | None, typer.Option("--priority", "-p", metavar="N", help="Priority; higher goes first.")
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Application profile to use; by default found by its name and command.",
+        ),
+    ] = None
+    retries: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Run again at most N times after running out of GPU memory; 3 by default.",
+        ),
+    ] = None
+    rerun: Annotated[
+        bool,
+        typer.Option("--rerun", help="Run again if its exit cannot be known or the machine restarted."),
+    ] = False
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive",
+            help="Leave the GPUs while idle and others wait; the next call of CUDA takes them back.",
+        ),
+    ] = False
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for standard output; %j is the job's id, %a its array index.",
+        ),
+    ] = None
+    error: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File for standard error; by default the same as standard output."),
+    ] = None
+    chdir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder to run in; by default the current one."),
+    ] = None
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="Run in this container image, by Podman or Apptainer (also a .sif file).",
+        ),
+    ] = None
+    estimate: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Expected run time, for policies that use it."),
+    ] = None
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Tell https://…, slack:https://…, NAME@HOST, desktop or command:…; may be repeated.",
+        ),
+    ] = None
+    notify_on: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Of these: start, end (the default), fail, out-of-memory."),
+    ] = None
 
 
-def top(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print once, as JSON, what the tiles and the queue show.")
-    ] = False,
-) -> None:
+def top() -> None:
     """Show this machine's queue live: a tile per GPU, the jobs below, keys to cancel, hold and show."""
-    if as_json:
-        shown, _ = client.snapshot([], None, None, False, None)
-        printed(Form.JSON, True, [], shown.to_dict())
-        return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on standard error
-        raise LiveError("berth top needs a terminal; berth status or berth top --json print it once")
+        raise LiveError("berth top needs a terminal; berth status and berth queue print it once")
     from berth.live.local.top import Top
 
     Top().run()
 
 
+@with_options(JobOptions)
 def submit(
     context: typer.Context,
     command: Annotated[
@@ -169,94 +225,6 @@ def submit(
         typer.Argument(
             metavar="COMMAND…",
             help="The command and its arguments, a script, or - for one job per line of standard input.",
-        ),
-    ] = None,
-    gpus: Gpus = None,
-    mem: GpuMem = None,
-    mem_max: GpuMemMax = None,
-    mem_shows_max: ShowsMax = False,
-    core_pct: CorePct = None,
-    exclusive: Exclusive = False,
-    gpu: GpuIndices = None,
-    cpus: Cpus = None,
-    host_mem: HostMem = None,
-    time: TimeLimit = None,
-    grace: Grace = None,
-    array: Annotated[
-        str | None,
-        typer.Option(
-            "--array",
-            metavar="LIST",
-            help="One job for each number, such as 1-10, 0-8:2 or 1,5,7; %N runs at most N at a time.",
-        ),
-    ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--param",
-            metavar="NAME=V1,V2",
-            help="One job for each value, {NAME} in the command; several make the product.",
-        ),
-    ] = None,
-    gang: Annotated[
-        str | None,
-        typer.Option(
-            "--gang",
-            metavar="NAME/N",
-            help="Start together with your other jobs of this gang, as soon as N of them wait.",
-        ),
-    ] = None,
-    after: After = None,
-    begin: Begin = None,
-    name: JobName = None,
-    comment: Comment = None,
-    priority: Priority = None,
-    profile: ProfileName = None,
-    retries: Retries = None,
-    rerun: Rerun = False,
-    interactive: Interactive = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            metavar="FILE",
-            help="File for standard output; %j is the job's id, %a its array index.",
-        ),
-    ] = None,
-    error: Annotated[
-        str | None,
-        typer.Option(
-            "--error", metavar="FILE", help="File for standard error; by default the same as standard output."
-        ),
-    ] = None,
-    chdir: Annotated[
-        str | None,
-        typer.Option("--chdir", metavar="DIR", help="Folder to run in; by default the current one."),
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(
-            "--image",
-            metavar="IMAGE",
-            help="Run in this container image, by Podman or Apptainer (also a .sif file).",
-        ),
-    ] = None,
-    estimate: Annotated[
-        str | None,
-        typer.Option("--estimate", metavar="TIME", help="Expected run time, for policies that use it."),
-    ] = None,
-    notify: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--notify",
-            metavar="WHERE",
-            help="Tell https://…, slack:https://…, NAME@HOST, desktop or command:…; may be repeated.",
-        ),
-    ] = None,
-    notify_on: Annotated[
-        str | None,
-        typer.Option(
-            "--notify-on", metavar="LIST", help="Of these: start, end (the default), fail, out-of-memory."
         ),
     ] = None,
     pty: Annotated[
@@ -270,15 +238,17 @@ def submit(
         bool, typer.Option("--wait", help="Wait until the job has ended; the exit status is its own.")
     ] = False,
     as_json: AsJson = False,
+    *,
+    options: JobOptions,
 ) -> None:
     """Queue a job on this machine: a command, a script with #BERTH lines, or - for one job per line of standard
     input."""
     from berth.live.local.submitting import submit
 
-    options, flags = option_names(context.command), _given(context.params)
+    configurable, flags = option_names(context.command), _given(context.params)
 
     def queued(flags: Flags) -> list[str]:
-        return submit(flags, command or [], as_json, _words_parser(context), options)
+        return submit(flags, command or [], as_json, _words_parser(context), configurable)
 
     if pty:
         from berth.live.local import terminal
@@ -292,38 +262,43 @@ def submit(
         raise typer.Exit(client.wait(ids, every=False, timeout_s=None, as_json=as_json))
 
 
+@with_options(
+    JobOptions,
+    "gpus",
+    "mem",
+    "mem_max",
+    "core_pct",
+    "exclusive",
+    "gpu",
+    "cpus",
+    "host_mem",
+    "time",
+    "name",
+    "priority",
+    "interactive",
+)
 def jupyter(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- ARGUMENT…]", help="Further arguments of JupyterLab, after --."),
     ] = None,
-    gpus: Gpus = None,
-    mem: GpuMem = None,
-    mem_max: GpuMemMax = None,
-    core_pct: CorePct = None,
-    exclusive: Exclusive = False,
-    gpu: GpuIndices = None,
-    cpus: Cpus = None,
-    host_mem: HostMem = None,
-    time: TimeLimit = None,
-    name: JobName = None,
-    priority: Priority = None,
-    interactive: Interactive = False,
     chdir: Annotated[
         str | None,
-        typer.Option("--chdir", metavar="DIR", help="Folder of the notebooks; by default the current one."),
+        typer.Option(metavar="DIR", help="Folder of the notebooks; by default the current one."),
     ] = None,
     as_json: AsJson = False,
+    *,
+    options: JobOptions,
 ) -> None:
     """Run JupyterLab as a job of this machine, and print its address."""
     from berth.cli.app import load
     from berth.live.local import notebook
     from berth.live.local.submitting import queued
 
-    parse, options = _words_parser(context), option_names(load("submit"))
+    parse, configurable = _words_parser(context), option_names(load("submit"))
     server = notebook.start(
-        lambda flags, words: queued(flags, [*words, *(arguments or [])], parse, options),
+        lambda flags, words: queued(flags, [*words, *(arguments or [])], parse, configurable),
         _given(context.params),
     )
     if as_json:
@@ -337,13 +312,13 @@ def jupyter(
 
 def queue(
     ids: SomeJobIds = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only this user's jobs.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Only this user's jobs.")] = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", metavar="LIST", help="Only jobs in these states, such as waiting,running."),
+        typer.Option(metavar="LIST", help="Only jobs in these states, such as waiting,running."),
     ] = None,
     ended: Annotated[bool, typer.Option("--ended", help="Also list jobs that ended recently.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most N jobs.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="At most N jobs.")] = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
@@ -375,7 +350,7 @@ def logs(
     ] = None,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", metavar="N", min=1, help="Attempt number; by default the last."),
+        typer.Option(metavar="N", min=1, help="Attempt number; by default the last."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -421,32 +396,34 @@ def resume(ids: JobIds, as_json: AsJson = False) -> None:
     client.control("resume", ids, as_json)
 
 
+@with_options(
+    JobOptions,
+    "gpus",
+    "mem",
+    "mem_max",
+    "mem_shows_max",
+    "core_pct",
+    "exclusive",
+    "gpu",
+    "cpus",
+    "host_mem",
+    "time",
+    "grace",
+    "after",
+    "begin",
+    "name",
+    "comment",
+    "priority",
+    "profile",
+    "retries",
+    "rerun",
+)
 def edit(
     context: typer.Context,
     ids: JobIds,
-    gpus: Gpus = None,
-    mem: GpuMem = None,
-    mem_max: GpuMemMax = None,
-    mem_shows_max: ShowsMax = False,
-    core_pct: CorePct = None,
-    exclusive: Exclusive = False,
-    gpu: GpuIndices = None,
-    cpus: Cpus = None,
-    host_mem: HostMem = None,
-    time: TimeLimit = None,
-    grace: Grace = None,
-    after: After = None,
-    begin: Begin = None,
-    name: JobName = None,
-    comment: Comment = None,
-    priority: Priority = None,
-    profile: ProfileName = None,
-    retries: Retries = None,
-    rerun: Rerun = False,
-    array: Annotated[
-        str | None, typer.Option("--array", metavar="%N", help="Run at most N array tasks at a time.")
-    ] = None,
     as_json: AsJson = False,
+    *,
+    options: JobOptions,
 ) -> None:
     """Change a waiting job, or the time limit, grace period, retries, name or comment of a running one."""
     flags = _given(context.params)
@@ -506,7 +483,6 @@ def up(
     policy: Annotated[
         str | None,
         typer.Option(
-            "--policy",
             metavar="NAME",
             help="Policy to decide by; kept for the next start.",
             autocompletion=completing.policy,
@@ -515,16 +491,13 @@ def up(
     knowledge: KnowledgeKind = None,
     fake_gpus: Annotated[
         str | None,
-        typer.Option("--fake-gpus", metavar="NxMODEL-SIZE", help="Run on fake GPUs, such as 4xA100-80G."),
+        typer.Option(metavar="NxMODEL-SIZE", help="Run on fake GPUs, such as 4xA100-80G."),
     ] = None,
     no_gpus: Annotated[bool, typer.Option("--no-gpus", help="Run CPU-only jobs.")] = False,
-    cpus: Annotated[
-        str | None, typer.Option("--cpus", metavar="N", help="CPU cores for jobs; by default all.")
-    ] = None,
+    cpus: Annotated[str | None, typer.Option(metavar="N", help="CPU cores for jobs; by default all.")] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
-            "--metrics",
             metavar="PORT|PATH",
             help="Serve Prometheus metrics on a port of 127.0.0.1, or on a Unix socket.",
         ),
@@ -532,7 +505,6 @@ def up(
     grow: Annotated[
         str | None,
         typer.Option(
-            "--grow",
             metavar="off|on|suspend",
             help="Let the GPU memory of --mem jobs grow up to the card while they run; suspend makes room by a job of "
             "the lowest priority, the youngest of those. Kept for the next start.",
@@ -541,7 +513,6 @@ def up(
     uncounted: Annotated[
         str | None,
         typer.Option(
-            "--uncounted",
             metavar="report|throttle",
             help="Report a job that holds GPU memory which its partition did not count, or also throttle it; kept for "
             "the next start.",

@@ -24,18 +24,19 @@ Defaults of \\fBberth up\\fR and \\fBberth submit\\fR.
 
 def pages() -> dict[str, str]:
     """The text of each page, by its file: one for `berth`, one for each command of the table."""
-    names = [name for name, entry in COMMANDS.items() if entry.target != PAPERS]
+    commands = {name: load(name) for name, target in COMMANDS.items() if target != PAPERS}
+    summaries = {name: command.help.partition("\n\n")[0] for name, command in commands.items()}
     overview = "".join(
-        f".TP\n.BR berth\\-{_roff(name)} (1)\n{_roff(COMMANDS[name].summary)}\n" for name in names
+        f".TP\n.BR berth\\-{_roff(name)} (1)\n{_roff(summary)}\n" for name, summary in summaries.items()
     )
     made = {
         "berth.1": _page("berth", "pack, partition and account for shared GPUs", [])
         + f".SH SYNOPSIS\n.B berth\n[OPTIONS] COMMAND [ARGUMENTS]\n.SH COMMANDS\n{overview}"
         + f".SH OPTIONS\n{_options(_whole().params)}.SH FILES\n{FILES}"
     }
-    for name in names:
-        found = list(commands_of(load(name), f"berth {name}"))
-        made[f"berth-{name}.1"] = _page(f"berth-{name}", COMMANDS[name].summary, found)
+    for name, command in commands.items():
+        found = list(commands_of(command, f"berth {name}"))
+        made[f"berth-{name}.1"] = _page(f"berth-{name}", summaries[name], found)
     return made
 
 
@@ -72,8 +73,8 @@ def _options(parameters: list[Any]) -> str:
     for each in parameters:
         default = each.default
         shown = "" if default in (None, "", ()) or default is False or each.required else f" [{default}]"
-        said = " ".join(str(getattr(each, "help", "") or "").split())
-        text += f".TP\n.B {_roff(written(each))}\n{_roff(said + shown) or chr(92) + '&'}\n"
+        help_text = " ".join(str(getattr(each, "help", "") or "").split())
+        text += f".TP\n.B {_roff(written(each))}\n{_roff(help_text + shown) or chr(92) + '&'}\n"
     return text
 
 

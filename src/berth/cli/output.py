@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ from berth.files import plain_cell
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 FILE_WIDTH = 400
 """Columns of a table that goes to a file or a pipe, where COLUMNS does not say otherwise."""
@@ -90,9 +91,33 @@ def console(*, soft_wrap: bool = False) -> Console:
         width=width,
         soft_wrap=soft_wrap and not sys.stdout.isatty(),
         color_system=None if os.environ.get("NO_COLOR") else "auto",
+        highlight=False,
         markup=False,
         emoji=False,
     )
+
+
+def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    """A table without frames. The first `left` columns are texts, which a narrow terminal folds and never cuts off;
+    the others are numbers, set to the right and kept whole."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    listed = list(rows)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for at, heading in enumerate(headings):
+        widest = max(map(len, (*heading.split(), *(row[at] for row in listed))), default=0)
+        number = at >= left
+        table.add_column(
+            heading,
+            justify="right" if number else "left",
+            overflow="fold",
+            min_width=widest if number else None,
+        )
+    for row in listed:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

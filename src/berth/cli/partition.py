@@ -53,13 +53,13 @@ def _print_json(values: object) -> None:
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="The command, after --.")],
-    mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
+    mem: Annotated[str | None, typer.Option(help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
     core_pct: Annotated[
         int | None,
-        typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited."),
+        typer.Option(min=0, max=100, help="Per cent of the GPU's time; 0: not limited."),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Index or UUID of the GPU; default: all that are there.")
+        str | None, typer.Option(help="Index or UUID of the GPU; default: all that are there.")
     ] = None,
     burst: Burst = False,
     priority: Priority = None,
@@ -162,13 +162,13 @@ def _driver(fake_gpu: bool) -> Path | None:
 @app.command()
 def create(
     name: Name,
-    mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
+    mem: Annotated[str | None, typer.Option(help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
     core_pct: CorePct = 0,
-    gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
+    gpu: Annotated[str, typer.Option(help="Index or UUID of the GPU.")] = "0",
     burst: Burst = False,
     mig: Annotated[
         str | None,
-        typer.Option("--mig", metavar="PROFILE", help="Use a MIG instance, such as 2g.10gb."),
+        typer.Option(metavar="PROFILE", help="Use a MIG instance, such as 2g.10gb."),
     ] = None,
     mps: Annotated[
         bool, typer.Option("--mps", help="Run processes as MPS clients; MPS enforces --mem and --core-pct.")
@@ -179,11 +179,9 @@ def create(
             "--native", help="Let the driver keep --mem for a cgroup; needs root, driver 615 and cgroup v2."
         ),
     ] = False,
-    owner: Annotated[
-        str | None, typer.Option("--owner", help="The user who may join, by name or number.")
-    ] = None,
+    owner: Annotated[str | None, typer.Option(help="The user who may join, by name or number.")] = None,
     group: Annotated[
-        str | None, typer.Option("--group", help="The group whose members may join, by name or number.")
+        str | None, typer.Option(help="The group whose members may join, by name or number.")
     ] = None,
     priority: Priority = None,
     overcommit: Overcommit = False,
@@ -217,16 +215,18 @@ def create(
     if mig is not None:
         made = partitions.create_mig(name, card, mig, access=access, driver_folder=_driver(fake_gpu))
     else:
-        make = partitions.create_mps if mps else partitions.create
         limit = partitions.Limit(
             partitions.mem_mib(mem or ""), core_pct, burst, priority=priority or "normal"
         )
-        if native:
-            made = partitions.create_native(
-                name, card, limit, access=access, overcommit=overcommit, driver_folder=_driver(fake_gpu)
-            )
-        else:
-            made = make(name, card, limit, access=access, overcommit=overcommit)
+        made = partitions.create(
+            name,
+            card,
+            limit,
+            by="mps" if mps else "native" if native else "libberth",
+            access=access,
+            overcommit=overcommit,
+            driver_folder=_driver(fake_gpu),
+        )
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
     )
@@ -256,7 +256,7 @@ def list_partitions(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
 def watch(
     every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between samples.")] = 1.0,
     times: Annotated[
-        int, typer.Option("--times", min=0, help="Stop after this many refreshes; 0: run until Ctrl-C.")
+        int, typer.Option(min=0, help="Stop after this many refreshes; 0: run until Ctrl-C.")
     ] = 0,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
@@ -271,6 +271,7 @@ def watch(
     from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
+    told: list[str] = []
     looks = 0
     reconciler = Reconciler()
     console = Console()
@@ -290,10 +291,12 @@ def watch(
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if live is None:
-                said = partition_lines(found, used, time.strftime("%H:%M:%S"))
-                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(said))
+                shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
+                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
                 for text in lost:
-                    typer.echo(f"berth: {text}", err=True)
+                    if text not in told:
+                        typer.echo(f"berth: {text}", err=True)
+                told = lost
             else:
                 table = partition_table(found, used, console.width)
                 live.update(Group(table, *map(Text, lost)), refresh=True)
@@ -333,9 +336,9 @@ def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
 @app.command()
 def resize(
     name: Name,
-    mem: Annotated[str | None, typer.Option("--mem", help="GPU memory; default: as it is.")] = None,
+    mem: Annotated[str | None, typer.Option(help="GPU memory; default: as it is.")] = None,
     core_pct: Annotated[
-        int | None, typer.Option("--core-pct", min=0, max=100, help="Per cent of time; default: as it is.")
+        int | None, typer.Option(min=0, max=100, help="Per cent of time; default: as it is.")
     ] = None,
     burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="Default: as it is.")] = None,
     priority: Priority = None,
@@ -397,8 +400,8 @@ def remove(
 
 @app.command()
 def prove(
-    mem: Annotated[str, typer.Option("--mem", help="The limit to try, such as 256M.")] = "256M",
-    gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
+    mem: Annotated[str, typer.Option(help="The limit to try, such as 256M.")] = "256M",
+    gpu: Annotated[str, typer.Option(help="Index or UUID of the GPU.")] = "0",
     as_is: Annotated[
         bool,
         typer.Option(
@@ -415,7 +418,7 @@ def prove(
     names: Annotated[
         list[str] | None, typer.Option("--way", metavar="WAY", help="Only this way; repeat it for more.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write a page (HTML) to this file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write a page (HTML) to this file.")] = None,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
@@ -467,7 +470,7 @@ def prove(
             if not quiet and sys.stderr.isatty():
                 typer.echo(f"berth: {len(findings)} of {len(tried)}: {finding.way.name}", err=True)
         driver = driver_version(_driver(fake_gpu))
-    wall = "what limits processes here" if as_is else "berth"
+    wall = proof.divider(environment(), card.uuid) if as_is else "berth"
     proved = proof.Proof(wall, card, driver, limit_mib, tuple(findings))
     known = {} if as_is else known_texts()
     if not printed(form, as_json, rows(proved, known)):
@@ -500,7 +503,7 @@ def cdi(
     name: Name,
     device: Annotated[
         list[str] | None,
-        typer.Option("--device", help="A device node to inject; default: NVIDIA's own, where present."),
+        typer.Option(help="A device node to inject; default: NVIDIA's own, where present."),
     ] = None,
 ) -> None:
     """Print a CDI specification that gives a container this partition: device berth.dev/gpu=NAME."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 
 
 def policies(
@@ -10,8 +10,6 @@ def policies(
     form: Format = Form.TABLE,
 ) -> None:
     """List orders, placements and policies, one per line."""
-    from rich.table import Table
-
     from berth.policies import ORDERS, PLACEMENTS, SCHEMES, WRAPPERS, describe, policies_found
 
     groups = {
@@ -28,16 +26,10 @@ def policies(
     ]
     if printed(form, as_json, rows):
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "kind", "what it does"):
-        table.add_column(heading, no_wrap=heading != "what it does")
-    for row in rows:
-        table.add_row(*row.values())
     screen = console()
-    screen.print(table)
+    screen.print(plain_table(("name", "kind", "what it does"), (tuple(row.values()) for row in rows), left=3))
     screen.print(
         "\nORDER+PLACEMENT composes the two, such as sjf+best-fit; a scheme may stand before them: easy+sjf+fgd;"
         " a placement alone goes in fifo order,"
-        " an order alone places by first-fit.\nmy.module:thing names your own; see docs/policies.md.",
-        highlight=False,
+        " an order alone places by first-fit.\nmy.module:thing names your own; see docs/policies.md."
     )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.model import Profile
@@ -60,20 +61,18 @@ def list_(
         )
     if printed(form, as_json, rows):
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("application", "kind", "source", "GPU"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("run s", "GPU %", "MiB", "peak MiB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            *(str(row["application"]), str(row["kind"]), str(row["source"]), str(row["gpu"])),
-            *(f"{row['run_time_s']:,.0f}", f"{row['gpu_mean_milli'] / 10:.0f}"),  # type: ignore[operator]
-            *(f"{row['mem_mean_mib']:,}", f"{row['mem_peak_mib']:,}"),
+    headings = ("application", "kind", "source", "GPU", "run s", "GPU %", "MiB", "peak MiB")
+    cells = [
+        (
+            *(str(row[name]) for name in ("application", "kind", "source", "gpu")),
+            f"{row['run_time_s']:,.0f}",
+            f"{row['gpu_mean_milli'] / 10:.0f}",  # type: ignore[operator]
+            f"{row['mem_mean_mib']:,}",
+            f"{row['mem_peak_mib']:,}",
         )
-    console().print(table)
+        for row in rows
+    ]
+    console().print(plain_table(headings, cells, left=4))
 
 
 def _in_a_sentence(profile: Profile) -> str:
@@ -132,7 +131,7 @@ def _summarise(profile: Profile, shown: Series) -> None:
     kind = f" ({profile.kind})" if profile.kind else ""
     print(
         f"{profile.application}{kind}: {shown.run_time_ms / 1000:,.0f} s alone on {card.name} ({', '.join(of)}),"
-        f" {len(shown.usage):,} rows of {profile.interval_ms / 1000:g} s"
+        f" {counted(len(shown.usage), 'row')} of {profile.interval_ms / 1000:g} s"
     )
     rows = (("GPU", "%", 0), ("GPU memory", "MiB", 1), ("GPU cores", "%", 2), ("PCIe", "%", 3))
     for name, unit, column in rows:
@@ -143,94 +142,19 @@ def _summarise(profile: Profile, shown: Series) -> None:
     )
 
 
-@app.command()
-def diff(
-    application: Application,
-    versions: Annotated[
-        list[int] | None,
-        typer.Argument(
-            metavar="[A] [B]", help="Two versions, from 1; by default the first and the current one."
-        ),
-    ] = None,
-    history: HistoryFolder = Path("history"),
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
-) -> None:
-    """Compare two versions of a profile that the local queue keeps up to date."""
-    from berth.errors import ProfileError
-    from berth.live.local.profile_recorder import versions_of
-    from berth.profiles import peak_mem_mib, read_profile, run_time_ms
-
-    kept = versions_of(history, application)
-    if not kept:
-        raise ProfileError(f"{history} has no profile of '{application}'; `berth profile list` names them")
-    chosen = versions or [min(kept), max(kept)]
-    chosen = [*chosen, max(kept)][:2]
-    if unknown := [str(each) for each in chosen if each not in kept]:
-        raise ProfileError(
-            f"no version {', '.join(unknown)} of the profile '{application}'; there are {min(kept)} to {max(kept)}"
-        )
-    rows = []
-    for number in chosen:
-        profile = read_profile(kept[number])
-        gpu, memory, *_ = profile.usage.mean(axis=0).tolist()
-        rows.append(
-            {
-                "version": number,
-                "run_time_s": run_time_ms(profile) / 1000,
-                "gpu_mean_pct": round(gpu * 100, 1),
-                "gpu_peak_pct": round(float(profile.usage[:, 0].max()) * 100, 1),
-                "mem_mean_mib": round(memory * profile.hardware.mem_mib),
-                "mem_peak_mib": peak_mem_mib(profile),
-            }
-        )
-    if printed(form, as_json, rows, {"application": application, "versions": rows}):
-        return
-    if len(kept) == 1:
-        print(f"{application}: there is version {chosen[0]} alone, and nothing to compare it with")
-    else:
-        print(f"{application}: version {chosen[0]} and version {chosen[1]} of {len(kept)}")
-    for key, unit in (
-        *(("run_time_s", "s"), ("gpu_mean_pct", "%"), ("gpu_peak_pct", "%")),
-        *(("mem_mean_mib", "MiB"), ("mem_peak_mib", "MiB")),
-    ):
-        before, after = (float(row[key]) for row in rows)
-        name = key.rsplit("_", 1)[0].replace("_", " ")
-        if len(kept) == 1:
-            print(f"  {name:<10} {after:>10,.1f} {unit}")
-            continue
-        change = f"{(after - before) / before * 100:+.1f} %" if before else ""
-        print(f"  {name:<10} {before:>10,.1f} {after:>10,.1f} {unit:<4} {change}".rstrip())
-
-
 @app.command("import")
 def import_(
     source: Annotated[
         Path,
-        typer.Argument(metavar="FILE|FOLDER", help="A profile, a folder of them, or one of GenAI series."),
+        typer.Argument(metavar="FILE|FOLDER", help="A profile, or a folder of them."),
     ],
-    genai: Annotated[
-        bool, typer.Option("--genai", help="The folder is Alibaba's cluster-trace-v2026-GenAI.")
-    ] = False,
-    gpu: Annotated[
-        str, typer.Option(metavar="MODEL", help="With --genai: the card, which the series do not name.")
-    ] = "A40",
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Import profiles into the history; the new one replaces that of the same application."""
     from berth.errors import ProfileError
-    from berth.gpu_models import gpu_model
     from berth.profiles import IN_HISTORY, is_profile, keep_profile, read_profile
-    from berth.profiles.genai import read_genai
 
-    if genai:
-        card = gpu_model(gpu)
-        if not card.mem_mib:
-            raise ProfileError(
-                f"--gpu {gpu}: its memory is unknown; expected a model of the catalogue, such as A40"
-            )
-        found = list(read_genai(source, card))
-    elif source.is_dir():
+    if source.is_dir():
         files = sorted(source.glob("*.csv"))
         found = [read_profile(file) for file in files if is_profile(file)]
         if left := [file.name for file in files if not is_profile(file)]:
@@ -250,8 +174,7 @@ def import_(
                 file=sys.stderr,
             )
     names = ", ".join(profile.application for profile in found[:5]) + (", …" if len(found) > 5 else "")
-    many = "1 profile" if len(found) == 1 else f"{len(found):,} profiles"
-    print(f"took {many} over into {history / IN_HISTORY}: {names}")
+    print(f"took {counted(len(found), 'profile')} over into {history / IN_HISTORY}: {names}")
 
 
 @app.command()
@@ -302,7 +225,10 @@ def record(
     if status:
         print(f"berth: the command ended with {status}; its profile is not kept", file=sys.stderr)
         raise typer.Exit(status if 0 < status < 256 else 1)
-    print(f"wrote {keep_profile(profile, history / IN_HISTORY)}: {len(profile.usage)} rows", file=sys.stderr)
+    print(
+        f"wrote {keep_profile(profile, history / IN_HISTORY)}: {counted(len(profile.usage), 'row')}",
+        file=sys.stderr,
+    )
 
 
 def read_profiles(folder: Path, *, in_history: bool = False) -> Profiles:

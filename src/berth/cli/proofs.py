@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from berth.cli.output import plain_table
 from berth.partition.proof import Finding, Proof, Verdict
 from berth.partition.sizes import size_text
 
@@ -68,12 +69,7 @@ def _cells(proof: Proof, known: Mapping[str, str]) -> list[tuple[str, ...]]:
 
 def table(proof: Proof, known: Mapping[str, str]) -> Table:
     """For a terminal."""
-    from rich.table import Table
-
-    made = Table(*_HEAD)
-    for cells in _cells(proof, known):
-        made.add_row(*cells)
-    return made
+    return plain_table(_HEAD, _cells(proof, known), left=len(_HEAD))
 
 
 def sentences(proof: Proof, known: Mapping[str, str]) -> list[str]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -149,7 +146,7 @@ class RunOptions:
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="Limits of users, virtual clusters and groups, as `berth advise` writes them.",
+            help="Limits of users, virtual clusters and groups (docs/policies.md).",
         ),
     ] = None
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
@@ -165,12 +162,6 @@ class RunOptions:
         typer.Option(
             metavar="DIR",
             help="Write report.html, result.json, cluster.csv and finished runs to this folder.",
-        ),
-    ] = None
-    map_at: Annotated[
-        list[float] | None,
-        typer.Option(
-            metavar="HOURS", help="Draw the cluster map this many hours after the trace starts; repeatable."
         ),
     ] = None
     skip_bad: Annotated[
@@ -202,36 +193,6 @@ def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
             "--map-nodes says what the columns of a node list are; name the list with --cluster FILE"
         )
     return ()
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose keyword `options` is made of one option for each field of `RunOptions`."""
-    hints = get_type_hints(RunOptions, include_extras=True)
-    shared = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(RunOptions)
-    ]
-    own_hints = get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=own_hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "options"
-    ]
-
-    @wraps(command)
-    def with_one_each(**given: Any) -> None:
-        options = RunOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
-        command(**given, options=options)
-
-    parameters = [*own, *shared]
-    with_one_each.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_one_each.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_one_each
 
 
 def conditions_asked(options: RunOptions) -> dict[str, Any]:

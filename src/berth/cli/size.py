@@ -12,8 +12,10 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.cli.output import Form, console, plain_table, printed
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.shared_options import with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
     from berth.experiments.weeks import Trust
     from berth.model import Job, Node
 
-UNUSED = ("events", "map_at", "quota", "every")
+UNUSED = ("events", "quota", "every")
 """Options of `compare` that sizes have no use for."""
 
 
-@with_options
+@with_options(RunOptions)
 def size(
     trace: Annotated[
         str,
@@ -119,7 +121,7 @@ def size(
         work, nodes = _trace(trace, options)
         label = trace
         under = conditions_of({**conditions, "compress": 1.0}, nodes)
-    with progress_bar(f"sizes of {len(names)} policies") as progress:
+    with progress_bar(f"sizes of {counted(len(names), 'policy', 'policies')}") as progress:
         found = smallest_sizes(
             work,
             nodes,
@@ -229,17 +231,9 @@ def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
 
 
 def _show(found: Sizes, answers: list[str]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from berth.experiments.size.page import HEADINGS, cells
 
     screen = console(soft_wrap=True)
     for sentence in answers:
-        screen.print(sentence, highlight=False, markup=False, style="bold" if sentence == answers[0] else "")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
-    for answer in found.answers:
-        table.add_row(*cells(answer, found.currency))
-    screen.print(table)
+        screen.print(sentence, style="bold" if sentence == answers[0] else "")
+    screen.print(plain_table(HEADINGS, [cells(each, found.currency) for each in found.answers], left=2))

@@ -88,14 +88,13 @@ def _cards(cards: list[str] | None) -> dict[str, int]:
 @app.command()
 def run(
     mode: Annotated[
-        Mode, typer.Option("--mode", help="advise: log what would have been started; place: start it.")
+        Mode, typer.Option(help="advise: log what would have been started; place: start it.")
     ] = Mode.ADVISE,
     partitions: Partitions = "",
     qos: Qos = "",
     policy: Annotated[
         str,
         typer.Option(
-            "--policy",
             help="The policy; the default goes by Slurm's priorities. See berth policies.",
             autocompletion=completing.policy,
         ),
@@ -103,7 +102,6 @@ def run(
     knowledge: Annotated[
         str,
         typer.Option(
-            "--knowledge",
             help="Source of beliefs about jobs: history, history?begin=FOLDER, or user for time limits alone.",
         ),
     ] = DEFAULT_KNOWLEDGE,
@@ -144,25 +142,21 @@ def run(
     memory: Annotated[
         Memory,
         typer.Option(
-            "--memory",
             help="GPU memory of a job that names it alone: as measured of its application, or as asked.",
         ),
     ] = Memory.MEASURED,
     retries: Annotated[
         int,
-        typer.Option(
-            "--retries", min=0, help="Number of times that a job which ran out of GPU memory is queued again."
-        ),
+        typer.Option(min=0, help="Number of times that a job which ran out of GPU memory is queued again."),
     ] = 2,
     card: CardMem = None,
     rest: Annotated[
         Path | None,
-        typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket; the token is $SLURM_JWT."),
+        typer.Option(metavar="SOCKET", help="slurmrestd's Unix socket; the token is $SLURM_JWT."),
     ] = None,
     history: Annotated[
         Path | None,
         typer.Option(
-            "--history",
             metavar="DIR",
             help="Folder to keep the nodes in, so that the history can be replayed.",
         ),
@@ -262,6 +256,71 @@ def _say(text: str) -> None:
     print(f"berth: {text}", file=sys.stderr, flush=True)
 
 
+class Grow(StrEnum):
+    """Whether the limits of jobs on a node grow."""
+
+    OFF = "off"
+    ON = "on"
+    SUSPEND = "suspend"
+
+
+@app.command()
+def agent(
+    state: State = DEFAULT_STATE,
+    grow: Annotated[
+        Grow,
+        typer.Option(
+            "--grow",
+            help="Whose GPU memory grows up to the card. off: jobs that say gpu_mem=4G..20G; on: all; suspend: all,"
+            " and another job makes room.",
+        ),
+    ] = Grow.ON,
+    node: Annotated[
+        str, typer.Option("--node", help="Name of this machine's reports; default: its host name.")
+    ] = "",
+) -> None:
+    """Run on each node as root: let the GPU memory of jobs grow, and suspend and resume jobs."""
+    import asyncio
+    import os
+    import socket
+
+    from berth.live.slurm.agent import serve
+    from berth.live.slurm.node import say
+
+    def log(event: str, /, **values: object) -> None:
+        say(" ".join([f"agent: {event}", *(f"{name}={value}" for name, value in values.items())]))
+
+    fake, card = bool(os.environ.get("BERTH_SLURM_FAKE_GPU")), os.environ.get("BERTH_FAKE_CARD", "")
+    name = node or socket.gethostname().partition(".")[0]
+    asyncio.run(serve(state, name, grow.value, log, fake=fake, card=card))
+
+
+@app.command()
+def suspend(
+    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Free a running job's GPUs: move what it holds to the machine's memory, and have Slurm stop it."""
+    from berth.live.slurm.agent import suspend as suspend_job
+    from berth.live.slurm.controller import Controller
+
+    note = suspend_job(Controller(), state, job)
+    print(f"job {job} is suspended{f'; {note}' if note else ''}")
+
+
+@app.command()
+def resume(
+    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Let a suspended job run on as soon as its GPUs have room."""
+    from berth.live.slurm.agent import resume as resume_job
+    from berth.live.slurm.controller import Controller
+
+    resume_job(Controller(), state, job)
+    print(f"job {job} runs on as soon as its GPUs have room")
+
+
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show whether berth runs with Slurm, and what Slurm's GPUs and jobs are doing."""
@@ -307,12 +366,16 @@ def why(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
-    """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs."""
+    """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs. Of one that runs, show
+    its GPU memory."""
+    from berth.live.slurm.agent import reports, told
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.snapshot import is_held_by_berth, read_status, why_of
 
     slurm, ours, nodes = why_of(Controller(), state, job)
     counts = read_status(state).get("counts", {}).get(slurm.id, "") if slurm.waits else ""
+    of_job = reports(state).get(slurm.raw_id)
+    memory = {name: told(shown) for name, shown in of_job.by_node.items()} if of_job else {}
     answer = {
         "job": job,
         "state": slurm.state,
@@ -320,6 +383,7 @@ def why(
         "berth": ours,
         "nodes": nodes,
         "counts": counts,
+        "memory": memory,
     }
     if printed(form, as_json, [answer], answer):
         return
@@ -332,6 +396,8 @@ def why(
         print(f"counts: {counts}")
     if nodes:
         print(f"nodes: {nodes}")
+    for name, text in memory.items():
+        print(f"memory on {name}: {text}")
 
 
 @app.command()
@@ -383,9 +449,7 @@ def check(
     qos: Qos = "",
     state: State = DEFAULT_STATE,
     card: CardMem = None,
-    rest: Annotated[
-        Path | None, typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket.")
-    ] = None,
+    rest: Annotated[Path | None, typer.Option(metavar="SOCKET", help="slurmrestd's Unix socket.")] = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
@@ -417,10 +481,10 @@ def install(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the files to this folder, for you to copy."),
+        typer.Option(metavar="DIR", help="Write the files to this folder, for you to copy."),
     ] = None,
     folder: Annotated[
-        str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
+        str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
     shards_a_gpu: Annotated[
         int,
@@ -449,7 +513,6 @@ def install(
     operator: Annotated[
         list[str] | None,
         typer.Option(
-            "--operator",
             metavar="USER",
             help="User who may release held jobs, besides root and SlurmUser; repeatable.",
         ),
@@ -535,12 +598,11 @@ def install(
 @app.command()
 def uninstall(
     folder: Annotated[
-        str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
+        str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
     conf: Annotated[
         Path | None,
         typer.Option(
-            "--conf",
             metavar="FILE",
             envvar="SLURM_CONF",
             help="slurm.conf, if it is elsewhere than at the install.",
@@ -570,13 +632,11 @@ def uninstall(
 def compare(
     state: State = DEFAULT_STATE,
     gpus: Annotated[
-        int, typer.Option("--gpus", min=0, help="Number of GPUs in the cluster, to compute their use.")
+        int, typer.Option(min=0, help="Number of GPUs in the cluster, to compute their use.")
     ] = 0,
     history: Annotated[
         Path | None,
-        typer.Option(
-            "--history", metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."
-        ),
+        typer.Option(metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."),
     ] = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from berth.counts import counted
 from berth.live.driver.snapshot import Gpu, Snapshot, Stranger, Tenant
-from berth.live.driver.words import counted, mib, span
+from berth.live.driver.words import mib, span
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -47,7 +48,17 @@ def snapshot_tables(seen: Snapshot) -> Group:
 
 
 def _on(gpu: Gpu) -> list[str]:
-    found = [each.job for each in gpu.tenants] + [each.what for each in gpu.strangers]
+    found = [_named(each) for each in gpu.tenants] + [each.what for each in gpu.strangers]
     if gpu.drained:
         found.append("drained: nothing new starts")
     return [*found, gpu.health] if gpu.health else found
+
+
+def _named(tenant: Tenant) -> str:
+    """A job, and how its memory grows."""
+    if tenant.promise_mib is None or tenant.max_mib is None:
+        return tenant.job
+    sizes = (
+        f"{mib(tenant.promise_mib)} promised, {mib(tenant.mem_mib)} granted, at most {mib(tenant.max_mib)}"
+    )
+    return f"{tenant.job} ({sizes})"

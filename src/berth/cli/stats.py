@@ -14,13 +14,13 @@ import typer
 from berth.cli.comma_separated import names_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from berth.errors import HistoryError
-    from berth.report.sections import Section
     from berth.statistics.accounting import Usage
     from berth.statistics.tables import Tables
 
@@ -93,9 +93,6 @@ def stats(
         int,
         typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, or 50 when grouped by job."),
     ] = 0,
-    cdf: Annotated[
-        bool, typer.Option("--cdf", help="With --json: also the distributions of the six variables.")
-    ] = False,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
     form: Format = Form.TABLE,
@@ -138,19 +135,6 @@ def stats(
                 "waiting_hours_by_cause": waits,
                 "multi_node_share": several,
             }
-            if cdf:
-                applications = [row.keys[0] for row in tables.usage(("application",))]
-                answer["cdf"] = {
-                    name: {
-                        variable: {
-                            "values": each.values.tolist(),
-                            "shares": each.shares.tolist(),
-                            "count": each.count,
-                        }
-                        for variable, each in found.items()
-                    }
-                    for name, found in tables.cdfs(applications).items()
-                }
             printed(form, as_json, answer["rows"], answer)
             return
     from berth.cli.usage_table import show_usage
@@ -212,19 +196,9 @@ def report(
     begin: From = "",
     end: To = "",
     only: Only = None,
-    user: Annotated[
-        str, typer.Option("--user", metavar="NAME", help="Only this user, as with --only user=NAME.")
-    ] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Only this user, as with --only user=NAME.")] = "",
     gpus: Annotated[
-        list[str] | None, typer.Option("--gpus", metavar="SERVER=N", help="Number of GPUs of a server type.")
-    ] = None,
-    slurm: Annotated[
-        Path | None,
-        typer.Option(
-            "--slurm",
-            metavar="DIR",
-            help="The --state of `berth slurm run`: show its decisions beside Slurm's.",
-        ),
+        list[str] | None, typer.Option(metavar="SERVER=N", help="Number of GPUs of a server type.")
     ] = None,
     history: HistoryFolder = Path("history"),
 ) -> None:
@@ -233,38 +207,40 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
-    from berth.cli.usage_table import counted
     from berth.cli.waiting import EVALUATION_NAME
-    from berth.report.accounting import collect, write_accounting
+    from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures
     from berth.waiting import Evaluation
 
     names = _groups(by, measure)
     only = [*(only or []), *([f"user={user}"] if user else [])]
     with tables_of(history, begin, end, only) as tables:
+        jobs = tables.totals().jobs
+        if not jobs:
+            raise _nothing(history, begin, end, only)
         compared, now, before = _compared(tables, begin, end)
         answers, figures = answers_and_figures(now, before)
-        page = collect(
-            tables,
+        head = Head(
             title=f"GPU accounting of {user}" if user else "GPU accounting",
             period=f"{begin or 'the beginning'} to {end or 'now'}"
             + (f", only {', '.join(only)}" if only else ""),
             command=shlex.join(["berth", *sys.argv[1:]]),
             created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             version=__version__,
-            by=names,
-            measure=measure,
-            capacity=_capacity(gpus),
             answers=answers,
             figures=figures,
             compared=compared,
-            predictions=Evaluation.load(history / EVALUATION_NAME),
-            more=() if slurm is None else (_beside_slurm(slurm, history, _capacity(gpus)),),
         )
-    if not page.totals.tries:
-        raise _nothing(history, begin, end, only)
-    write_accounting(page, out)
-    print(f"wrote {out}: {counted(page.totals.jobs, 'job')}")
+        write_accounting(
+            out,
+            tables,
+            head,
+            by=names,
+            measure=measure,
+            capacity=_capacity(gpus),
+            predictions=Evaluation.load(history / EVALUATION_NAME),
+        )
+    print(f"wrote {out}: {counted(jobs, 'job')}")
 
 
 DAY_MS = 86_400_000
@@ -284,43 +260,8 @@ def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables
     def day(ms: int) -> str:
         return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
-    words = f"{day(begin_ms)} to {day(end_ms - 1)}, against the {length_ms / DAY_MS:g} days before"
+    words = f"{day(begin_ms)} to {day(end_ms - 1)}, against the {counted(length_ms / DAY_MS, 'day')} before"
     return words, tables.of(begin_ms, end_ms), tables.of(begin_ms - length_ms, begin_ms)
-
-
-def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Section:
-    """The section about the decisions of one `berth slurm run`."""
-    from berth.errors import SettingError
-    from berth.experiments.recorded_run import CLUSTER
-    from berth.history.store.folder import open_history
-    from berth.live.slurm.compare import attempts_of, compare, joined
-    from berth.live.slurm.courses import courses
-    from berth.live.slurm.decisions import read_decisions
-    from berth.live.slurm.service import DECISIONS
-    from berth.model import Node
-    from berth.report.slurm_comparison import slurm_comparison
-    from berth.traces import read_nodes
-
-    decisions = list(read_decisions(state / DECISIONS))
-    if (history / CLUSTER).exists():
-        nodes = read_nodes(history / CLUSTER)
-    elif capacity:
-        nodes = tuple(Node(name, count) for name, count in capacity.items())
-    else:
-        raise SettingError(
-            f"{history / CLUSTER} is not there: run `berth slurm run --history {history}`, or use --gpus SERVER=N"
-        )
-    attempts = attempts_of(decisions)
-    count = sum(node.gpus for node in nodes)
-    found = compare(decisions, count)
-    pairs = joined(open_history(history, must_exist=True).records(), attempts)
-    known = sum(attempt is not None for _, attempt in pairs)
-    notes = [
-        f"{found.earlier:,} of {found.jobs:,} starts would have been, or were, decided more than a second before Slurm "
-        f"made them; {found.never:,} were Slurm’s alone; {found.taken_back:,} placements were taken back.",
-        f"{known:,} of {len(attempts):,} starts are in the accounting of this history.",
-    ]
-    return slurm_comparison(courses(attempts, nodes), count, notes)
 
 
 def _capacity(texts: list[str] | None) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.counts import counted
 
 
 def sweep(
@@ -35,18 +36,20 @@ def sweep(
     form: Format = Form.TABLE,
 ) -> None:
     """Simulate every policy and seed of a plan at every load, size and condition, as one table."""
-    from berth.cli.files import command_line, told_what_is_kept, write_aside
+    from berth.cli.files import command_line, interruption_explained, write_aside
     from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.sweep import read_plan
     from berth.experiments.sweep import sweep as run_plan
 
     share = _part(part, out)
     read = read_plan(plan)
-    with progress_bar(f"{len(read.cases)} cases") as progress, compiling_shown(), told_what_is_kept(out):
+    with progress_bar(f"{len(read.cases)} cases") as progress, compiling_shown(), interruption_explained(out):
         found = run_plan(read, processes=jobs, ray=ray, keep=out, part=share, progress=progress)
     if share is not None:
-        runs = "1 run" if len(found.runs) == 1 else f"{len(found.runs):,} runs"
-        print(f"part {part}: {runs} kept in {out}; the same command without --part makes the table")
+        print(
+            f"part {part}: {counted(len(found.runs), 'run')} kept in {out}; the same command without --part makes the"
+            " table"
+        )
         return
     if out is not None:
         from berth.experiments.sweep.page import write_page
@@ -58,13 +61,14 @@ def sweep(
 
         screen = console(soft_wrap=True)
         jobs_each = found.runs[0].summary.jobs
-        runs = f"{len(found.runs):,} simulations of {jobs_each:,} jobs, {len(read.cases):,} cases"
-        screen.print(f"{read.trace.path}: {runs}", highlight=False, markup=False)
+        runs = f"{counted(len(found.runs), 'simulation')} of {counted(jobs_each, 'job')}"
+        cases = counted(len(read.cases), "case")
+        screen.print(f"{read.trace.path}: {runs}, {cases}")
         for sentence in found.answers:
-            screen.print(sentence, highlight=False, markup=False, style="bold")
+            screen.print(sentence, style="bold")
         screen.print(rich_grid(found.runs))
         if out is not None:
-            screen.print(f"wrote {out / 'report.html'}", highlight=False, markup=False)
+            screen.print(f"wrote {out / 'report.html'}")
     for error in found.skipped[:20]:
         print(f"left out: {error}", file=sys.stderr)
     if found.skipped:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from berth.cli.output import console
-from berth.history.values.durations import hours, hours_of, hours_text
+from berth.cli.output import console, plain_table
+from berth.counts import counted
+from berth.history.values.durations import hours, hours_column, hours_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,26 +18,26 @@ if TYPE_CHECKING:
 
 def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
     """A row for each group; a name that the terminal is too narrow for goes on in the next line, never cut off."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, overflow="fold")
-    cells = [_cells(row, measure, whole, _measured(rows)) for row in rows]
-    headings = [
-        *("GPU-hours", "run-hours", "jobs", "users"),
-        *([f"share of {measure}"] if whole else []),
-        "failed GPU-hours",
-        *(_USES[name] for name in _measured(rows)),
+    share = [(f"share of {measure}", [f"{row.measure(measure) / whole * 100:.2f} %" for row in rows])]
+    columns = [
+        hours_column("GPU-hours", [row.gpu_hours for row in rows]),
+        hours_column("run-hours", [row.run_hours for row in rows]),
+        ("jobs", [f"{row.jobs:,}" for row in rows]),
+        ("users", [f"{row.users:,}" for row in rows]),
+        *(share if whole else []),
+        hours_column("failed GPU-hours", [row.wasted_gpu_hours for row in rows]),
+        *_use_columns(rows),
     ]
-    for at, heading in enumerate(headings):
-        widest = max(len(text) for text in (*heading.split(), *(row[at] for row in cells)))
-        table.add_column(heading, justify="right", overflow="fold", min_width=widest)
-    for row, numbers in zip(rows, cells, strict=True):
-        table.add_row(*(Text(key) for key in row.keys), *numbers)
-    return table
+    return _table(names, [row.keys for row in rows], columns)
+
+
+def _table(
+    names: Sequence[str], keys: Sequence[Sequence[str]], columns: Sequence[tuple[str, list[str]]]
+) -> Table:
+    """The names of each row on the left, then columns of numbers."""
+    numbers = zip(*(cells for _, cells in columns), strict=True)
+    rows = [(*key, *cells) for key, cells in zip(keys, numbers, strict=True)]
+    return plain_table((*names, *(heading for heading, _ in columns)), rows, left=len(names))
 
 
 _USES = {
@@ -67,56 +68,33 @@ def _measured(rows: Sequence[Usage]) -> list[str]:
     return [name for name in _USES if any(row.known(name) is not None for row in rows)]
 
 
-def _use_cell(row: Usage, name: str) -> str:
-    value = row.known(name)
-    if value is None:
-        return "–"
-    return f"{value:,.2f}" if name == "idle-gpu-hours" else f"{value * 100:.1f} %"
+def _use_columns(rows: Sequence[Usage]) -> list[tuple[str, list[str]]]:
+    """A column of each use that was measured."""
+    columns = []
+    for name in _measured(rows):
+        known = [row.known(name) for row in rows]
+        if name == "idle-gpu-hours":
+            columns.append(hours_column(_USES[name], known))
+        else:
+            columns.append((_USES[name], ["–" if part is None else f"{part * 100:.1f} %" for part in known]))
+    return columns
 
 
 def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
     """Print a line for each job, those first that are first by the measure."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     screen = console()
     if not rows:
-        screen.print(_UNKNOWN.get(measure, "no jobs"), highlight=False)
+        screen.print(_UNKNOWN.get(measure, "no jobs"))
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("job", "cluster", "user", "application", "state"):
-        table.add_column(heading, overflow="fold")
-    uses = _measured([row.use for row in rows])
-    for heading in ("attempts", "GPU-hours", "failed GPU-hours", *(_USES[name] for name in uses)):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        names = (row.use.keys[0], row.cluster, row.user, row.application, row.state)
-        table.add_row(
-            *(Text(name) for name in names),
-            f"{row.attempts:,}",
-            hours_text(row.use.gpu_hours, 2),
-            hours_text(row.use.wasted_gpu_hours, 2),
-            *(_use_cell(row.use, name) for name in uses),
-        )
-    screen.print(table)
-
-
-def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple[str, ...]:
-    return (
-        hours_text(row.gpu_hours, 2),
-        hours_text(row.run_hours, 2),
-        f"{row.jobs:,}",
-        f"{row.users:,}",
-        *([f"{row.measure(measure) / whole * 100:.2f} %"] if whole else []),
-        hours_text(row.wasted_gpu_hours, 2),
-        *(_use_cell(row, name) for name in uses),
-    )
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things: `1 user`, `2,000 jobs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    used = [row.use for row in rows]
+    keys = [(row.use.keys[0], row.cluster, row.user, row.application, row.state) for row in rows]
+    columns = [
+        ("attempts", [f"{row.attempts:,}" for row in rows]),
+        hours_column("GPU-hours", [each.gpu_hours for each in used]),
+        hours_column("failed GPU-hours", [each.wasted_gpu_hours for each in used]),
+        *_use_columns(used),
+    ]
+    screen.print(_table(("job", "cluster", "user", "application", "state"), keys, columns))
 
 
 def show_usage(
@@ -132,17 +110,15 @@ def show_usage(
     screen = console()
     screen.print(usage_table(names, measure, rows, whole))
     if rows and measure in _UNKNOWN and measure not in _measured(rows):
-        screen.print(_UNKNOWN[measure], highlight=False)
+        screen.print(_UNKNOWN[measure])
     screen.print(
         f"{counted(totals.jobs, 'job')} in {counted(totals.tries, 'attempt')} of {counted(totals.users, 'user')},"
         f" {hours_of('GPU', totals.gpu_hours, 2)}",
-        highlight=False,
     )
     if totals.wait_s[0] is not None:
         screen.print(
             f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
-            f"ran: median {totals.run_s[0]:,.0f} s",
-            highlight=False,
+            f"ran: median {totals.run_s[0]:,.0f} s"
         )
     for cause, waited_h in sorted(waits.items(), key=lambda item: -item[1]):
-        screen.print(f"  {' '.join(hours(waited_h, 2))} waited for {cause}", highlight=False, markup=False)
+        screen.print(f"  {' '.join(hours(waited_h, 2))} waited for {cause}")

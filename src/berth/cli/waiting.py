@@ -10,6 +10,7 @@ import typer
 
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -301,11 +302,9 @@ def _queue_here() -> tuple[tuple[Queued, ...], int] | None:
         connection = Connection(find_socket())
     except LiveError:
         return None
-    try:
-        told = connection.ask({"do": "pending"})["jobs"]
-    finally:
-        connection.close()
-    return tuple(Queued(**job) for job in told), time.time_ns() // 1_000_000
+    with connection:
+        jobs = connection.ask({"do": "pending"})["jobs"]
+    return tuple(Queued(**job) for job in jobs), time.time_ns() // 1_000_000
 
 
 def _cases(held: tuple[float, float] | None) -> str:
@@ -322,7 +321,7 @@ def _why_no_promise(held: tuple[float, float] | None, days: int) -> str:
 
     if held == (COVERAGE, COVERAGE):
         return ""
-    known = f"waits of {days:,} day{'' if days == 1 else 's'} are known"
+    known = f"waits of {counted(days, 'day')} are known"
     return f" ({known}; {DAYS_TO_PROMISE} are needed to promise {round(100 * COVERAGE)} of 100)"
 
 

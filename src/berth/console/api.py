@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
-from berth.arrays import FloatArray
-from berth.console.audit import now_ms
 from berth.console.cluster_counts import gpu_json
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.job import find_job
 from berth.console.queue import QueueQuery, chosen
-from berth.console.recent import SPANS, Window
 from berth.console.roles import Viewer
 from berth.console.schemas import (
     GpusAnswer,
@@ -24,7 +20,6 @@ from berth.console.schemas import (
     OutputAnswer,
     QueueAnswer,
     QueuedJob,
-    RecentAnswer,
     SourceAnswer,
 )
 from berth.console.source import Follows
@@ -115,42 +110,6 @@ async def output(
     if found is None:
         raise HTTPException(404, f"the output of job '{job_id}' cannot be read from here")
     return OutputAnswer(text=found.text, next=found.next, skipped=found.skipped, ended=found.ended)
-
-
-@router.get("/recent")
-async def recent(request: Request, who: Who, span: Literal["hour", "day"] = "hour") -> RecentAnswer:
-    """Use, memory and waits of each GPU and user over the last hour or day."""
-    return await asyncio.to_thread(
-        lambda: _recent_answer(request.app.state.recent.window(SPANS[span], now_ms()))
-    )
-
-
-def _recent_answer(window: Window) -> RecentAnswer:
-    def numbers(values: FloatArray) -> list[float | None]:
-        return [None if value != value else float(value) for value in values]
-
-    users = [
-        {"user": user, **dict(zip(("gpus", "waiting", "wait_s"), map(numbers, told), strict=True))}
-        for user, told in window.users.items()
-    ]
-    gpus = [
-        {"source": source, "node": node, "index": index, "mem_mib": window.gpu_mem_mib[source, node, index]}
-        | dict(zip(("use_pct", "used_mib", "milli"), map(numbers, told), strict=True))
-        for (source, node, index), told in window.gpus.items()
-    ]
-    return RecentAnswer.model_validate(
-        {
-            "span": window.span.name,
-            "step_ms": window.span.step_ms,
-            "from_ms": window.from_ms,
-            "held": numbers(window.held),
-            "working": numbers(window.working),
-            "used_mib": numbers(window.used_mib),
-            "waiting": numbers(window.waiting),
-            "users": users,
-            "gpus": gpus,
-        }
-    )
 
 
 @router.get("/sources")

@@ -20,6 +20,7 @@ from berth.console.source import Follows
 from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
 from berth.live.driver.snapshot import Gpu
+from berth.live.driver.words import without_start
 
 router = APIRouter(include_in_schema=False)
 HISTORY = "history"
@@ -63,7 +64,11 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
     if found is not None:
         look = hub.seen[found["source"]].look
         if look is not None and found["state"] in ("waiting", "held"):
-            found |= await _starts(state, hub, found["source"], found["id"])
+            live = next((job for job in look.jobs if job.id == found["id"]), None)
+            if live is not None:
+                found |= {"starts_from_ms": live.starts_from_ms, "starts_to_ms": live.starts_to_ms}
+            found["reason"] = without_start(found.get("reason", ""))
+            found["why"] = [without_start(line) for line in found.get("why", ())]
         for each in [each for each in reports if _is_of(each[0], found)]:
             _add_running(each[0], look.gpus if look is not None else ())
         if source:
@@ -73,15 +78,6 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
             404, f"no job '{job_id}'; {'; '.join(reasons) or 'no source and no history is there'}"
         )
     return JobAnswer(**(found or _of_report(*reports[-1], job_id)), history=[report for report, _ in reports])
-
-
-async def _starts(state: Any, hub: Hub, source: str, job_id: str) -> dict[str, int | None]:
-    """When a waiting job may start: as the model of waits says, else as its queue does."""
-    looks = {name: seen.look for name, seen in hub.seen.items() if seen.look is not None}
-    live = next((job for job in looks[source].jobs if job.id == job_id), None)
-    of_queue = (None, None) if live is None else (live.starts_from_ms, live.starts_to_ms)
-    begin_ms, end_ms = (await state.predictions.of(hub, looks)).get((source, job_id), of_queue)
-    return {"starts_from_ms": begin_ms, "starts_to_ms": end_ms}
 
 
 def _reports(history: CachedHistory, job_id: str, who: Viewer) -> list[tuple[dict[str, Any], bool]]:

@@ -15,10 +15,10 @@ from fastapi.responses import HTMLResponse
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.pages import page
-from berth.console.predictions import Held
 from berth.console.roles import Role, Viewer
 from berth.console.source import Submits
 from berth.live.driver.snapshot import LiveJob
+from berth.live.driver.words import without_start
 
 router = APIRouter(include_in_schema=False)
 State = Literal["", "waiting", "held", "starting", "running", "suspending", "suspended", "resuming"]
@@ -82,16 +82,11 @@ async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
         return len(found), number, list(islice(found, (number - 1) * asked.size, number * asked.size))
 
     total, number, jobs = await asyncio.to_thread(choose)
-    starts = await state.predictions.of(hub, looks)
-    held = state.predictions.held
-    rows = [_row(name, job, who, starts.get((name, job.id)), held) for name, job in jobs]
+    rows = [_row(name, job, who) for name, job in jobs]
     return Chosen(total, number, max(1, -(-total // asked.size)), time.time_ns() // 1_000_000, rows)
 
 
-def _row(
-    source: str, job: LiveJob, who: Viewer, starts: tuple[int, int] | None, held: Held
-) -> dict[str, Any]:
-    begin_ms, end_ms = starts or (job.starts_from_ms, job.starts_to_ms)
+def _row(source: str, job: LiveJob, who: Viewer) -> dict[str, Any]:
     return {
         "source": source,
         "id": job.id,
@@ -105,10 +100,9 @@ def _row(
         "ready_ms": job.ready_ms,
         "start_ms": job.start_ms,
         "where": job.where,
-        "why": job.why,
-        "starts_from_ms": begin_ms,
-        "starts_to_ms": end_ms,
-        "starts_held": held if starts else None,
+        "why": without_start(job.why),
+        "starts_from_ms": job.starts_from_ms,
+        "starts_to_ms": job.starts_to_ms,
         "priority": job.priority,
         "partition": job.partition,
     }
@@ -126,8 +120,6 @@ async def queue(
         row["commands"] = _commands(hub, row, who) if acts and who.controls(row["user"]) else {}
     jobs = [job for seen in hub.seen.values() if seen.look for job in seen.look.jobs]
     partitions = sorted({job.partition for job in jobs} - {""})
-    why_no_model = request.app.state.predictions.why
-    without_model = any(job.starts_from_ms is not None for job in jobs)
     return page(
         request,
         "queue.html",
@@ -138,9 +130,6 @@ async def queue(
         states=get_args(State),
         partitions=partitions,
         sources=[source_json(seen) for seen in hub.seen.values()],
-        predicts="" if without_model else why_no_model,
-        modelled=not why_no_model,
-        held=_cases(request.app.state.predictions.held),
         chooses=acts and any(row["commands"] for row in found.rows),
         submits=[name for name, seen in hub.seen.items() if acts and isinstance(seen.source, Submits)]
         if who.role.includes(Role.USER)
@@ -156,8 +145,3 @@ def _commands(hub: Hub, row: dict[str, Any], who: Viewer) -> dict[str, str]:
         name: source.command(name, {"id": row["id"]}) for name in wanted if name not in source.lacks(who)
     }
     return {name: command for name, command in commands.items() if command is not None}
-
-
-def _cases(held: Held) -> tuple[int, int] | None:
-    """In how many of 100 cases, from and to."""
-    return None if held is None else (round(100 * held[0]), round(100 * held[1]))

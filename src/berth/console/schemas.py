@@ -84,10 +84,6 @@ class QueuedJob(BaseModel):
     why: str = Field(description="Why it waits, in words")
     starts_from_ms: int | None = Field(description="Predicted start: the earlier end of its interval")
     starts_to_ms: int | None
-    starts_held: tuple[float, float] | None = Field(
-        description="In which range the share of such intervals that hold lies; 0.8 to 0.8 where it is promised, null"
-        " if it is not known"
-    )
     priority: int
     partition: str
 
@@ -115,41 +111,6 @@ class SourceAnswer(BaseModel):
     running: int
     policy: str
     notes: list[str]
-
-
-class RecentGpuAnswer(BaseModel):
-    """One GPU over time; null where nothing was sampled or measured."""
-
-    source: str
-    node: str
-    index: int
-    mem_mib: int
-    use_pct: list[float | None]
-    used_mib: list[float | None]
-    milli: list[float | None] = Field(description="Compute promised to jobs, in thousandths of the GPU")
-
-
-class RecentUserAnswer(BaseModel):
-    """One user over time."""
-
-    user: str
-    gpus: list[float | None] = Field(description="GPUs held, in parts where GPUs are shared")
-    waiting: list[float | None]
-    wait_s: list[float | None] = Field(description="The longest wait so far of a job that waited then")
-
-
-class RecentAnswer(BaseModel):
-    """The last hour or day in equal steps; each list has one number a step, null where nothing was sampled."""
-
-    span: str
-    step_ms: int
-    from_ms: int
-    held: list[float | None] = Field(description="GPUs with at least one job")
-    working: list[float | None] = Field(description="Use of all GPUs together, in GPUs")
-    used_mib: list[float | None]
-    waiting: list[float | None]
-    users: list[RecentUserAnswer]
-    gpus: list[RecentGpuAnswer]
 
 
 class PointAnswer(BaseModel):

@@ -40,15 +40,6 @@ class Source(Protocol):
         ...
 
 
-@runtime_checkable
-class Pending(Protocol):
-    """A source of whose waiting jobs a model can predict the start."""
-
-    def pending(self) -> tuple[Any, ...]:
-        """Its queue as `berth.history.importing.pending` has it; called in a thread. Raises BerthError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Output:
     """A piece of what a job has written."""

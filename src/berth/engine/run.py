@@ -11,10 +11,10 @@ from typing import Any
 from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery, check_outage
+from berth.cluster.work_left import WorkLeft
 from berth.engine.arrivals import Arrivals
 from berth.engine.dependencies import Dependencies
 from berth.engine.suspension import Suspension
-from berth.engine.work_left import WorkLeft
 from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.interference import Interference, KnowsMemory, no_interference
 from berth.interference.sharing import Sharing, tenant_of

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from berth.counts import counted
 from berth.errors import SettingError
 from berth.experiments.weeks import LEAST_WAIT_S, Waits, Week, error_pct, weeks_of
 
@@ -185,7 +186,7 @@ def _sentences(found: Backtest) -> Iterator[str]:
         naive = median(each.last_week_error_pct for each in there)
         held = [each.held for each in there if each.held is not None]
         interval = f"; the 80 % interval held in {sum(held)} of {len(held)}" if held else ""
-        weeks = f"{len(there):,} weeks" if len(there) > 1 else "1 week"
+        weeks = counted(len(there), "week")
         yield (
             f"In {weeks} the predicted {words[measure]} was off by {error:.0f} % (median), last week's value by"
             f" {naive:.0f} %{interval}."

@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 
 from berth.arrays import FloatArray, IntArray
+from berth.counts import counted
 from berth.model import Job, Node
 from berth.statistics import EventColumns
 
@@ -86,7 +87,7 @@ class Trust:
             return "Which policy ran is not known, and so neither is the error of these replays."
         if self.error_pct is None:
             return f"No week has enough jobs to tell the error of a replay of {self.policy}."
-        error = f"{self.error_pct:.1f} % (median of {weeks:,} week{'s' if weeks > 1 else ''})"
+        error = f"{self.error_pct:.1f} % (median of {counted(weeks, 'week')})"
         if self.is_believable:
             return f"Error of this history's replays: the weekly 90th percentile of waits is off by {error}."
         return (

@@ -16,7 +16,7 @@ from berth.knowledge.belief import LONGEST_MS, Spread
 from berth.knowledge.out_of_memory import EIGHTHS, MemoryNeed, need_after
 from berth.knowledge.user import User
 from berth.model import GpuModel, Job, Profile, Record, RecordState
-from berth.profiles import peak_mem_mib, run_time_ms
+from berth.profiles import RUNNING, peak_mem_mib, run_time_ms
 
 CAUTIOUS_MS = 24 * 3_600_000
 """The run time that is believed of a job of which nothing is known and whose user set no limit."""
@@ -89,7 +89,7 @@ class History:
                 return spread
             return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
         recorded = self._recorded.get(job.application)
-        if recorded is not None and job.estimate_ms is None:
+        if recorded is not None and recorded.kind != RUNNING and job.estimate_ms is None:
             said = self._user.run_ms(replace(job, estimate_ms=run_time_ms(recorded)))
             if said is not None:
                 return said._replace(basis="profile" if said.basis == "user" else said.basis)

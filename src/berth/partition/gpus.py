@@ -18,7 +18,9 @@ class Gpu:
     mem_mib: int
 
 
-class _Memory(ctypes.Structure):
+class Memory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
@@ -70,7 +72,7 @@ def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int
 
 def free_bytes(uuid: str, driver_folder: Path | None = None) -> int:
     """The memory of a GPU that nobody holds now. Raises PartitionError if NVML does not tell it."""
-    memory = _Memory()
+    memory = Memory()
     if open_nvml(driver_folder).nvmlDeviceGetMemoryInfo(handle_of(uuid, driver_folder), ctypes.byref(memory)):
         raise PartitionError(
             f"NVML does not tell how much memory GPU {uuid} has free; see what nvidia-smi says"
@@ -100,7 +102,7 @@ def gpus(driver_folder: Path | None = None) -> list[Gpu]:
         raise PartitionError("NVML does not tell how many GPUs there are; see what nvidia-smi says")
     found = []
     for index in range(count.value):
-        handle, memory, uuid = ctypes.c_void_p(), _Memory(), ctypes.create_string_buffer(96)
+        handle, memory, uuid = ctypes.c_void_p(), Memory(), ctypes.create_string_buffer(96)
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
             continue
         if (

@@ -58,12 +58,8 @@ class Demand:
 
 class _Wish(ctypes.Structure):
     _fields_ = (
-        ("bytes", ctypes.c_uint64),
-        ("held_bytes", ctypes.c_uint64),
-        ("slot", ctypes.c_uint32),
-        ("number", ctypes.c_uint32),
-        ("pid", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
+        *((name, ctypes.c_uint64) for name in ("bytes", "held_bytes")),
+        *((name, ctypes.c_uint32) for name in ("slot", "number", "pid", "unused")),
     )
 
 

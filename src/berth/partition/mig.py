@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
-from berth.partition.gpus import Gpu, open_nvml
+from berth.partition.gpus import Gpu, Memory, handle_of, open_nvml
 
 _PROFILES, _COMPUTE_PROFILES = 32, 16
 """More than any NVML has numbers for; those that a card lacks answer with an error."""
@@ -19,21 +19,18 @@ _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _IN_USE, _INSUFFICIENT = 3, 4, 6, 19
 _uint, _handle = ctypes.c_uint, ctypes.c_void_p
 
 
+def _uints(names: str) -> list[tuple[str, Any]]:
+    return [(name, _uint) for name in names.split()]
+
+
+_PARTS = "multiprocessors copy_engines decoders encoders jpeg ofa"
+
+
 class _ProfileInfo(ctypes.Structure):
     """nvmlGpuInstanceProfileInfo_v2_t"""
 
     _fields_ = (
-        ("version", _uint),
-        ("id", _uint),
-        ("p2p", _uint),
-        ("slices", _uint),
-        ("instances", _uint),
-        ("multiprocessors", _uint),
-        ("copy_engines", _uint),
-        ("decoders", _uint),
-        ("encoders", _uint),
-        ("jpeg", _uint),
-        ("ofa", _uint),
+        *_uints(f"version id p2p slices instances {_PARTS}"),
         ("mem_mib", ctypes.c_ulonglong),
         ("name", ctypes.c_char * 96),
     )
@@ -42,23 +39,13 @@ class _ProfileInfo(ctypes.Structure):
 class _ComputeProfileInfo(ctypes.Structure):
     """nvmlComputeInstanceProfileInfo_t"""
 
-    _fields_ = (
-        ("id", _uint),
-        ("slices", _uint),
-        ("instances", _uint),
-        ("multiprocessors", _uint),
-        ("copy_engines", _uint),
-        ("decoders", _uint),
-        ("encoders", _uint),
-        ("jpeg", _uint),
-        ("ofa", _uint),
-    )
+    _fields_ = _uints(f"id slices instances {_PARTS}")
 
 
 class _Placement(ctypes.Structure):
     """nvmlGpuInstancePlacement_t"""
 
-    _fields_ = (("start", _uint), ("size", _uint))
+    _fields_ = _uints("start size")
 
 
 class _GpuInstanceInfo(ctypes.Structure):
@@ -70,18 +57,7 @@ class _GpuInstanceInfo(ctypes.Structure):
 class _ComputeInstanceInfo(ctypes.Structure):
     """nvmlComputeInstanceInfo_t"""
 
-    _fields_ = (
-        ("device", _handle),
-        ("gpu_instance", _handle),
-        ("id", _uint),
-        ("profile", _uint),
-        ("start", _uint),
-        ("size", _uint),
-    )
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    _fields_ = (("device", _handle), ("gpu_instance", _handle), *_uints("id profile start size"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,33 +91,22 @@ def places_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
 
     Profiles with media extensions (`1g.10gb+me`) are left out: how many of them fit is no matter of slices alone.
     """
-    nvml = open_nvml(driver_folder)
-    device, mode, pending = _device(nvml, gpu.uuid), _uint(), _uint()
-    told = _call(nvml, "nvmlDeviceGetMigMode", device, ctypes.byref(mode), ctypes.byref(pending))
-    if told != 0 or mode.value != 1:
+    nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
+    modes = _mode(nvml, device)
+    if modes is None or modes[0] != 1:
         return []
-    found = []
-    for profile in _profiles(nvml, device):
-        name, places, count = _plain(profile), (_Placement * _MOST_PLACES)(), _uint(_MOST_PLACES)
-        asked = (
-            "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
-            device,
-            profile.id,
-            places,
-            ctypes.byref(count),
-        )
-        if "+" not in name and _call(nvml, *asked) == 0:
-            found += [
-                Place(name, each.start, each.size, profile.slices, profile.mem_mib)
-                for each in places[: count.value]
-            ]
+    found = [
+        Place(_plain(profile), each.start, each.size, profile.slices, profile.mem_mib)
+        for profile in _profiles(nvml, device)
+        if "+" not in _plain(profile)
+        for each in _places(nvml, device, profile)[1]
+    ]
     return sorted(found, key=lambda place: (place.slices, place.mem_mib, place.start))
 
 
 def instances_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
     """The places that instances are in now, whatever made them."""
-    nvml = open_nvml(driver_folder)
-    device = _device(nvml, gpu.uuid)
+    nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
     return [
         Place(_plain(profile), info.at.start, info.at.size, profile.slices, profile.mem_mib)
         for profile in _profiles(nvml, device)
@@ -152,17 +117,13 @@ def instances_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
 def instance_at(gpu: Gpu, profile: str, start: int, driver_folder: Path | None = None) -> Instance | None:
     """The instance of this profile that is at this place, with its compute instance of all of it; None where there
     is none. PartitionError where it is cut up further."""
-    nvml = open_nvml(driver_folder)
-    device = _device(nvml, gpu.uuid)
+    nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
     chosen = _profile_named(nvml, device, gpu, profile)
     for made, info in _made(nvml, device, chosen):
         if info.at.start != start:
             continue
-        full, computes, count = (
-            _compute_profile(nvml, made, chosen.slices),
-            (_handle * _MOST_INSTANCES)(),
-            _uint(),
-        )
+        computes, count = (_handle * _MOST_INSTANCES)(), _uint()
+        full = _compute_profile(nvml, made, chosen.slices)
         asked = ("nvmlGpuInstanceGetComputeInstances", made, full, computes, ctypes.byref(count))
         what = f"the compute instance of {profile} on GPU {gpu.index}"
         _check(_call(nvml, *asked), what)
@@ -180,15 +141,15 @@ def create_instance(
 ) -> Instance:
     """Make an instance of a profile such as `2g.10gb`, at a place or wherever there is room; raises PartitionError
     where the card has no such, or no room."""
-    nvml = open_nvml(driver_folder)
-    device = _device(nvml, gpu.uuid)
-    mode, pending = _uint(), _uint()
-    if _call(nvml, "nvmlDeviceGetMigMode", device, ctypes.byref(mode), ctypes.byref(pending)) != 0:
+    nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
+    modes = _mode(nvml, device)
+    if modes is None:
         raise PartitionError(
             f"GPU {gpu.index} has no MIG, or its driver has not; use --mem and --core-pct, or --mps"
         )
-    if mode.value != 1:
-        after = " once it is reset" if pending.value == 1 else ""
+    now, pending = modes
+    if now != 1:
+        after = " once it is reset" if pending == 1 else ""
         raise PartitionError(
             f"MIG is off on GPU {gpu.index}{after}; turn it on with: nvidia-smi -i {gpu.index} -mig 1"
         )
@@ -219,7 +180,7 @@ def destroy_instance(
 ) -> None:
     """Take an instance away; one that is gone already, as after a restart, is none to take."""
     nvml = open_nvml(driver_folder)
-    device, made, compute = _device(nvml, gpu_uuid), _handle(), _handle()
+    device, made, compute = handle_of(gpu_uuid, driver_folder), _handle(), _handle()
     what = f"the instance {gpu_instance} of {gpu_uuid}"
     found = _call(nvml, "nvmlDeviceGetGpuInstanceById", device, gpu_instance, ctypes.byref(made))
     if found in (_NOT_FOUND, _NOT_SUPPORTED):  # not supported: MIG is off
@@ -244,17 +205,30 @@ def _profile_named(nvml: ctypes.CDLL, device: Any, gpu: Gpu, wanted: str) -> _Pr
 
 
 def _place_of(nvml: ctypes.CDLL, device: Any, profile: _ProfileInfo, gpu: Gpu, start: int) -> _Placement:
-    places, count = (_Placement * _MOST_PLACES)(), _uint(_MOST_PLACES)
-    asked = ("nvmlDeviceGetGpuInstancePossiblePlacements_v2", device, profile.id, places, ctypes.byref(count))
-    what = f"the places of {_plain(profile)} on GPU {gpu.index}"
-    _check(_call(nvml, *asked), what)
-    for place in places[: count.value]:
+    answer, places = _places(nvml, device, profile)
+    _check(answer, f"the places of {_plain(profile)} on GPU {gpu.index}")
+    for place in places:
         if place.start == start:
             return place
-    starts = ", ".join(str(place.start) for place in places[: count.value])
+    starts = ", ".join(str(place.start) for place in places)
     raise PartitionError(
         f"no {_plain(profile)} of GPU {gpu.index} begins at {start}; there are: {starts or 'none'}"
     )
+
+
+def _places(nvml: ctypes.CDLL, device: Any, profile: _ProfileInfo) -> tuple[int, list[_Placement]]:
+    """NVML's answer, and where an instance of a profile may be; nowhere if that is an error."""
+    places, count = (_Placement * _MOST_PLACES)(), _uint(_MOST_PLACES)
+    asked = ("nvmlDeviceGetGpuInstancePossiblePlacements_v2", device, profile.id, places, ctypes.byref(count))
+    answer = _call(nvml, *asked)
+    return answer, places[: count.value] if answer == 0 else []
+
+
+def _mode(nvml: ctypes.CDLL, device: Any) -> tuple[int, int] | None:
+    """Whether MIG is on (1), and whether it will be after a reset; None if the GPU or its driver has none."""
+    mode, pending = _uint(), _uint()
+    failed = _call(nvml, "nvmlDeviceGetMigMode", device, ctypes.byref(mode), ctypes.byref(pending))
+    return None if failed else (mode.value, pending.value)
 
 
 def _made(
@@ -300,17 +274,10 @@ def _describe(nvml: ctypes.CDLL, device: Any, made: Any, compute: Any, profile: 
     _check(_call(nvml, "nvmlGpuInstanceGetInfo", made, ctypes.byref(whole)), what)
     _check(_call(nvml, "nvmlComputeInstanceGetInfo_v2", compute, ctypes.byref(part)), what)
     _check(_call(nvml, "nvmlDeviceGetMinorNumber", device, ctypes.byref(minor)), what)
-    uuid, memory = ctypes.create_string_buffer(96), _Memory()
+    uuid, memory = ctypes.create_string_buffer(96), Memory()
     _check(_call(nvml, "nvmlDeviceGetUUID", _handle(part.device), uuid, 96), what)
     _check(_call(nvml, "nvmlDeviceGetMemoryInfo", _handle(part.device), ctypes.byref(memory)), what)
     return Instance(uuid.value.decode(), profile, whole.id, part.id, minor.value, memory.total >> 20)
-
-
-def _device(nvml: ctypes.CDLL, uuid: str) -> Any:
-    device = _handle()
-    if _call(nvml, "nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(device)) != 0:
-        raise PartitionError(f"NVML knows no GPU {uuid}; see what nvidia-smi -L lists")
-    return device
 
 
 def _call(nvml: ctypes.CDLL, name: str, *words: object) -> int:

@@ -90,6 +90,34 @@ def chosen(names: Sequence[str]) -> list[Way]:
     return [known[name] for name in names] or list(known.values())
 
 
+_PRELOADED = {"libberth": "berth", "libvgpu": "HAMi-core", "libnvshare": "nvshare"}
+"""What divides a card by a library that is preloaded: how the library's file begins, and the divider's name."""
+
+
+def divider(
+    environment: Mapping[str, str], gpu_uuid: str, everywhere: Path = Path("/etc/ld.so.preload")
+) -> str:
+    """Name what divides the card for processes of this environment, as far as they show it.
+
+    `everywhere` is the file of what is preloaded into every process.
+    """
+    preloaded = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    if everywhere.is_file():
+        preloaded += everywhere.read_text(errors="replace").split()
+    found = [
+        f"{name} ({path})"
+        for path in preloaded
+        for start, name in _PRELOADED.items()
+        if Path(path).name.startswith(start)
+    ]
+    if gpu_uuid.startswith("MIG-"):
+        found.append("MIG")
+    pipes = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    if (pipes / "control").exists():
+        found.append("MPS")
+    return " and ".join(found) or "what limits processes here"
+
+
 def check_room(gpu: Gpu, limit_mib: int, driver_folder: Path | None = None) -> None:
     """Refuse where others could be short of memory meanwhile. Raises PartitionError, SettingError."""
     if limit_mib < LEAST_MIB:

@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from berth.counts import counted
 from berth.history.values.durations import HOURS_NAMES, hours_of, hours_unit
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
@@ -19,44 +20,58 @@ from berth.statistics.spread import Cdf
 
 Floats = NDArray[np.float64]
 EPOCH = date(1970, 1, 1)
-NODE_SCALE = ((0.0, "#56A4DB"), (1.0, "#882255"))
+NODE_SCALE = ((0.0, "#56A4DB"), (1.0, "#C43A79"))
 """From few nodes to many: two colours, the second darker, that are seen on a light page and on a dark one."""
 LARGEST_SHOWN = 12
+LOG_UNIT_H = 1 / 60
+"""Hours on a logarithmic axis lie at log10(1 + hours / this): 0 has a place, and minutes are told apart."""
+MOST_SPREAD = 20.0
+"""Hours whose largest is more than this many times their median have a logarithmic axis."""
 
 
 def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: str) -> go.Figure:
     """Lines (L, 6) over the six variables, coloured by how many nodes; drag along an axis to pick.
 
-    A variable that was not measured has no axis; a line without a value lies below the axis's zero.
+    A variable that was not measured has no axis; a line without a value lies below the axis's zero. Of axes that are
+    logarithmic `meta` has the unit: a place of t stands for unit · (10^t - 1).
     """
     shown = [at for at in range(len(VARIABLES)) if len(lines) and not np.isnan(lines[:, at]).all()]
     dimensions = []
+    logarithmic: dict[str, float] = {}
     for at in shown:
         column, variable = lines[:, at], VARIABLES[at]
         top = 1.0 if variable.unit == "fraction" else float(np.nanmax(column)) or 1.0
+        ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
+        texts = [*map(_tick_text, ticks)]
+        if variable.unit == "hours" and np.nanmax(column) > MOST_SPREAD * np.nanmedian(column):
+            logarithmic[variable.name] = LOG_UNIT_H
+            ticks = _log_ticks(top)
+            texts = [*map(_tick_text, ticks)]
+            ticks, column, top = _log(ticks).tolist(), _log(column), float(_log(top))
         lacking = np.isnan(column)
         low = -0.08 * top if lacking.any() else 0.0
-        ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
         dimension: dict[str, Any] = {
             "label": variable.name,
             "values": np.where(lacking, low, column),
             "range": [low, top],
-            "tickvals": [*ticks, low] if lacking.any() else ticks,
-            "ticktext": [*map(_tick_text, ticks), *(["none"] if lacking.any() else [])],
+            "tickvals": [*ticks, low] if lacking.any() else [*ticks],
+            "ticktext": [*texts, *(["none"] if lacking.any() else [])],
         }
         dimensions.append(dimension)
     total = int(counts.sum())
-    thinned = "" if total == len(lines) else f", {len(lines):,} lines stand for them"
+    stand = counted(len(lines), "line stands", "lines stand")
+    thinned = "" if total == len(lines) else f", {stand} for them"
     if thinned:  # so that it is seen where the many are
+        logarithmic["attempts"] = 1.0
         most_of_one = float(counts.max())
-        ticks = [tick for tick in _ticks(most_of_one, whole=True) if tick]
+        ticks = [10.0**power for power in range(int(math.log10(most_of_one)) + 1)]
         dimensions.append(
             {
                 "label": "attempts",
-                "values": counts.astype(np.float64),
-                "range": [0, most_of_one],
-                "tickvals": [1, *ticks],
-                "ticktext": [f"{tick:,.0f}" for tick in (1, *ticks)],
+                "values": _log(counts, 1.0),
+                "range": [0, float(_log(most_of_one, 1.0))],
+                "tickvals": _log(ticks, 1.0).tolist(),
+                "ticktext": [f"{tick:,.0f}" for tick in ticks],
             }
         )
     nodes = lines[~np.isnan(lines[:, 0]), 0] if len(lines) else np.empty(0)
@@ -64,6 +79,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     figure = go.Figure(
         go.Parcoords(
             dimensions=dimensions,
+            meta=logarithmic,
             line={
                 "color": np.nan_to_num(lines[:, 0], nan=1.0) if len(nodes) else COLOURS[0],
                 "colorscale": [list(pair) for pair in NODE_SCALE],
@@ -83,10 +99,18 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
             rangefont={"size": 10, "color": "rgba(0,0,0,0)"},
         )
     )
-    attempts = "attempt" if total == 1 else "attempts"
-    dress(figure, f"{escape(application)}: {total:,} {attempts}{thinned}", 440)
-    figure.update_layout(margin={"l": 48, "r": 24, "t": 96, "b": 28}, hovermode=False)
+    dress(figure, f"{escape(application)}: {counted(total, 'attempt')}{thinned}", 440)
+    figure.update_layout(margin={"l": 48, "r": 44, "t": 96, "b": 28}, hovermode=False)
     return figure
+
+
+def _log(amounts: Any, unit: float = LOG_UNIT_H) -> Floats:
+    """Where amounts lie on a logarithmic axis."""
+    return np.log10(1 + np.asarray(amounts, np.float64) / unit)
+
+
+def _log_ticks(top: float) -> list[float]:
+    return [0.0, *(tick for tick in (0.1, 1.0, 10.0, 100.0, 1000.0) if tick < top)]
 
 
 def _tick_text(tick: float) -> str:
@@ -104,19 +128,28 @@ def _ticks(top: float, whole: bool) -> list[float]:
 
 
 def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Figure:
-    """The share of attempts that have at most a given amount of a variable, a line an application."""
+    """The share of attempts that have at most a given amount of a variable, a line an application.
+
+    The axis of hours that differ much is logarithmic; `meta` of the lines then has its unit, as in
+    `parallel_coordinates`.
+    """
     figure = go.Figure()
     top = max((float(each[variable].values[-1]) for each in cdfs.values() if variable in each), default=0.0)
     shown = next(each for each in VARIABLES if each.name == variable)
     end = 1.0 if shown.unit == "fraction" else 1.04 * top or 1.0
+    medians = [
+        each[variable].values[each[variable].shares >= 0.5][0] for each in cdfs.values() if variable in each
+    ]
+    spread = shown.unit == "hours" and top > MOST_SPREAD * float(max(medians, default=0.0))
     for at, (application, each) in enumerate(cdfs.items()):
         if variable not in each:
             continue
         cdf = each[variable]
+        x = np.concatenate((cdf.values[:1], cdf.values, [end]))
         name = escape(application)
         figure.add_trace(
             go.Scatter(
-                x=np.concatenate((cdf.values[:1], cdf.values, [end])),
+                x=_log(x) if spread else x,
                 y=np.concatenate(([0.0], cdf.shares * 100, [100.0])),
                 mode="lines",
                 line={
@@ -125,13 +158,17 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
                     "dash": DASHES[at // len(COLOURS) % 4],
                 },
                 name=name,
+                meta={"x": LOG_UNIT_H} if spread else None,
                 hovertemplate="%{y:.1f} %" + f"<extra>{name}</extra>",
             )
         )
     alone = f"{figure.data[0].name}: " if len(figure.data) == 1 else ""
     dress(figure, f"{alone}{variable}, {shown.unit}", 350)
     figure.update_yaxes(range=[0, 102], ticksuffix=" %", title={"text": "attempts with at most this"})
-    figure.update_xaxes(range=[0, end], title={"text": shown.words})
+    figure.update_xaxes(range=[0, float(_log(end)) if spread else end], title={"text": shown.words})
+    if spread:
+        ticks = _log_ticks(end)
+        figure.update_xaxes(tickvals=_log(ticks).tolist(), ticktext=[*map(_tick_text, ticks)])
     if variable in ("nNODE", "nGPU"):
         figure.update_xaxes(tickvals=_ticks(max(top, 1.0), whole=True))
     return figure
@@ -161,7 +198,7 @@ def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], perio
             textposition="outside",
             cliponaxis=False,
             customdata=[
-                f"{shortened(name)}: {hours_of('GPU', hours.get(name, 0.0))} of {capacity[name]:,} GPUs"
+                f"{shortened(name)}: {hours_of('GPU', hours.get(name, 0.0))} of {counted(capacity[name], 'GPU')}"
                 for name in ordered
             ],
             hovertemplate="%{customdata}<extra></extra>",

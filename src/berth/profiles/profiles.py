@@ -13,9 +13,11 @@ from berth.profiles.checking import checked
 from berth.profiles.file import profile_text, read_profile
 
 IN_HISTORY = "profiles"
+"""The folder of a history that holds its profiles, a file each."""
 SHARED = "live, shared"
 """The kind of a profile of which no run was alone: its use of the GPU is at least what it says."""
-"""The folder of a history that holds its profiles, a file each."""
+RUNNING = "live, running"
+"""The kind of a profile of runs that go on, such as of a service: it says nothing of their run time."""
 ENDING = ".profile.csv"
 
 

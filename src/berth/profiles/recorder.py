@@ -100,7 +100,7 @@ class NvmlCard:
                 == 0
             ):
                 kbps += counter.value
-        cores = rates.memory / 100 if self._sm is None else self._sm.latest
+        cores = rates.memory / 100 if self._sm is None else self._sm.latest or 0.0
         return Sample(rates.gpu / 100, memory.used / 2**20, cores, kbps / 1000)
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import plotly.graph_objects as go
 
+from berth.counts import counted
 from berth.history.values.durations import duration_text, hours_of, hours_text
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
-from berth.report.filters import Filters, filters_of
 from berth.report.page import write_page
-from berth.report.sections import Plot, Section, plot_of
+from berth.report.report import Chapter
+from berth.report.sections import sections_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
-from berth.statistics.spread import Cdf
-from berth.statistics.tables import JobUse, ListedJob, Tables, Totals
+from berth.statistics.tables import ListedJob, Tables, Totals
 from berth.waiting import Evaluation
 from berth.waiting.plots import calibration
 
@@ -35,204 +35,162 @@ APPLICATIONS = 6
 """At most this many applications, those with most GPU-hours, have distributions."""
 WITH_LINES = 4
 """Of them, those that have lines: each takes three of the sixteen drawing contexts that a browser gives a page."""
+Named = tuple[str, str, go.Figure]
+"""A figure with its name on the page, and what it shows."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Accounting:
-    """Everything that the page says."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the page begins with."""
 
     title: str
     period: str
     command: str
     created: str
     version: str
-    by: tuple[str, ...]
-    measure: str
-    totals: Totals
-    usage: Sequence[Usage]
-    applications: Sequence[Usage]
-    servers: Sequence[Usage]
-    months: Sequence[Usage]
-    """By month and application."""
-    days: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
-    heat: tuple[NDArray[np.int64], NDArray[np.float64]]
-    waits: Mapping[str, float]
-    multi_node: Mapping[str, float]
-    cdfs: Mapping[str, Mapping[str, Cdf]]
-    lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.int64]]]
-    """Of the largest applications, the one with most attempts first."""
-    capacity: Mapping[str, int]
-    models: Sequence[Usage] = ()
-    """By GPU model; where several are known they are shown."""
-    idle_users: Sequence[Usage] = ()
-    """Those whose GPUs stood idle for most hours, as far as was measured."""
-    idle_jobs: Sequence[JobUse] = ()
-    latest: Sequence[ListedJob] = ()
-    """The attempts that ended last."""
     answers: Sequence[str] = ()
     """What was found, in sentences: the first thing on the page."""
     figures: Sequence[Figure] = ()
     """The five that matter, beside those of the period before."""
     compared: str = ""
     """Which periods they are of."""
-    filters: Filters | None = None
-    predictions: Evaluation | None = None
-    """How well waits were predicted, if that was judged."""
-    more: Sequence[Section] = ()
-    """What else the page tells of, before how jobs run."""
 
 
-def collect(
+def write_accounting(
+    path: Path,
     tables: Tables,
+    head: Head,
     *,
-    title: str,
-    period: str,
-    command: str,
-    created: str,
-    version: str,
     by: Sequence[str] = ("application",),
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
-    answers: Sequence[str] = (),
-    figures: Sequence[Figure] = (),
-    compared: str = "",
     predictions: Evaluation | None = None,
-    more: Sequence[Section] = (),
-) -> Accounting:
-    """Ask the tables for all that the page needs."""
+) -> None:
+    """Write the page as one HTML file that needs no other.
 
-    applications = by_measure(tables.usage(("application",)), measure)
-    largest = [row.keys[0] for row in applications[:APPLICATIONS]]
-    lines = {name: tables.lines(name) for name in largest[:WITH_LINES]}
-    return Accounting(
-        title=title,
-        period=period,
-        command=command,
-        created=created,
-        version=version,
+    `capacity` is how many GPUs each server type has, `predictions` how well waits were predicted if that was judged.
+    """
+    totals = tables.totals()
+    chapters = chapters_of(tables, totals, measure, capacity or {}, predictions) if totals.tries else ()
+    write_page(
+        "accounting.html",
+        path,
+        page=head,
         by=tuple(by),
         measure=measure,
-        totals=tables.totals(),
-        usage=applications if tuple(by) == ("application",) else by_measure(tables.usage(by), measure),
-        applications=applications,
-        servers=tables.usage(("server",)),
-        months=tables.usage(("month", "application")),
-        days=tables.daily_gpu_hours(),
-        heat=tables.heat(),
-        waits=tables.waits_by_cause(),
-        multi_node=tables.multi_node_shares(),
-        cdfs=tables.cdfs(largest),
-        lines=dict(sorted(lines.items(), key=lambda item: -int(item[1][1].sum()))),
-        capacity=capacity or {},
-        models=tables.usage(("gpu",)),
-        idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],
-        idle_jobs=[row for row in tables.jobs("idle-gpu-hours", IDLE_LISTED) if row.use.idle_gpu_hours],
-        latest=tables.latest(LATEST_LISTED),
-        answers=answers,
-        figures=figures,
-        compared=compared,
-        filters=filters_of(tables),
-        predictions=predictions,
-        more=more,
+        sections=sections_of(tuple(chapters)),
+        facts=_facts(totals),
+        **_tables(tables, tuple(by), measure),
     )
 
 
-def largest_users(tables: Tables) -> list[Usage]:
-    """Users by idle GPU-hours, the most first."""
-    return by_measure(tables.usage(("user",)), "idle-gpu-hours")
-
-
-def sections(page: Accounting) -> tuple[Section, ...]:
-    """The sections that there is something to show in."""
-    return tuple(_sections(page)) if page.totals.tries else ()
-
-
-def _sections(page: Accounting) -> Iterator[Section]:
-    yield Section(
+def chapters_of(
+    tables: Tables,
+    totals: Totals,
+    measure: str = "gpu-hours",
+    capacity: Mapping[str, int] | None = None,
+    predictions: Evaluation | None = None,
+) -> Iterator[Chapter]:
+    """Yield the chapters that there is something to show in."""
+    applications = by_measure(tables.usage(("application",)), measure)
+    yield _chapter(
         "Who used what",
         "A bar is a group’s part of all that was used in the period. A GPU held for an hour is a GPU-hour, whether "
         "it was busy or not.",
-        tuple(_bars(page)),
+        _bars(tables, applications, measure),
     )
-    if page.latest:
-        yield Section(
+    if latest := tables.latest(LATEST_LISTED):
+        yield Chapter(
             "The last jobs",
-            f"The {len(page.latest)} attempts that ended last, as sacct lists them; times are in UTC.",
-            (),
-            ("job", "name", "user", "partition", "GPUs", "start", "end", "state"),
-            tuple(_listed(job) for job in page.latest),
+            f"The {counted(len(latest), 'attempt')} that ended last, as sacct lists them; times are in UTC.",
+            headings=("job", "name", "user", "partition", "GPUs", "start", "end", "state"),
+            rows=tuple(_listed(job) for job in latest),
             words=True,
         )
-    if page.days:
-        yield Section(
+    if days := tables.daily_gpu_hours():
+        capacity = capacity or {}
+        yield _chapter(
             "GPU servers over time",
             "Hours count on the day on which they passed, in UTC. The calendar counts a job on the day on which "
             "it ended."
             + (
                 " The share of capacity is that of the time from the first submission to the last end."
-                if page.capacity
+                if capacity
                 else ""
             ),
-            (
-                *_capacity_used(page),
-                plot_of(
+            [
+                *_capacity_used(days, totals, capacity),
+                (
                     "servers",
                     "GPUs held of each server type over time",
-                    plots.gpus_over_time(page.days, page.capacity),
+                    plots.gpus_over_time(days, capacity),
                 ),
-                plot_of("calendar", "GPU-hours of each day", plots.calendar(*page.heat)),
-            ),
+                ("calendar", "GPU-hours of each day", plots.calendar(*tables.heat())),
+            ],
         )
-    if len([hours for hours in page.waits.values() if hours]) > 1:
-        yield Section(
+    waits = tables.waits_by_cause()
+    if len([hours for hours in waits.values() if hours]) > 1:
+        yield _chapter(
             "Why jobs waited",
             "From submission to start, split where the job became eligible: what lies before is a dependency’s, a "
             "begin time’s, a hold’s or an array limit’s; what lies after is that of resources, priority or "
             "the limit named.",
-            (plot_of("waits", "Hours waited by cause", plots.waiting_by_cause(page.waits)),),
+            [("waits", "Hours waited by cause", plots.waiting_by_cause(waits))],
         )
-    if page.predictions is not None and page.predictions.bins:
-        yield Section(
-            "Predicted waits",
-            "The last fifth of the history by time, predicted by what had been learned from the waits that had ended "
-            "before it. Jobs are put into ten parts by their predicted wait; a part’s 10 %, 50 % and 90 % as they came "
-            f"stand against those predicted. The 80 % interval held {page.predictions.coverage_80 * 100:.1f} % of "
-            f"{page.predictions.tested:,} waits; the mean squared error of log10(1 + s) is "
-            f"{page.predictions.mse_log10:.3f}, that of a constant {page.predictions.baseline_mse_log10:.3f}.",
-            (
-                plot_of(
-                    "calibration",
-                    "Calibration of predicted waits",
-                    calibration(
-                        [each.predicted_s for each in page.predictions.bins],
-                        [each.came_s for each in page.predictions.bins],
-                        [each.count for each in page.predictions.bins],
-                    ),
-                ),
-            ),
-        )
-    yield from page.more
-    yield Section(
+    if predictions is not None and predictions.bins:
+        yield _predicted(predictions)
+    largest = [row.keys[0] for row in applications[:APPLICATIONS]]
+    yield _chapter(
         "How jobs run",
         "A line is an attempt, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move "
         "its axis, click beside a picked part to let go. Where there are very many, one line stands for those like it, "
         "none that is unlike the others is left out, and the axis `attempts` says for how many it stands. nNODE and "
         "nGPU are its nodes and GPUs, WAIT_h and RUN_h hours; uGPUcore is the mean use of its GPUs and uGPUmem of "
         "their memory, from 0 to 1, absent where nobody measured them.",
-        tuple(_lines(page)),
+        _lines(tables, largest[:WITH_LINES]),
     )
-    yield Section(
+    cdfs = tables.cdfs(largest)
+    yield _chapter(
         "Distributions",
         "The share of attempts that have at most a given value. Click a name to hide it, twice to see it alone.",
-        tuple(
-            plot_of(
+        [
+            (
                 f"cdf-{variable.name}",
                 f"Distribution of {variable.name}",
-                plots.variable_cdfs(page.cdfs, variable.name),
+                plots.variable_cdfs(cdfs, variable.name),
             )
             for variable in VARIABLES
-            if any(variable.name in each for each in page.cdfs.values())
-        ),
+            if any(variable.name in each for each in cdfs.values())
+        ],
+    )
+
+
+def _chapter(title: str, hint: str, figures: Iterable[Named]) -> Chapter:
+    named = tuple(figures)
+    return Chapter(
+        title, hint, [(label, figure) for _, label, figure in named], names=[name for name, _, _ in named]
+    )
+
+
+def _predicted(found: Evaluation) -> Chapter:
+    return _chapter(
+        "Predicted waits",
+        "The last fifth of the history by time, predicted by what had been learned from the waits that had ended "
+        "before it. Jobs are put into ten parts by their predicted wait; a part’s 10 %, 50 % and 90 % as they came "
+        f"stand against those predicted. The 80 % interval held {found.coverage_80 * 100:.1f} % of "
+        f"{found.tested:,} waits; the mean squared error of log10(1 + s) is {found.mse_log10:.3f}, that of a "
+        f"constant {found.baseline_mse_log10:.3f}.",
+        [
+            (
+                "calibration",
+                "Calibration of predicted waits",
+                calibration(
+                    [each.predicted_s for each in found.bins],
+                    [each.came_s for each in found.bins],
+                    [each.count for each in found.bins],
+                ),
+            )
+        ],
     )
 
 
@@ -246,54 +204,41 @@ def _listed(job: ListedJob) -> tuple[str, ...]:
     )
 
 
-def _capacity_used(page: Accounting) -> Iterator[Plot]:
+def _capacity_used(days: Mapping[str, Any], totals: Totals, capacity: Mapping[str, int]) -> Iterator[Named]:
     """Where it is known how many GPUs there are: the part of them that was held."""
-    first_ms, last_ms = page.totals.first_ms, page.totals.last_ms
-    if page.capacity and first_ms is not None and last_ms is not None and last_ms > first_ms:
-        hours = {name: float(held.sum()) for name, (_, held) in page.days.items()}
-        figure = plots.capacity_used(hours, page.capacity, (last_ms - first_ms) / 3_600_000)
-        yield plot_of("capacity", "Share of its capacity that was held of each server type", figure)
+    first_ms, last_ms = totals.first_ms, totals.last_ms
+    if capacity and first_ms is not None and last_ms is not None and last_ms > first_ms:
+        hours = {name: float(held.sum()) for name, (_, held) in days.items()}
+        figure = plots.capacity_used(hours, capacity, (last_ms - first_ms) / 3_600_000)
+        yield "capacity", "Share of its capacity that was held of each server type", figure
 
 
-def _bars(page: Accounting) -> Iterator[Plot]:
+def _bars(tables: Tables, applications: Sequence[Usage], measure: str) -> Iterator[Named]:
     """Bars of what there is more than one of; of one alone the table above says all."""
-    measure = page.measure
     for rows, name, what in (
-        (page.applications, "by-application", "application"),
-        (page.servers, "by-server", "server type"),
-        (page.models, "by-gpu", "GPU"),
+        (applications, "by-application", "application"),
+        (tables.usage(("server",)), "by-server", "server type"),
+        (tables.usage(("gpu",)), "by-gpu", "GPU"),
     ):
         known = [row for row in rows if row.keys[0] != UNKNOWN] if name == "by-gpu" else rows
         if len(known) > 1:
-            yield plot_of(name, f"{measure} by {what}", plots.usage_bars(rows, measure, what))
-    if len({row.keys[0] for row in page.months}) > 1:
-        yield plot_of(
-            "by-month", f"{measure} by month and application", plots.share_of_usage(page.months, measure)
-        )
+            yield name, f"{measure} by {what}", plots.usage_bars(rows, measure, what)
+    months = tables.usage(("month", "application"))
+    if len({row.keys[0] for row in months}) > 1:
+        yield "by-month", f"{measure} by month and application", plots.share_of_usage(months, measure)
 
 
-def _lines(page: Accounting) -> Iterator[Plot]:
-    for at, (name, (lines, counts)) in enumerate(page.lines.items()):
+def _lines(tables: Tables, names: Sequence[str]) -> Iterator[Named]:
+    """Lines of these applications, the one with most attempts first."""
+    found = {name: tables.lines(name) for name in names}
+    ordered = sorted(found.items(), key=lambda item: -int(item[1][1].sum()))
+    for at, (name, (lines, counts)) in enumerate(ordered):
         if len(lines):
-            label = f"Parallel coordinates of {name}"
-            yield plot_of(f"pcc-{at}", label, plots.parallel_coordinates(lines, counts, name))
+            figure = plots.parallel_coordinates(lines, counts, name)
+            yield f"pcc-{at}", f"Parallel coordinates of {name}", figure
 
 
-def write_accounting(page: Accounting, path: Path) -> None:
-    """Write the page as one HTML file that needs no other."""
-    write_page(
-        "accounting.html",
-        path,
-        then=("filter",),
-        page=page,
-        sections=sections(page),
-        facts=_facts(page),
-        **_tables(page),
-    )
-
-
-def _facts(page: Accounting) -> tuple[tuple[str, str], ...]:
-    totals = page.totals
+def _facts(totals: Totals) -> tuple[tuple[str, str], ...]:
     measured = totals.measured_gpu_hours
     idle = (
         f"{hours_text(totals.idle_gpu_hours)} of {hours_of('GPU', measured)} measured"
@@ -302,7 +247,10 @@ def _facts(page: Accounting) -> tuple[tuple[str, str], ...]:
     )
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
-        ("Jobs", f"{totals.jobs:,} in {totals.tries:,} attempts, of {totals.users:,} users"),
+        (
+            "Jobs",
+            f"{totals.jobs:,} in {counted(totals.tries, 'attempt')}, of {counted(totals.users, 'user')}",
+        ),
         ("GPU-hours", hours_text(totals.gpu_hours)),
         ("Run-hours", hours_text(totals.run_hours)),
         ("Failed GPU-hours", f"{hours_text(totals.wasted_gpu_hours)} ({share:.1f} %)"),
@@ -343,9 +291,12 @@ class _UsageRow:
     several: str
 
 
-def _tables(page: Accounting) -> dict[str, object]:
-    whole = sum(row.measure(page.measure) for row in page.usage) or 1.0
-    largest = max((row.measure(page.measure) for row in page.usage), default=0.0) or 1.0
+def _tables(tables: Tables, by: tuple[str, ...], measure: str) -> dict[str, object]:
+    usage = by_measure(tables.usage(by), measure)
+    users = by_measure(tables.usage(("user",)), "idle-gpu-hours")
+    several = tables.multi_node_shares() if by == ("application",) else {}
+    whole = sum(row.measure(measure) for row in usage) or 1.0
+    largest = max((row.measure(measure) for row in usage), default=0.0) or 1.0
     rows = [
         _UsageRow(
             row.keys,
@@ -353,20 +304,22 @@ def _tables(page: Accounting) -> dict[str, object]:
             hours_text(row.run_hours, 2),
             f"{row.jobs:,}",
             f"{row.users:,}",
-            f"{row.measure(page.measure) / whole * 100:.2f} %",
-            f"{row.measure(page.measure) / largest:.3f}",
+            f"{row.measure(measure) / whole * 100:.2f} %",
+            f"{row.measure(measure) / largest:.3f}",
             hours_text(row.wasted_gpu_hours, 2),
-            _percent(page.multi_node.get(row.keys[0])) if page.by == ("application",) else "",
+            _percent(several.get(row.keys[0])),
         )
-        for row in page.usage[:USAGE_LISTED]
+        for row in usage[:USAGE_LISTED]
     ]
     return {
         "rows": rows,
         "shown": USAGE_SHOWN,
-        "more": max(len(page.usage) - USAGE_LISTED, 0),
-        "idle_users": [(row.keys[0], *_idle(row)) for row in page.idle_users],
+        "more": max(len(usage) - USAGE_LISTED, 0),
+        "idle_users": [(row.keys[0], *_idle(row)) for row in users[:IDLE_LISTED] if row.idle_gpu_hours],
         "idle_jobs": [
-            (row.use.keys[0], row.user, row.application, row.state, *_idle(row.use)) for row in page.idle_jobs
+            (row.use.keys[0], row.user, row.application, row.state, *_idle(row.use))
+            for row in tables.jobs("idle-gpu-hours", IDLE_LISTED)
+            if row.use.idle_gpu_hours
         ],
     }
 

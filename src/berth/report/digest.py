@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
+from berth.counts import counted
 from berth.files import whole_file
 from berth.history.values.durations import duration_text, hours_of, hours_text
 from berth.report.page import write_page
@@ -117,7 +118,7 @@ def _answers(now: Totals, used: Usage, before: Totals | None, idlest: Usage | No
         by = (now.gpu_hours / before.gpu_hours - 1) * 100
         than = f"{abs(by):,.0f} % {'more' if by > 0 else 'less'} than" if abs(by) >= 0.5 else "as many as"
         change = f", {than} in the period before"
-    yield f"{now.jobs:,} {'job' if now.jobs == 1 else 'jobs'} held {_gpu_time(now.gpu_hours)}{change}."
+    yield f"{counted(now.jobs, 'job')} held {_gpu_time(now.gpu_hours)}{change}."
     idle, measured = used.known("idle-gpu-hours"), now.measured_gpu_hours
     failed = now.wasted_gpu_hours / now.gpu_hours * 100 if now.gpu_hours else 0.0
     lost = f"{failed:.0f} % of the GPU-hours went to attempts that failed"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -17,7 +18,7 @@ from plotly.offline import get_plotlyjs
 
 from berth.files import whole_file
 from berth.report.report import Report
-from berth.report.sections import Section, as_json, plot_of, policies_of, sections_of, seeds_of
+from berth.report.sections import as_json, plot_of, sections_of
 
 
 def render(report: Report) -> str:
@@ -26,9 +27,9 @@ def render(report: Report) -> str:
         "report.html",
         report=report,
         picture=Markup(report.picture),
-        policies=policies_of(report),
-        seeds=seeds_of(report),
-        sections=sections_of(report),
+        policies=tuple(dict.fromkeys(policy for chapter in report.chapters for policy in chapter.policies)),
+        seeds=sorted({seed for chapter in report.chapters for seed in chapter.seeds}),
+        sections=sections_of(report.chapters),
     )
 
 
@@ -37,17 +38,17 @@ def write(report: Report, path: Path) -> None:
     _write(render(report), path)
 
 
-def write_page(template: str, path: Path, *, then: tuple[str, ...] = (), **values: object) -> None:
-    """Render another template of berth's, which runs these scripts after its pictures, with these values, likewise."""
-    _write(_page(template, then, **values), path)
+def write_page(template: str, path: Path, **values: Any) -> None:
+    """Render another template of berth's with these values, likewise."""
+    _write(_page(template, **values), path)
 
 
 def render_picture(figure: go.Figure, answers: Sequence[str] = ()) -> str:
     """A page with one figure, under its title and these sentences."""
     title = unescape(figure.layout.title.text or "berth")  # in figures names are escaped
     figure.update_layout(title={"text": ""})
-    section = Section("", "", (plot_of("picture", title, figure),))
-    return _picture(figure, wanted="", title=title, answers=answers, section=section)
+    plots = (plot_of("picture", title, figure),)
+    return _picture(figure, wanted="", title=title, answers=answers, plots=plots)
 
 
 def render_for_image(figure: go.Figure, kind: str) -> str:

@@ -35,6 +35,8 @@ class Chapter:
     """The metrics of it that are shown at once; the rest is folded away. Without any, all are shown."""
     definitions: Sequence[tuple[str, str]] = ()
     """Words, and what each means."""
+    words: bool = False
+    """Whether most cells of the table are texts, which stand on the left."""
 
 
 @dataclass(frozen=True, slots=True)

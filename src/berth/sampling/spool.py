@@ -150,11 +150,6 @@ def segments(folder: Path) -> list[Path]:
     return found
 
 
-def is_of_node(path: Path, node: str) -> bool:
-    """Whether a segment was written by a sampler of this node."""
-    return re.fullmatch(rf"{re.escape(node)}-\d{{8}}T\d{{6}}-[0-9a-f]{{8}}{SUFFIX}", path.name) is not None
-
-
 def first_line_of(path: Path) -> Segment:
     """What a segment's first line says; SamplingError where it is none of a spool's."""
     try:

@@ -50,4 +50,4 @@ from berth.statistics.spread import (
     student_t_quantile,
 )
 from berth.statistics.summary import Summary, summarise, summary_dict
-from berth.statistics.timeline import NOT_A_GPU, Film, Occupancy, Schedule, Timeline, occupancy_at, timeline
+from berth.statistics.timeline import Film, Schedule, Timeline, timeline

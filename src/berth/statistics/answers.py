@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from berth.counts import counted
 from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.metrics import Metric, headlines_of, readable_unit
 from berth.statistics.run import Run
@@ -176,10 +177,11 @@ def _unfinished(runs: Sequence[Run]) -> str:
     least = min(means, key=lambda policy: means[policy])
     jobs = runs[0].summary.jobs
     if len(means) == 1:
-        return f"{means[worst]:,.4g} of {jobs:,} jobs {'does' if means[worst] == 1 else 'do'} not finish."
+        return f"{means[worst]:,.4g} of {counted(jobs, 'job')} {'does' if means[worst] == 1 else 'do'} not finish."
     if means[least] == means[worst]:
-        return f"Under every policy {means[worst]:,.4g} of {jobs:,} jobs do not finish."
-    return f"Of {jobs:,} jobs {means[least]:,.4g} do not finish under {least}, and {means[worst]:,.4g} under {worst}."
+        return f"Under every policy {means[worst]:,.4g} of {counted(jobs, 'job')} do not finish."
+    few, many = f"{means[least]:,.4g}", f"{means[worst]:,.4g}"
+    return f"Of {counted(jobs, 'job')} {few} do not finish under {least}, and {many} under {worst}."
 
 
 def _figure(standing: Standing, factor: float) -> str:

@@ -8,15 +8,18 @@ card: where a model lets tenants use more than all of a GPU together, the sums a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from berth.card_speeds import ALL_ALIKE
+from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
-from berth.interference import Interference, KnowsProfiles, Tenant
+from berth.cluster.work_left import WorkLeft
+from berth.interference import Interference, KnowsProfiles
+from berth.interference.sharing import Sharing
 from berth.interference.speeds import MEM, effective_milli
 from berth.model import FOREVER_MS, NO_GPU, GpuModel, GpuSlot, Job, Node, Profile, Share, work_of
 from berth.profiles import Series, series
@@ -92,44 +95,20 @@ def real_use(
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
-    """An attempt under way."""
-
-    attempt: Attempt
-    work_us: int
-    """All of its work, and the time in which it writes checkpoints."""
-    left_us: int
-    as_of_ms: int
-    speed_milli: int = 1000
-
-    def advance(self, now_ms: int) -> None:
-        self.left_us -= (now_ms - self.as_of_ms) * self.speed_milli
-        self.as_of_ms = now_ms
-
-    def done_us(self, now_ms: int) -> int:
-        left_us = self.left_us - (now_ms - self.as_of_ms) * self.speed_milli
-        return min(max(self.work_us - left_us, 0), self.work_us)
-
-
-@dataclass(slots=True, eq=False)
 class _Gpu:
     """One GPU under way."""
 
     model: GpuModel | None
-    runs: list[_Run]
-    speeds: dict[int, int]
-    """By the identity of each run its speed as far as this GPU goes."""
+    runs: list[Running]
     since_ms: int = 0
     """Until when its use has been added up."""
     in_use: int = 0
     """Per mille of the GPU times per mille of speed, since then."""
     held_mib: int = 0
-    serial: int = 0
-    """Of the call for another look that counts."""
 
 
 class _Walk:
-    """One pass through a run. The rules of how fast each job advances are those of `berth.interference.sharing`."""
+    """One pass through a run."""
 
     def __init__(
         self,
@@ -139,13 +118,12 @@ class _Walk:
         recovery: Recovery,
     ) -> None:
         self.nodes = nodes
-        self.interference = interference
-        self.recovery = recovery
+        cluster = Cluster(nodes)
+        self.sharing = Sharing(cluster, interference, lambda slot: tuple(self._gpu(slot).runs))
+        self.work = WorkLeft(cluster, recovery, ALL_ALIKE)
         self.gpus: dict[GpuSlot, _Gpu] = {}
         self.lookups: list[tuple[int, int, GpuSlot]] = []
         self.serial = 0
-        self.left_us: dict[str, int] = {}
-        """Of each job that was stopped the work that was left when it was queued again."""
         self.in_use = self.held = self.peak_mib = self.peak_use = 0
         speeds = interference.speeds if isinstance(interference, KnowsProfiles) else None
 
@@ -161,107 +139,74 @@ class _Walk:
 
     def through(self, attempts: Iterable[Attempt]) -> RealUse:
         coming = [attempt for attempt in attempts if attempt.slots]
-        ending: list[tuple[int, int, _Run]] = []
+        ending: list[tuple[int, int, Running]] = []
         at = 0
         while at < len(coming) or ending:
             now_ms = min(
-                coming[at].start_ms if at < len(coming) else math.inf,
-                ending[0][0] if ending else math.inf,
-                self.lookups[0][0] if self.lookups else math.inf,
+                coming[at].start_ms if at < len(coming) else FOREVER_MS,
+                ending[0][0] if ending else FOREVER_MS,
+                self.lookups[0][0] if self.lookups else FOREVER_MS,
             )
-            now_ms = int(now_ms)
-            changed: dict[GpuSlot, None] = {}
             while ending and ending[0][0] == now_ms:
-                run = heappop(ending)[2]
-                self._end(run, now_ms)
-                changed.update(dict.fromkeys(run.attempt.slots))
+                self._end(heappop(ending)[2], now_ms)
             while self.lookups and self.lookups[0][0] == now_ms:
                 _, serial, slot = heappop(self.lookups)
-                if self.gpus[slot].serial == serial:
-                    changed[slot] = None
+                if self.sharing.is_current(slot, serial):
+                    self.sharing.change((slot,))
             while at < len(coming) and coming[at].start_ms == now_ms:
-                begun = self._begin(coming[at], now_ms)
+                attempt = coming[at]
+                run = self._begin(attempt, now_ms)
                 at += 1
-                if begun.attempt.end_ms > now_ms:
-                    heappush(ending, (begun.attempt.end_ms, at, begun))
-                    for slot in begun.attempt.slots:
-                        self._gpu(slot).runs.append(begun)
-                    changed.update(dict.fromkeys(begun.attempt.slots))
+                if attempt.end_ms > now_ms:
+                    heappush(ending, (attempt.end_ms, at, run))
+                    for slot in run.slots:
+                        self._gpu(slot).runs.append(run)
+                    self.sharing.change(run.slots)
                 else:
-                    self._end(begun, now_ms)
-            self._look(changed, now_ms)
+                    self._end(run, now_ms)
+            self._look(now_ms)
         return RealUse(self.in_use / 1_000_000, float(self.held), self.peak_mib, self.peak_use / 10_000)
 
     def _gpu(self, slot: GpuSlot) -> _Gpu:
         gpu = self.gpus.get(slot)
         if gpu is None:
-            gpu = self.gpus[slot] = _Gpu(self.nodes[slot.node].gpu_model, [], {})
+            gpu = self.gpus[slot] = _Gpu(self.nodes[slot.node].gpu_model, [])
         return gpu
 
-    def _begin(self, attempt: Attempt, now_ms: int) -> _Run:
-        job = attempt.job
+    def _begin(self, attempt: Attempt, now_ms: int) -> Running:
+        job, share = attempt.job, attempt.share
         work_us = work_of(job) * 1000
-        left_us = self.left_us.get(job.id)
-        left_ms = (work_us if left_us is None else left_us) // 1000
-        writing_ms = restart_ms = 0
-        if work_of(job) < FOREVER_MS:
-            writing_ms = self.recovery.writing_ms(left_ms) if job.keeps_work else 0
-            restart_ms = 0 if left_us is None else self.recovery.restart_ms
-        return _Run(attempt, work_us + writing_ms * 1000, (left_ms + writing_ms + restart_ms) * 1000, now_ms)
+        run = Running(job, 1, attempt.slots, share, now_ms, work_us, now_ms, 1000, 0, share, work_us)
+        self.work.begin(run)
+        return run
 
-    def _end(self, run: _Run, now_ms: int) -> None:
+    def _end(self, run: Running, now_ms: int) -> None:
         """Take a run off its GPUs, and note what would be left of it if it is queued again."""
-        run.advance(now_ms)
-        job = run.attempt.job
-        work_ms = work_of(job)
-        left_ms = work_ms
-        if job.keeps_work and work_ms < FOREVER_MS:
-            before_ms = self.left_us.get(job.id, work_ms * 1000) // 1000
-            recovery = self.recovery
-            if recovery.write_ms:
-                all_us = (before_ms + recovery.writing_ms(before_ms)) * 1000
-                left_ms = before_ms - recovery.written_ms(all_us - run.left_us, 1000)
-            else:
-                left_ms -= recovery.kept_ms(work_ms - min(-(-run.left_us // 1000), before_ms))
-        self.left_us[job.id] = left_ms * 1000
-        for slot in run.attempt.slots:
+        run.advance(now_ms, run.speed_milli)
+        self.work.stop(run)
+        for slot in run.slots:
             gpu = self._gpu(slot)
             if run in gpu.runs:
                 self._settle(gpu, now_ms)
                 gpu.runs.remove(run)
+        self.sharing.change(run.slots)
 
-    def _look(self, changed: Iterable[GpuSlot], now_ms: int) -> None:
+    def _look(self, now_ms: int) -> None:
         """Ask about the GPUs that have changed; those of runs whose speed changes use something else from now on."""
-        touched: dict[int, _Run] = {}
-        others: dict[GpuSlot, None] = {}
-        for slot in changed:
-            gpu = self._gpu(slot)
-            others[slot] = None
-            self.serial += 1
-            gpu.serial = self.serial
-            if not gpu.runs:
-                continue
-            for run in gpu.runs:
-                self._settle_all(run, now_ms)
-                run.advance(now_ms)
-                touched[id(run)] = run
-            tenants = [
-                Tenant(run.attempt.job, run.attempt.share, *divmod(run.done_us(now_ms), 1000))
-                for run in gpu.runs
-            ]
-            outlook = self.interference(tenants, gpu.model)
-            gpu.speeds = {id(run): speed for run, speed in zip(gpu.runs, outlook.speeds_milli, strict=True)}
-            if outlook.hold_ms < FOREVER_MS:
-                heappush(self.lookups, (now_ms + outlook.hold_ms, self.serial, slot))
-        for run in touched.values():
-            run.speed_milli = min(self.gpus[slot].speeds[id(run)] for slot in run.attempt.slots)
-            others.update(dict.fromkeys(run.attempt.slots))
-        for slot in others:
-            self._note(self.gpus[slot], now_ms)
+        slots = dict.fromkeys(self.sharing.changed)
+        for slot in self.sharing.changed:
+            for run in self._gpu(slot).runs:
+                slots.update(dict.fromkeys(run.slots))
+        for slot in slots:
+            self._settle(self._gpu(slot), now_ms)
+        self.sharing.look(now_ms, self._call_again)
+        for slot in slots:
+            self._note(self._gpu(slot), now_ms)
 
-    def _settle_all(self, run: _Run, now_ms: int) -> None:
-        for slot in run.attempt.slots:
-            self._settle(self.gpus[slot], now_ms)
+    def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
+        self.serial += 1
+        heappush(self.lookups, (time_ms, self.serial, slot))
+        return self.serial
 
     def _settle(self, gpu: _Gpu, now_ms: int) -> None:
         """Add up what was used since the last time."""
@@ -276,14 +221,14 @@ class _Walk:
 
     def _note(self, gpu: _Gpu, now_ms: int) -> None:
         """What is used of a GPU from now on."""
-        self._settle(gpu, now_ms)
         gpu.in_use = gpu.held_mib = 0
         for run in gpu.runs:
-            milli, mem_mib = run.attempt.share
-            found = self.scaled(run.attempt.job.application, gpu.model or _UNKNOWN)
+            milli, mem_mib = run.share
+            found = self.scaled(run.job.application, gpu.model or _UNKNOWN)
             if found is not None:
                 own, uses = found
-                row = own.row_at(run.done_us(now_ms) // 1000)
+                done_us = min(max(run.work_us - run.left_us_at(now_ms), 0), run.work_us)
+                row = own.row_at(done_us // 1000)
                 milli, mem_mib = uses[row], own.rows[row][MEM]
             gpu.in_use += milli * run.speed_milli
             gpu.held_mib += mem_mib

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +31,6 @@ from berth.statistics.attempts import (
     attempts_query,
     waited_by,
 )
-from berth.statistics.cells import Cells, cells_of
 from berth.statistics.cost import Held
 from berth.statistics.dimensions import DIMENSION_SQL, keys_of
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
@@ -414,16 +413,17 @@ class Tables:
         return np.array([d for d, _ in rows], np.int64), np.array([h or 0 for _, h in rows], np.float64)
 
     def lines(
-        self, application: str | None, most: int = 1500
+        self, application: str | None, most: int = 500
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """At most about `most` tries (L, 6) of an application or of all, by their six variables, and for how many each
         stands.
 
         NaN if not measured. Up to that number, each stands for itself. Where there are more, the space of the
-        variables is cut into cells and one try stands for all of its cell: what is rare lies in a cell of its own
-        and is never lost.
+        variables, of hours the logarithm of their minutes, is cut into cells and one try stands for all of its cell:
+        what is rare lies in a cell of its own and is never lost.
         """
         values = [f"({value})::DOUBLE AS v{at}" for at, value in enumerate(VARIABLE_SQL.values())]
+        places = [f"ln(1 + 60 * v{at})" if at in (2, 3) else f"v{at}" for at in range(6)]
         names = () if application is None else ("" if application == UNKNOWN else application,)
         # Cells are counted again and again, and so what they are made of is read once.
         self._database.execute(
@@ -432,7 +432,7 @@ class Tables:
             [*self._values, *names],
         )
         limits = self._database.execute(
-            f"SELECT count(*), {', '.join(f'max(v{at})' for at in range(6))} FROM line_values"
+            f"SELECT count(*), {', '.join(f'max({place})' for place in places)} FROM line_values"
         ).fetchall()[0]
         if not limits[0]:
             return np.empty((0, 6)), np.empty(0, np.int64)
@@ -442,7 +442,8 @@ class Tables:
         steps = 64
         while True:
             cells = ", ".join(
-                f"CAST(round(v{at} / {float(limits[at + 1] or 1)!r} * {steps}) AS INTEGER)" for at in range(6)
+                f"CAST(round({place} / {float(most_there or 1)!r} * {steps}) AS INTEGER)"
+                for place, most_there in zip(places, limits[1:], strict=True)
             )
             counted = self._database.execute(
                 f"SELECT count(*) FROM (SELECT DISTINCT {cells} FROM line_values)"
@@ -455,14 +456,6 @@ class Tables:
             f"SELECT {picked}, count(*) AS n FROM line_values GROUP BY {cells} ORDER BY ALL"
         ).fetchnumpy()
         return _six(columns), np.asarray(columns["n"], np.int64)
-
-    def cells(self, sampled: int) -> Generator[Cells, None, None]:
-        """Yield sums by user, account, server, application and day, then by week, month and year.
-
-        Each comes with the waits of at most `sampled` attempts.
-        """
-        sums = [_SUMS[at] for at in (0, 2, 3, 4)]
-        return cells_of(self._database, self._from, self._values, DIMENSION_SQL, sums, sampled)
 
     def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
         """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""

@@ -16,9 +16,6 @@ from berth.model import NO_GPU, EventKind, Node
 from berth.statistics.columns import KINDS, RUNNING, EventColumns
 from berth.statistics.measures import WHOLE_MILLI, slots_on_gpus
 
-NOT_A_GPU = -1
-"""Stands in an Occupancy where the node has no such slot."""
-
 TIMELINE_POINTS = 1000
 
 
@@ -41,17 +38,6 @@ class Timeline:
     running_mean: NDArray[np.float32]  # (B,)
     """Jobs that run."""
     running_max: NDArray[np.float32]  # (B,)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Occupancy:
-    """Every GPU of the cluster at one time."""
-
-    time_ms: int
-    used_milli: NDArray[np.int16]  # (N, G)
-    """Per mille held; NOT_A_GPU where the node has no such slot."""
-    jobs: NDArray[np.int16]  # (N, G)
-    """How many jobs hold a part of it; NOT_A_GPU where the node has no such slot."""
 
 
 FRAMES = 70
@@ -176,9 +162,11 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
     edges = _edges(columns.time_ms, begin, end, points)
 
     waits, runs = _changes(columns)
-    held_mean, held_max = _binned(columns.time_ms, np.cumsum(_held_deltas(columns)), edges)
-    waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits), edges)
-    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs), edges)
+    waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits, dtype=np.int32), edges)
+    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs, dtype=np.int32), edges)
+    del waits, runs
+    held = _held_deltas(columns)
+    held_mean, held_max = _binned(columns.time_ms, np.cumsum(held, out=held), edges)
     return Timeline(
         edges_ms=edges,
         capacity_milli=1000 * sum(node.gpus for node in nodes),
@@ -188,27 +176,6 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
         waiting_max=waiting_max,
         running_mean=running_mean,
         running_max=running_max,
-    )
-
-
-def occupancy_at(columns: EventColumns, nodes: Sequence[Node], time_ms: int) -> Occupancy:
-    """What every GPU held at a time: jobs that started by then, and end later or never."""
-    attempts = columns.holdings
-    shape = (len(nodes), max((node.gpus for node in nodes), default=0))
-    runs = (attempts.start_ms <= time_ms) & ((attempts.end_ms > time_ms) | (attempts.end_event == RUNNING))
-    owner = np.repeat(np.arange(len(runs)), np.diff(attempts.slot_offsets))
-    here = runs[owner] & (attempts.slot_index != NO_GPU)
-    slot = (attempts.slot_node * shape[1] + attempts.slot_index)[here]
-    cells = shape[0] * shape[1]
-    held = np.bincount(slot, attempts.milli[owner[here]], minlength=cells).reshape(shape)
-    used = np.minimum(held, WHOLE_MILLI)  # tenants that share it may each hold all of it
-    jobs = np.bincount(slot, minlength=cells).reshape(shape)
-    gpus = np.array([node.gpus for node in nodes], np.int64).reshape(-1, 1)
-    missing = np.arange(shape[1]) >= gpus
-    return Occupancy(
-        time_ms=time_ms,
-        used_milli=np.where(missing, NOT_A_GPU, used).astype(np.int16),
-        jobs=np.where(missing, NOT_A_GPU, jobs).astype(np.int16),
     )
 
 
@@ -267,7 +234,7 @@ def _has_kind(columns: EventColumns, *kinds: EventKind) -> NDArray[np.bool_]:
 
 
 def _binned(
-    time_ms: NDArray[np.int64], level: NDArray[np.int64], edges: NDArray[np.int64]
+    time_ms: NDArray[np.int64], level: NDArray[np.int64 | np.int32], edges: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Time-weighted mean and maximum, in each bin, of a level that each event sets until the next."""
     bins = len(edges) - 1
@@ -276,7 +243,9 @@ def _binned(
     # Of several events at one time only the last lasts.
     lasts = np.concatenate((time_ms[1:] != time_ms[:-1], [True]))
     time_ms, level = time_ms[lasts], level[lasts]
-    area = np.concatenate(([0], np.cumsum(level[:-1] * np.diff(time_ms))))
+    area = np.zeros(len(time_ms), np.int64)  # in place: a million jobs have 24 MB of each array
+    np.multiply(level[:-1], np.diff(time_ms), out=area[1:])
+    np.cumsum(area, out=area)
     at_edge = np.searchsorted(time_ms, edges, side="right") - 1
     area_at_edge = area[at_edge] + level[at_edge] * (edges - time_ms[at_edge])
     widths = np.diff(edges)

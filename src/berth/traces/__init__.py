@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from berth.counts import counted
 from berth.errors import SettingError, TraceError
 from berth.frames import Framed
 from berth.model import Job, Node
@@ -53,7 +54,7 @@ class Trace(Framed):
     def __repr__(self) -> str:
         nodes = self.nodes or ()
         gpus = sum(node.gpus for node in nodes)
-        cluster = f"{len(nodes):,} nodes with {gpus:,} GPUs" if nodes else "no cluster"
+        cluster = f"{counted(len(nodes), 'node')} with {counted(gpus, 'GPU')}" if nodes else "no cluster"
         return f"Trace({self.path!r}, {self.format}, {cluster})"
 
     def rows(self) -> list[dict[str, object]]:

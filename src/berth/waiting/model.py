@@ -286,13 +286,6 @@ class WaitModel:
 
         return Answer(left(0.5), left(0.1), left(0.9), whole.drivers)
 
-    def contributions(self, values: Floats) -> Floats:
-        """By how much each feature moves the median of each row (N, F), in log10 of the wait (SHAP values)."""
-        self.predict(values[:1], "median")
-        return np.asarray(
-            self._trees["median"].predict(values, pred_contrib=True, num_threads=_threads(values)), np.float64
-        )[:, :-1]
-
     def save(self, path: Path) -> None:
         """Write it to a file."""
         content = {

@@ -26,9 +26,10 @@ from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
-from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
+from berth.policies.schemes.limit_settings import Limit
 from berth.statistics.cost import Prices
 from berth.traces import read_trace
+from tests.policies.schemes.limit_files import write_limits
 
 BERTH = Path(sys.executable).parent / "berth"
 TRACE = "synthetic:demo?jobs=60"
@@ -41,9 +42,9 @@ def test_a_kept_run_is_the_run(tmp_path: Path) -> None:
     assert again.to_dict() == first.to_dict()
     for one, other in zip(first.runs, again.runs, strict=True):
         assert one.timeline.waiting_mean.tolist() == other.timeline.waiting_mean.tolist()
-        assert [seen.used_milli.tolist() for seen in one.occupancies] == [
-            seen.used_milli.tolist() for seen in other.occupancies
-        ]
+        assert one.film is not None
+        assert other.film is not None
+        assert one.film.held_milli.tolist() == other.film.held_milli.tolist()
 
 
 def test_duckdb_reads_the_runs_as_one_dataset(tmp_path: Path) -> None:
@@ -132,9 +133,9 @@ def test_a_run_is_not_kept_for_a_policy_whose_settings_file_has_changed(tmp_path
     path = tmp_path / "limits.json"
     name = policy.format(path)
     task = Task(read_trace(TRACE), (), name, 0)
-    write_limits(LimitSettings((Limit("user", running=1),)), path)
+    write_limits(path, Limit("user", running=1))
     narrow, before = compare(TRACE, [name], keep=tmp_path), digest(task)
-    write_limits(LimitSettings((Limit("user", running=10),)), path)
+    write_limits(path, Limit("user", running=10))
     assert digest(task) != before
     fresh = compare(TRACE, [name])
     assert compare(TRACE, [name], keep=tmp_path).to_dict() == fresh.to_dict()

@@ -5,11 +5,9 @@ import plotly.graph_objects as go
 import pytest
 
 from berth.experiments.compare import plots
-from berth.experiments.compare.cluster_map import cluster_map
-from berth.model import GpuModel, Node
 from berth.plots import policy_styles
 from berth.statistics import HEADLINES, Run, cdf
-from tests.experiments.compare.runs import NODES, made_runs
+from tests.experiments.compare.runs import made_runs
 
 TWO = ("fifo+first-fit", "sjf+best-fit")
 
@@ -142,49 +140,6 @@ def test_a_headline_has_a_bar_only_where_seeds_tell_one(runs: list[Run]) -> None
     assert all(trace.error_x.visible is False for trace in one.data)
 
 
-def maps(figure: go.Figure) -> list[go.Heatmap]:
-    return [trace for trace in figure.data if trace.type == "heatmap"]
-
-
-def test_the_map_has_every_gpu_once_with_its_node_and_model(runs: list[Run]) -> None:
-    figure = cluster_map(runs, NODES, policy_styles(TWO))
-    assert [trace.name for trace in maps(figure)] == list(TWO)
-    for trace in maps(figure):
-        texts = [text for row in trace.text for text in row if text]
-        expected = [
-            f"{node.name} · {node.gpu_model.name}"
-            for node in NODES
-            if node.gpu_model
-            for _ in range(node.gpus)
-        ]
-        assert sorted(texts) == sorted(expected)
-        assert np.count_nonzero(~np.isnan(trace.z)) == sum(node.gpus for node in NODES)
-
-
-def test_the_slider_shows_every_time_of_every_policy(runs: list[Run]) -> None:
-    figure = cluster_map(runs, NODES, policy_styles(TWO))
-    firsts = [next(run for run in runs if run.policy == policy) for policy in TWO]
-    for at, step in enumerate(figure.layout.sliders[0].steps):
-        change, which = step.args
-        assert [figure.data[index].type for index in which] == ["heatmap", "heatmap"]
-        for run, cells in zip(firsts, change["z"], strict=True):
-            used = run.occupancies[at].used_milli
-            assert np.nansum(cells) == used[used > 0].sum()
-
-
-@pytest.mark.parametrize("count", [1, 4, 40, 311, 1523])
-def test_a_map_of_any_size_keeps_within_sight(runs: list[Run], count: int) -> None:
-    nodes = [Node(f"node-{at}", (8, 4, 2)[at % 3], GpuModel(f"M{at % 5}")) for at in range(count)]
-    empty = np.where(np.arange(8) < np.array([node.gpus for node in nodes])[:, None], 0, -1).astype(np.int16)
-    occupancy = replace(runs[0].occupancies[0], used_milli=empty, jobs=empty)
-    run = replace(runs[0], occupancies=(occupancy,))
-    figure = cluster_map([run], nodes, policy_styles([run.policy]))
-    cells = maps(figure)[0].z
-    assert np.count_nonzero(~np.isnan(cells)) == sum(node.gpus for node in nodes)
-    assert 150 < figure.layout.height < 480
-    assert 1060 / cells.shape[1] > 3.5
-
-
 def test_names_are_texts_and_no_markup(runs: list[Run]) -> None:
     name = "<b>bold</b> & <a href='x'>%{x}</a>"
     shown = "&lt;b&gt;bold&lt;/b&gt; &amp; &lt;a href=&#x27;x&#x27;&gt;%{x}&lt;/a&gt;"
@@ -192,13 +147,9 @@ def test_names_are_texts_and_no_markup(runs: list[Run]) -> None:
     styles = policy_styles([name])
     assert lines(plots.queue_over_time([run], styles))[0].name == shown
     assert plots.headline([run], HEADLINES[0], styles).data[0].y[0] == shown
-    drawn = cluster_map([run], [replace(node, name=f"{name}{at}") for at, node in enumerate(NODES)], styles)
-    assert maps(drawn)[0].name == shown
-    assert "<a href" not in drawn.to_json()
 
 
 def test_nothing_to_draw_is_an_empty_figure_and_no_error() -> None:
     styles = policy_styles([])
     for draw in (plots.allocation_over_time, plots.queue_over_time, plots.waiting_cdf, plots.completion_cdf):
         assert len(draw([], styles).data) == 0
-    assert len(cluster_map([], [], styles).data) == 0

@@ -64,21 +64,6 @@ needs_ray = pytest.mark.skipif(
 
 
 @needs_ray
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_a_grpc_server_that_is_not_ray_s_is_no_ray_cluster(scheme: str) -> None:
-    """Ray itself tries again for half a minute, or for ever."""
-    grpc = pytest.importorskip("grpc")
-    server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        with pytest.raises(SettingError, match="speaks gRPC, but not as Ray does"):
-            compare(TRACE, "fifo", ray=f"{scheme}127.0.0.1:{port}")
-    finally:
-        server.stop(None).wait(60)
-
-
-@needs_ray
 @pytest.mark.slow
 def test_ray_gives_what_one_process_gives() -> None:
     command = [str(BERTH), "compare", TRACE, "--policies", ",".join(POLICIES), "--seeds", "2", "--json"]

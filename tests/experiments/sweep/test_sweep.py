@@ -24,8 +24,9 @@ from berth.experiments.sweep.page import page_of
 from berth.experiments.sweep.swept import numbers_of
 from berth.experiments.sweep.table import best_in, by_case
 from berth.model import Job, Node
-from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
+from berth.policies.schemes.limit_settings import Limit
 from berth.statistics import EventColumns
+from tests.policies.schemes.limit_files import write_limits
 
 PLAN = """
 trace = "synthetic:demo?jobs=40"
@@ -139,7 +140,7 @@ def test_outages_at_a_rate_differ_by_seed_also_where_the_policy_does_not_draw() 
 
 def test_limits_from_a_file_hold_under_the_conditions_that_name_it(tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
-    write_limits(LimitSettings((Limit("user", running=1),)), file)
+    write_limits(file, Limit("user", running=1))
     runs = sweep(small(conditions={"free": {}, "limited": {"limits": str(file)}})).runs
     free, limited = (run.summary.waiting_time_s.mean for run in runs)
     assert free < limited

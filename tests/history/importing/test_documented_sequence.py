@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from berth.history.importing.table_import import FIELDS
-from berth.policies import make_policy
 from tests.history.importing.test_real_slurm import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,8 +56,6 @@ def test_one_documented_sequence_imports_reports_plots_advises_and_predicts(tmp_
     advice = json.loads((folder / "advice.json").read_text())
     assert advice["jobs"] == 16
     assert advice["proposals"]
-    assert advice["response"]["factors"]
-    make_policy(f"limits?file={folder / 'limits.json'}")
 
 
 @pytest.mark.slow

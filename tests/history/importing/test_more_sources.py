@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import HistoryError
-from berth.history.importing import clustercockpit, jobcomp, lsf, pods, swf
+from berth.history.importing import jobcomp, lsf, pods
 from berth.history.importing.job_row import JobRow
 from berth.history.importing.sacct import import_jobs, import_text
 from berth.history.importing.series import import_series
@@ -35,44 +34,6 @@ def taken(
 
 def whys(result: ImportResult) -> list[str]:
     return [row.why for row in result.rejected]
-
-
-SWF = f"""\
-; Version: 2.2
-; UnixStartTime: {BEGIN}
-; MaxProcs: 128
-1 100 50 3600 8 1800 2048 8 7200 4096 1 3 4 5 2 1 -1 -1
-2 200 60 0 -1 -1 -1 16 600 -1 5 7 4 -1 2 1 -1 -1
-3 300 10 100 4 -1 -1 4 -1 -1 0 7 4 -1 -1 1 -1 -1
-4 300 10 100 4 -1 -1 4 -1 -1 3 7 4 -1 -1 1 -1 -1
-5 300 -1 -1 4 -1 -1 4 -1 -1 1 7 4 -1 -1 1 -1 -1
-6 300 x
-"""
-
-
-def test_a_log_of_the_parallel_workloads_archive_is_a_history(tmp_path: Path) -> None:
-    (tmp_path / "a.swf").write_text(SWF)
-    history, result = taken(tmp_path, swf.swf_rows, swf.ABSENT, tmp_path / "a.swf")
-    first, left, failed = history.records()
-    assert (first.job_id, first.user, first.account, first.virtual_cluster, first.application) == (
-        *("1", "3", "4", "2", "5"),
-    )
-    assert (first.queued_ms, first.start_ms, first.end_ms) == tuple(
-        1000 * (BEGIN + at) for at in (100, 150, 3750)
-    )
-    assert (first.gpus, first.cpu_milli, first.mem_mib, first.time_limit_ms) == (0, 8000, 32, 7_200_000)
-    assert (first.cpu_used_ms, first.mem_peak_mib) == (8 * 1_800_000, 16)
-    assert (left.state, left.start_ms, left.end_ms) == (RecordState.CANCELLED, None, 1000 * (BEGIN + 260))
-    assert failed.state is RecordState.FAILED
-    assert (result.read, result.imported, result.rejected_count) == (6, 3, 3)
-    assert whys(result) == [
-        "a part of a job that was checkpointed; the row of the whole job counts it",
-        "no wait time or no run time, and not cancelled while it waited",
-        "3 fields, expected the 18 of the Standard Workload Format",
-    ]
-    (tmp_path / "b.swf").write_text("1 0 0 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n")
-    with pytest.raises(HistoryError, match="no comment '; UnixStartTime: SECONDS'"):
-        taken(tmp_path, swf.swf_rows, swf.ABSENT, tmp_path / "b.swf")
 
 
 JOBCOMP = """\
@@ -156,57 +117,6 @@ def test_lsfs_accounting_file_becomes_records(tmp_path: Path) -> None:
     assert whys(result)[1].endswith("cannot be read: field 3 is 'soon'; expected a whole number")
     assert whys(result)[2] == "a JOB_FINISH that ends after 3 fields; expected more"
     assert whys(result)[3] == "no record of lsb.acct"
-
-
-def meta(**values: Any) -> dict[str, Any]:
-    return {
-        **{"jobId": 11, "user": "ann", "project": "lab", "cluster": "c", "subCluster": "a100", "numNodes": 1},
-        **{"numHwthreads": 32, "numAcc": 2, "smt": 2, "jobState": "completed", "startTime": BEGIN},
-        "duration": 3600,
-        "resources": [{"hostname": "a1", "accelerators": ["0", "1"]}],
-        "statistics": {"acc_utilization": {"unit": {"base": "%"}, "avg": 40.0, "min": 0.0, "max": 90.0}},
-        **values,
-    }
-
-
-def test_a_job_archive_of_clustercockpit_becomes_records(tmp_path: Path) -> None:
-    found: list[tuple[str, object]] = [
-        ("meta.json", meta()),
-        ("meta.json", {"jobId": 12}),
-        ("meta.json", meta(jobId="x")),
-        ("meta.json", meta(resources="none")),
-        ("meta.json", meta(jobId=13, jobState="melted")),
-    ]
-    for at, (name, content) in enumerate(found):
-        (tmp_path / f"c/{at}").mkdir(parents=True)
-        (tmp_path / f"c/{at}" / name).write_text(json.dumps(content))
-    (tmp_path / "c/9").mkdir()
-    (tmp_path / "c/9/meta.json.gz").write_bytes(
-        gzip.compress(json.dumps(meta(jobId=14, numAcc=0, resources=[])).encode())
-    )
-    (tmp_path / "c/10").mkdir()
-    (tmp_path / "c/10/meta.json.gz").write_bytes(b"cut off")
-    history, result = taken(tmp_path, clustercockpit.archive_rows, clustercockpit.ABSENT, tmp_path)
-    first, cpus = history.records()
-    assert (first.job_id, first.gpus, first.cpu_milli, first.nodes, first.gpu_use_mean) == (
-        "11",
-        2,
-        16_000,
-        ("a1",),
-        0.4,
-    )
-    assert (first.queued_ms, first.start_ms, first.end_ms) == (
-        1000 * BEGIN,
-        1000 * BEGIN,
-        1000 * (BEGIN + 3600),
-    )
-    assert (cpus.job_id, cpus.gpus, cpus.gpu_use_mean) == ("14", 0, None)
-    assert (result.imported, result.rejected_count) == (2, 5)
-    assert any(
-        "'melted' is none of Slurm's" in why.lower() or "melted" in why.lower() for why in whys(result)
-    )
-    with pytest.raises(HistoryError, match=r"no job archive of ClusterCockpit: there is no meta\.json"):
-        taken(tmp_path, clustercockpit.archive_rows, clustercockpit.ABSENT, tmp_path / "none")
 
 
 def pod(name: str, *, phase: str = "Succeeded", gpus: object = "2", **terminated: object) -> dict[str, Any]:
@@ -296,21 +206,21 @@ def test_sacct_s_own_columns_tell_no_times_and_are_refused(tmp_path: Path) -> No
 
 
 def test_a_dry_run_says_what_would_come_and_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.swf").write_text(SWF)
-    words = ["import", "swf", str(tmp_path / "a.swf"), "--history", str(tmp_path / "h")]
+    (tmp_path / "f").write_text(JOBCOMP)
+    words = ["import", "jobcomp", str(tmp_path / "f"), "--history", str(tmp_path / "h")]
     dry = CliRunner().invoke(app, [*words, "--dry-run"])
     assert dry.exit_code == 0, dry.output
     assert not (tmp_path / "h").exists()
     assert dry.stdout.splitlines()[:3] == [
         "A dry run: this is what an import would do, and nothing was changed.",
-        "read 6, imported 3, updated 0, unchanged 0, left out 3",
-        "left out      1: a part of a job that was checkpointed; the row of the whole job counts it",
+        "read 4, imported 2, updated 0, unchanged 0, left out 2",
+        "left out      2: not 'JobId=… Name=… JobState=… SubmitTime=… ExitCode=…', as jobcomp/filetxt writes it",
     ]
     assert CliRunner().invoke(app, words).exit_code == 0
     before = {path: path.read_bytes() for path in (tmp_path / "h").rglob("*") if path.is_file()}
-    (tmp_path / "a.swf").write_text(SWF + "7 400 10 100 4 -1 -1 4 -1 -1 0 7 4 -1 -1 1 -1 -1\n")
+    (tmp_path / "f").write_text(f"{JOBCOMP}\n{JOBCOMP.splitlines()[0].replace('JobId=7', 'JobId=11')}")
     again = CliRunner().invoke(app, [*words, "--dry-run", "--json"])
-    assert (json.loads(again.stdout)["imported"], json.loads(again.stdout)["unchanged"]) == (1, 3)
+    assert (json.loads(again.stdout)["imported"], json.loads(again.stdout)["unchanged"]) == (1, 2)
     assert {path: path.read_bytes() for path in (tmp_path / "h").rglob("*") if path.is_file()} == before
     key = CliRunner().invoke(app, [*words, "--dry-run", "--pseudonymise", str(tmp_path / "key")])
     assert (key.exit_code, (tmp_path / "key").exists()) == (1, False)

@@ -32,7 +32,7 @@ from berth.live.kubernetes.apis import (
     registration,
     serve,
 )
-from berth.live.kubernetes.node.cluster_api import Pod
+from berth.live.kubernetes.node.api_server import Pod
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 
@@ -51,8 +51,6 @@ class Faults:
     """How many times more each PreStartContainer and prepare is called than is needed."""
     stale_checkpoint: bool = False
     """The checkpoint is not written."""
-    old_checkpoint: bool = False
-    """Units stand in the checkpoint as one list, as before 1.20."""
     dra_versions: tuple[str, ...] = ("v1.DRAPlugin",)
     """What this kubelet speaks, best first."""
 
@@ -246,7 +244,7 @@ class Kubelet:
         entries = [
             {
                 "PodUID": each.uid, "ContainerName": each.container, "ResourceName": each.resource,
-                "DeviceIDs": each.ids if self.faults.old_checkpoint else {"-1": each.ids}, "AllocResp": "",
+                "DeviceIDs": {"-1": each.ids}, "AllocResp": "",
             }
             for each in self.given
         ]  # fmt: skip

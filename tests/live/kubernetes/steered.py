@@ -16,7 +16,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import PodSite, Settings, State
 from berth.live.kubernetes.steering import driving, enough_for, nodes_with_room, switch_cards, waits_of
-from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell
+from berth.live.kubernetes.steps import Lift, Remove, Step, Tell
 
 MODEL = "A100-80"
 CARD_MIB = 81_920
@@ -75,13 +75,13 @@ def of(kind: type[Any], body: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(body), type=kind)
 
 
-def lifted(step: Lift | Assign, **said: Any) -> api.Pod:
+def lifted(step: Lift, **said: Any) -> api.Pod:
     """The pod of a step after its patch."""
     enough = {} if step.enough is None else {"enough": step.enough}
     return pod(step.name, placement=step.placement, placed_uid=step.uid, **enough, **said)
 
 
-def bound(step: Lift | Assign, **said: Any) -> api.Pod:
+def bound(step: Lift, **said: Any) -> api.Pod:
     """The same after kube-scheduler has bound it."""
     return lifted(step, on=step.node, **said)
 
@@ -100,7 +100,7 @@ def refused(each: api.Pod, words: str) -> api.Pod:
 
 
 def indices(step: Step) -> list[int]:
-    assert isinstance(step, Lift | Assign)
+    assert isinstance(step, Lift)
     return [gpu["index"] for gpu in json.loads(step.placement)["gpus"]]
 
 
@@ -133,7 +133,9 @@ class Steered:
 
     def lifts(self, now_ms: int) -> dict[str, Lift]:
         """The gates that are lifted now, by the pods' names."""
-        return {step.name: step for step in self.steps(now_ms) if isinstance(step, Lift)}
+        return {
+            step.name: step for step in self.steps(now_ms) if isinstance(step, Lift) and not step.is_bound
+        }
 
     def removed(self, now_ms: int) -> list[str]:
         """The pods that are evicted now."""

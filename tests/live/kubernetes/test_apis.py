@@ -26,9 +26,6 @@ PUBLISHED = {
     "v1beta1.DevicePluginOptions": "pre_start_required=1b get_preferred_allocation_available=2b",
     "v1beta1.ListAndWatchResponse": "devices=1m*",
     "v1beta1.Device": "ID=1s health=2s topology=3m",
-    "v1beta1.ContainerPreferredAllocationRequest": (
-        "available_deviceIDs=1s* must_include_deviceIDs=2s* allocation_size=3i"
-    ),
     "v1beta1.ContainerAllocateRequest": "devices_ids=1s*",
     "v1beta1.PreStartContainerRequest": "devices_ids=1s*",
     "v1beta1.ContainerAllocateResponse": "envs=1m* mounts=2m* devices=3m* annotations=4m* cdi_devices=5m*",

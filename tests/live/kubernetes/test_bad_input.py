@@ -73,6 +73,10 @@ def test_an_annotation_that_makes_no_sense_is_named_with_what_is_expected(
     [
         (pod({names.ASKED_MILLI: "5"}, {}), "without the resource berth.dev/gpu"),
         (pod({}, {names.RESOURCE: "100000"}), "expected at most 1024"),
+        (pod({}, {names.ASKED_MILLI: "300"}), "resource berth.dev/gpu-milli without the resource berth.dev/gpu"),
+        (pod({}, {names.RESOURCE: "2", names.ASKED_MILLI: "301"}), "the same whole number of each"),
+        (pod({}, {names.RESOURCE: "1", names.ASKED_MILLI: "1001"}), "at most 1000"),
+        (pod({names.ASKED_MILLI: "500"}, {names.RESOURCE: "1", names.ASKED_MILLI: "300"}), "use one of them"),
         (pod({}, {names.RESOURCE: "one"}), "'one' is not a quantity"),
         (pod({}, {"cpu": "-1"}), "below 0"),
         (pod(tolerations=[{"key": "a", "operator": "Maybe"}]), "operator 'Maybe'"),
@@ -95,58 +99,11 @@ def test_what_is_not_honoured_is_refused_with_what_to_do(asked: api.Pod, said: s
         st.sampled_from([names.RESOURCE, "cpu", "memory", "nvidia.com/gpu", "nvidia.com/gpumem", "x.y/z"]),
         st.text(max_size=8) | st.integers(0, 2**80).map(str) | st.sampled_from(["1", "100m", "8Gi", "1e300", "2E"]),
     ),
-    st.sampled_from([None, "hami", "kai", "alibaba", "volcano"]),
 )  # fmt: skip
-def test_no_words_at_all_crash_the_site(
-    annotations: dict[str, str], resources: dict[str, str], compat: str | None
-) -> None:
-    board = steered([], [pod(annotations, resources)], compat=compat)
+def test_no_words_at_all_crash_the_site(annotations: dict[str, str], resources: dict[str, str]) -> None:
+    board = steered([], [pod(annotations, resources)])
     board.steps(2)
     assert len(board.site.entries) == 1
-
-
-COMPAT = [
-    (
-        "hami",
-        {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
-        {},
-        (2, 300, 3000, 0),
-    ),
-    ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}, {}, (1, 100, 0, 500)),
-    ("hami", {"nvidia.com/gpu": "1"}, {}, (1, 1000, 0, 0)),
-    ("kai", {}, {"gpu-fraction": "0.5"}, (1, 500, 0, 500)),
-    ("kai", {}, {"gpu-memory": "2000"}, (1, 100, 2000, 0)),
-    ("kai", {}, {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"}, (2, 250, 0, 250)),
-    ("alibaba", {"aliyun.com/gpu-mem": "3"}, {}, (1, 100, 3072, 0)),
-    ("volcano", {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}, {}, (1, 100, 3000, 0)),
-    ("volcano", {"volcano.sh/gpu-memory": "1024"}, {}, (1, 100, 1024, 0)),
-]
-
-
-@pytest.mark.parametrize(("compat", "resources", "annotations", "wanted"), COMPAT)
-def test_the_words_of_others_are_read(
-    compat: str, resources: dict[str, str], annotations: dict[str, str], wanted: tuple[int, ...]
-) -> None:
-    ask = ask_of(pod(annotations, resources), compat)
-    assert (ask.gpus, ask.milli, ask.mem_mib, ask.mem_milli) == wanted
-
-
-@pytest.mark.parametrize(
-    ("compat", "resources", "annotations"),
-    [
-        ("hami", {"nvidia.com/gpumem": "3"}, {}),
-        ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3", "nvidia.com/gpumem-percentage": "3"}, {}),
-        ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "300"}, {}),
-        ("kai", {}, {"gpu-fraction": "1.5"}),
-        ("kai", {}, {"gpu-fraction": "0.5", "gpu-memory": "100"}),
-        ("kai", {names.RESOURCE: "1"}, {"gpu-fraction": "0.5"}),
-    ],
-)
-def test_the_words_of_others_may_be_wrong_too(
-    compat: str, resources: dict[str, str], annotations: dict[str, str]
-) -> None:
-    with pytest.raises(AskError):
-        ask_of(pod(annotations, resources), compat)
 
 
 def test_quantities_are_those_of_kubernetes() -> None:

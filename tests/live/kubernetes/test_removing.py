@@ -90,6 +90,7 @@ def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(play: Pla
     try:
         assert "the gate of pod default/waits is lifted\n" in said
         assert "the labels of node n1 are removed\n" in said
+        assert "the resources of node n1 are removed\n" in said
         assert not on(server, is_gated)
         left: Objects = on(server, objects_of_every_kind)
         ours = {key for key in left if "berth" in "".join(key)}
@@ -99,6 +100,10 @@ def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(play: Pla
             ("leases", f"{names.NAMESPACE}/{names.LEASE}"),
         }
         assert "deletionTimestamp" in left["namespaces", f"/{names.NAMESPACE}"]["metadata"]
+        counted = left["nodes", "/n1"]["status"]["capacity"].keys()
+        assert {key for key in counted if "berth" in key} == {
+            names.RESOURCE
+        }  # its plugin's, and so the kubelet's
         node = left["nodes", "/n1"]["metadata"]
         assert (node["labels"], node.get("annotations", {})) == ({"zone": "a"}, {})
         gates = {

@@ -226,6 +226,9 @@ def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhe
         await world.node("n1", 1, resources={"example.com/nic": "0"})
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u-1", "controller": True}
         nic = {"resources": {"example.com/nic": "1"}}
+        # kube-scheduler knows a node that it has bound a pod to; before, it refuses pods in other words.
+        await world.pod("knows-n1", 0, gates=())
+        await world.until_bound("knows-n1")
         await world.pod("bare", **nic)
         await world.pod("owned", milli=500, mem=1000, owners=[owner], **nic)
         async with world.steerer(patience_ms=1000):
@@ -241,6 +244,8 @@ def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhe
             await world.pod("other", 1)
             assert (await world.until_bound("other"))["other"] == "n1"
             await world.node("n2", 1, resources={"example.com/nic": "4"})
+            await world.pod("knows-n2", 0, gates=(), **nic)
+            await world.until_bound("knows-n2")
             await world.pod("again", milli=500, mem=1000, owners=[owner], **nic)
             assert (await world.until_bound("again"))["again"] == "n2"
         await world.check()

@@ -89,8 +89,12 @@ class World:
             names.LABEL_GPU_MODEL: model,
             names.LABEL_GPU_MEMORY_MIB: str(mem_mib),
         }
-        units = {names.RESOURCE: str(names.SLOTS_PER_GPU * gpus)} if gpus else {}
-        there = {"cpu": cpu, "memory": memory, "pods": pods, **units, **(resources or {})}
+        units = {
+            names.RESOURCE: str(names.SLOTS_PER_GPU * gpus),
+            names.ASKED_MILLI: str(1000 * gpus),
+            names.ASKED_MEM_MIB: str(mem_mib * gpus),
+        }
+        there = {"cpu": cpu, "memory": memory, "pods": pods, **(units if gpus else {}), **(resources or {})}
         await self.make(
             "/api/v1/nodes",
             {

@@ -1,6 +1,6 @@
 """A broker whose driver is believed to stop processes at once, so that jobs that hold little idle for a moment only."""
 
-from berth.live.local import suspending
+from berth.live.driver import suspending
 from berth.live.local.__main__ import main
 
 if __name__ == "__main__":

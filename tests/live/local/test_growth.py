@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from berth import partition as partitions
 from berth.errors import LiveError
+from berth.live.driver.growth import ASK_MS, AWAY_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
 from berth.live.local.entry import End, Entry, Limits
-from berth.live.local.growth import ASK_MS, AWAY_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
+from berth.live.local.host import BookHost
 from berth.live.local.request import Request, Tasks, edited, request_of
 from berth.partition import Demand
 from tests.examples import examples
@@ -179,21 +180,25 @@ class Machine:
         self, monkeypatch: pytest.MonkeyPatch, jobs: int, *, kept: set[str] | None = None, **changed: Any
     ) -> None:
         """`kept` are jobs that cannot be suspended; None: none is for another that grows."""
-        monkeypatch.setattr("berth.live.local.growth.Granter", Granter)
+        monkeypatch.setattr("berth.live.driver.growth.Granter", Granter)
         Granter.made = {}
         self.book = Book(Limits((CARD.mem_mib,), grows=True))
         self.others_mib = 0
         self.acts = 0
-        runner = SimpleNamespace(partition_of=lambda entry: f"job-{entry.id}")
-        watch = SimpleNamespace(others_mib=lambda at: self.others_mib, uncounted={})
+        runner: Any = SimpleNamespace(partition_of=lambda entry: f"job-{entry.id}")
+        watch: Any = SimpleNamespace(others_mib=lambda at: self.others_mib, uncounted={})
         self.watch = watch
 
         def act() -> None:
             self.acts += 1
 
-        self.growth = Growth(self.book, (CARD,), runner, watch, lambda *_, **__: None, act=act,
-            now_ms=lambda: 0, can_suspend=lambda entry: entry.id not in (kept or ()), suspends=kept is not None,
-        )  # type: ignore[arg-type]  # fmt: skip
+        self.now_ms = 0
+        host = BookHost(
+            self.book, (CARD,), runner, watch, lambda *_, **__: None, lambda: self.now_ms, act, lambda: None
+        )
+        self.growth = Growth(
+            host, can_suspend=lambda entry: entry.id not in (kept or ()), suspends=kept is not None
+        )
         self.jobs = [self._start(**changed) for _ in range(jobs)]
 
     def _start(self, peak_mib: int = 0, **changed: Any) -> Entry:

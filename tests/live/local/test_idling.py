@@ -22,7 +22,7 @@ from berth.live.local.request import Request, Tasks, request_of
 from berth.partition import Watching
 from tests.examples import examples
 from tests.live.local.asking_storm import storm
-from tests.live.local.test_growth import Machine, leaves
+from tests.live.local.test_growth import CARD, Machine, leaves
 from tests.live.local.test_suspend import is_stopped, pid_of
 from tests.live.local.world import PLAIN, World, berth
 
@@ -67,7 +67,7 @@ class Office:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, jobs: int, **changed: Any) -> None:
         self.machine = Machine(monkeypatch, jobs, interactive=True, **changed)
-        self.now_ms, self.busy = 0, set[str]()
+        self.busy = set[str]()
         self.why_not: dict[str, str] = {}
         self.machine.watch.is_busy = lambda entry: entry.id in self.busy
         machine = self.machine
@@ -76,10 +76,9 @@ class Office:
             why_not=lambda entry: self.why_not.get(entry.id, ""),
         )
         self.idling = Idling(
-            machine.book, machine.growth._cards, machine.growth, driver, machine.watch, lambda *_, **__: None,
-            act=lambda: None, now_ms=lambda: self.now_ms,
+            machine.book, (CARD,), machine.growth, driver, machine.watch, lambda *_, **__: None,
+            act=lambda: None, now_ms=lambda: machine.now_ms,
         )  # type: ignore[arg-type]  # fmt: skip
-        machine.growth._now_ms = lambda: self.now_ms
         self.idling.look()
 
     @property
@@ -89,12 +88,12 @@ class Office:
     def waits(self, mem_mib: int, **changed: Any) -> Entry:
         request = Request(argv=("true",), milli=100, mem_mib=mem_mib, **changed)
         (entry,) = self.machine.book.draft(request, Tasks(None, ((),)), key=2, uid=1, user="bo", now_ms=0)
-        self.machine.book.add([entry], self.now_ms)
+        self.machine.book.add([entry], self.machine.now_ms)
         return entry
 
     def after(self, seconds: float) -> list[str]:
         """What becomes of the jobs when nothing but time has passed."""
-        self.now_ms += round(seconds * 1000)
+        self.machine.now_ms += round(seconds * 1000)
         self.idling.look()
         return [job.suspension for job in self.jobs]
 
@@ -127,7 +126,7 @@ def test_nobody_leaves_for_what_has_room_or_never_would(monkeypatch: pytest.Monk
         office = Office(monkeypatch, 1)
         fits = office.waits(12_000)
         assert office.after(10 * COST_S) == [""]
-        office.machine.book.cancel(fits, office.now_ms)
+        office.machine.book.cancel(fits, office.machine.now_ms)
         office.machine.others_mib = 4096
         office.waits(12_289)
         assert office.after(1) == [""]
@@ -184,7 +183,7 @@ def test_one_that_the_driver_does_not_suspend_is_left_alone_until_it_calls(
         office = Office(monkeypatch, 1)
         office.waits(16_000)
         assert office.after(2 * COST_S) == ["suspending"]
-        office.machine.book.stayed(office.jobs[0], office.now_ms)
+        office.machine.book.stayed(office.jobs[0], office.machine.now_ms)
         assert office.after(1) == office.after(10 * COST_S) == [""]
         office.calls(0)
         office.after(1)
@@ -215,12 +214,12 @@ def test_one_that_is_back_idles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         (job, other), book = office.jobs, office.machine.book
         office.after(AWAY_MS / 1000)
         assert job.resumes
-        book.cancel(other, office.now_ms)
+        book.cancel(other, office.machine.now_ms)
         del book.active[other.id]
         office.waits(16_000)
-        book.resumed_by_brain(job.id, office.now_ms)
+        book.resumed_by_brain(job.id, office.machine.now_ms)
         assert office.after(60) == ["resuming", ""]
-        book.came_back(job, office.now_ms)
+        book.came_back(job, office.machine.now_ms)
         office.machine.growth.go_on(job)
         assert office.after(COST_S - 1) == ["", ""]
         assert office.after(1) == ["suspending", ""]
@@ -247,7 +246,7 @@ def test_what_has_no_compute_promised_gives_none(monkeypatch: pytest.MonkeyPatch
         job, other = office.jobs
         job.share, other.share, other.best_effort = (1000, 4096), (1000, 8000), True
         taking = office.waits(1000)
-        assert office.machine.book.placed(taking.id, taking.version, (0,), (500, 1000), office.now_ms)
+        assert office.machine.book.placed(taking.id, taking.version, (0,), (500, 1000), office.machine.now_ms)
         office.machine.granter(0).wishes = [COMES_BACK]
         office.machine.growth._wake(job.id)
         await asyncio.sleep(0)
@@ -266,7 +265,7 @@ def test_a_call_before_it_has_left_keeps_it(monkeypatch: pytest.MonkeyPatch) -> 
         assert office.machine.granter(0).watching is Watching.AWAY
         office.calls(0)
         assert not growth.leaves(job)
-        office.machine.book.stayed(job, office.now_ms)
+        office.machine.book.stayed(job, office.machine.now_ms)
         growth.go_on(job)
         assert (job.suspension, job.stop, job.idle) == ("", "", False)
         assert office.machine.granter(0).watching is Watching.COUNTS
@@ -281,8 +280,8 @@ def away(office: Office) -> None:
     office.machine.growth.leaves(office.jobs[0])
     leaves(office.machine, 0)
     book = office.machine.book
-    assert book.placed(waiting.id, waiting.version, (0,), (100, 14_000), office.now_ms)
-    book.confirmed(waiting, office.now_ms, office.now_ms)
+    assert book.placed(waiting.id, waiting.version, (0,), (100, 14_000), office.machine.now_ms)
+    book.confirmed(waiting, office.machine.now_ms, office.machine.now_ms)
     office.jobs.append(waiting)
     book.events.clear()
 
@@ -304,8 +303,8 @@ def test_its_next_call_brings_it_back_in_place_of_the_one_that_came(monkeypatch:
         assert not other.resumes, "it does not come back before the one that it leaves for"
         machine.granter(0).lent = True
         machine.book.left_gpus(other, 14_000)
-        machine.book.resumed_by_brain(job.id, office.now_ms)
-        machine.book.came_back(job, office.now_ms)
+        machine.book.resumed_by_brain(job.id, office.machine.now_ms)
+        machine.book.came_back(job, office.machine.now_ms)
         machine.granter(0).wishes = [COMES_BACK]
         machine.growth.go_on(job)
         assert machine.granter(0).answers[-1] == (0, True)
@@ -343,7 +342,7 @@ def test_one_that_never_asks_comes_back_when_nobody_waits_or_in_its_turn(
         assert office.jobs[0].resumes
         office = Office(monkeypatch, 1)
         away(office)
-        office.machine.book.cancel(office.jobs[1], office.now_ms)
+        office.machine.book.cancel(office.jobs[1], office.machine.now_ms)
         del office.machine.book.active[office.jobs[1].id]
         office.after(1)
         assert office.jobs[0].resumes, "its room is free"
@@ -356,7 +355,7 @@ def test_an_idle_job_that_its_user_suspends_waits_for_its_user(monkeypatch: pyte
         office = Office(monkeypatch, 1)
         away(office)
         (job, _), book = office.jobs, office.machine.book
-        book.suspend(job, office.now_ms)
+        book.suspend(job, office.machine.now_ms)
         office.machine.granter(0).wishes = [COMES_BACK]
         office.machine.growth._wake(job.id)
         await asyncio.sleep(0)

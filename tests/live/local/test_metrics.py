@@ -30,7 +30,7 @@ def scrape(path: Path) -> dict[str, float]:
 
 def serves(path: Path) -> bool:
     """Whether a queue that is up is told of; the socket is there before anybody listens to it."""
-    with suppress(ConnectionRefusedError):
+    with suppress(ConnectionRefusedError, FileNotFoundError):
         return scrape(path).get("berth_up[]") == 1
     return False
 

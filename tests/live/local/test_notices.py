@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from berth.errors import LiveError
 from berth.live.local import notices
-from berth.live.local.notices import Helper, send, text_of
+from berth.live.local.notices import Notices, send, text_of
 from berth.live.local.request import request_of
 from tests.live.local.world import World
 
@@ -62,6 +63,23 @@ def inbox() -> Iterator[Inbox]:
     server.server_close()
 
 
+def sent_from(folder: Path, log: Callable[..., None]) -> None:
+    """Send the notices of a folder until none is left."""
+
+    async def run() -> None:
+        notices = Notices(str(folder), log)
+        running = asyncio.create_task(notices.run())
+        until = time.monotonic() + 60
+        while list(folder.iterdir()):
+            assert time.monotonic() < until
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        running.cancel()
+        notices.close()
+
+    asyncio.run(run())
+
+
 def test_a_notice_is_one_sentence() -> None:
     assert text_of(NOTICE) == "job 7 (train) on m1: failed, exit code 3, after 1:01:01"
     assert text_of({**NOTICE, "event": "start"}) == "job 7 (train) on m1 has started"
@@ -95,13 +113,8 @@ def test_what_fails_is_sent_again_told_in_the_log_and_then_forgotten(
     (folder / "2").write_text(json.dumps({**NOTICE, "job": "8", "where": "command:exit 1"}))
     (folder / "3").write_text("no notice")
     told: list[tuple[str, dict[str, Any]]] = []
-    helper = Helper(str(folder), lambda event, **fields: told.append((event, fields)))
-    until = time.monotonic() + 60
-    while helper.step():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    sent_from(folder, lambda event, **fields: told.append((event, fields)))
     assert len(inbox.got) == 1
-    assert (helper.failed, helper.sending, list(folder.iterdir())) == ({}, {}, [])
     assert [fields["job"] for event, fields in told if event == "notified"] == ["7"]
     assert sorted(fields["job"] for _, fields in told if fields.get("gives_up")) == ["3", "8"]
 
@@ -113,12 +126,8 @@ def test_what_a_command_leaves_behind_holds_up_nobody(tmp_path: Path) -> None:
     where = f"command:while [ ! -e {sent} ]; do sleep 0.02; done & echo no >&2"
     (folder / "1").write_text(json.dumps({**NOTICE, "where": where}))
     told: list[str] = []
-    helper = Helper(str(folder), lambda event, **fields: told.append(event))
-    until = time.monotonic() + 60
     try:
-        while helper.step():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        sent_from(folder, lambda event, **fields: told.append(event))
     finally:
         sent.touch()
     assert told == ["notified"]

@@ -170,25 +170,6 @@ def test_of_an_array_each_task_is_changed_that_can_be_and_the_others_are_named(s
     assert set(shared.wait(array).values()) == {("completed", 0)}
 
 
-def test_how_many_tasks_of_an_array_run_at_a_time_can_be_changed(shared: World) -> None:
-    gate = GATE.replace("go", "more")
-    array = shared.submit(gate, gpus=0, array="1-5%1")
-    shared.until(lambda: shared.state_of(f"{array}_1") == "running", "one runs")
-    assert shared.job(f"{array}_2")["reason"] == "at most 1 task of its array runs at a time"
-    done = berth(shared, "edit", array, "--array", "%3")
-    assert (done.returncode, done.stderr) == (0, "")
-    shared.until(
-        lambda: [job.state for job in jobs_of(shared.ask("queue", ids=[array]))].count("running") == 3,
-        "three run",
-    )
-    done = berth(shared, "edit", array, "--array", "2")
-    assert (done.returncode, done.stderr) == (0, "")
-    with pytest.raises(LiveError, match="--array 'x'; write %N"):
-        shared.ask("edit", ids=[array], flags={"array": "x"})
-    (shared.folder / "more").touch()
-    assert set(shared.wait(array).values()) == {("completed", 0)}
-
-
 def test_a_waiting_job_can_be_changed_in_all_that_it_asks_for(shared: World) -> None:
     first = shared.submit(GATE.replace("go", "edited"), gpus=0)
     job = shared.submit("true", mem="1G", begin="now+1h")

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from berth.errors import LiveError
-from berth.live.local import suspending
+from berth.live.driver import suspending
+from berth.live.driver.suspending import Suspending
 from berth.live.local.entry import End, Entry
+from berth.live.local.host import BookHost
 from berth.live.local.protocol import Connection
 from berth.live.local.request import Request, Tasks
 from berth.live.local.snapshot import jobs_of
-from berth.live.local.suspending import Suspending
 from berth.partition.checkpoint import Outcome
 from tests.live.local.asking_storm import movers
 from tests.live.local.fake_world import FakeWorld
@@ -328,7 +329,7 @@ class Moves:
         self.made.commit()
         self.signals: list[int] = []
         self.asked: list[str] = []
-        runner = SimpleNamespace(
+        runner: Any = SimpleNamespace(
             keep_limit=lambda entry: None,
             partition_of=lambda entry: "p",
             signal=lambda entry, number: self.signals.append(number),
@@ -338,10 +339,11 @@ class Moves:
         monkeypatch.setattr(Suspending, "_held_mib", lambda *_: 700)
         monkeypatch.setattr(Suspending, "_run", lambda _, what, partition: self.run(what, partition))
         monkeypatch.setattr(suspending, "_trouble", lambda **_: "")
-        self.suspending = Suspending(
-            self.made.book, runner, None, lambda *_, **__: None, fake=True, now_ms=lambda: self.made.now_ms,
-            moved=lambda: None, leaves=lambda entry: True, runs_on=lambda entry: None,
+        host = BookHost(
+            self.made.book, (), runner, None, lambda *_, **__: None, lambda: self.made.now_ms, lambda: None,
+            lambda: None, fake=True,
         )  # type: ignore[arg-type]  # fmt: skip
+        self.suspending = Suspending(host, leaves=lambda entry: True, runs_on=lambda entry: None)
 
     async def run(self, what: str, partition: str) -> Outcome:
         self.asked.append(what)

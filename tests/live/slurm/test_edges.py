@@ -16,9 +16,7 @@ from socketserver import ThreadingUnixStreamServer
 from typing import ClassVar
 
 import pytest
-from typer.testing import CliRunner
 
-from berth.cli.app import app
 from berth.errors import LiveError
 from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
@@ -29,13 +27,11 @@ from berth.live.slurm.claim import owner_of
 from berth.live.slurm.compare import attempts_of, compare
 from berth.live.slurm.configuration import rest_fault
 from berth.live.slurm.controller import Change, Controller
-from berth.live.slurm.courses import courses, measured
+from berth.live.slurm.courses import measured
 from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
-from berth.model import Node
-from berth.report.slurm_comparison import slurm_comparison
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 
@@ -469,8 +465,7 @@ def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: 
     assert found.slurm_use == pytest.approx(20 / 80)
 
 
-def test_the_report_puts_slurms_course_beside_berths_and_beside_whole_gpus(tmp_path: Path) -> None:
-    # Two parts of one GPU ran side by side; whole GPUs would have run them one after the other.
+def test_what_epilogs_measured_goes_to_the_accountings_record_of_the_same_job(tmp_path: Path) -> None:
     lines = []
     for job in ("1", "2"):
         lines += [
@@ -481,19 +476,6 @@ def test_the_report_puts_slurms_course_beside_berths_and_beside_whole_gpus(tmp_p
                 peak_mib=300, card_mib=1000,
             ),
         ]  # fmt: skip
-    attempts = attempts_of(lines)
-    slurm, ours, whole = courses(attempts, [Node("n", 1)])
-    assert (slurm.waits_s, slurm.spans) == ((4.0, 4.0), ((4.0, 24.0, 0.5), (4.0, 24.0, 0.5)))
-    assert (ours.waits_s, ours.lasts_s) == ((0.0, 0.0), 20.0)
-    assert (sorted(whole.waits_s), whole.lasts_s, whole.use(1)) == ([0.0, 20.0], 40.0, 1.0)
-    section = slurm_comparison((slurm, ours, whole), 1, ["As told."])
-    assert section.rows[1:] == (
-        ("wait, mean", "4.0 s", "0.0 s", "10.0 s"), ("wait, median", "4.0 s", "0.0 s", "10.0 s"),
-        ("first submission to last end", "24.0 s", "20.0 s", "40.0 s"),
-        ("GPUs held, of 1", "83.3 %", "100.0 %", "100.0 %"),
-    )  # fmt: skip
-    assert [plot.name for plot in section.plots] == ["slurm-waits", "slurm-gpus"]
-    # What was measured goes to the accounting's record of the same job.
     store = open_history(tmp_path / "h")
     sacct = (
         "Cluster|JobIDRaw|JobID|User|State|Submit|Start|End|ExitCode|AllocTRES|NodeList|NNodes\n"
@@ -504,14 +486,3 @@ def test_the_report_puts_slurms_course_beside_berths_and_beside_whole_gpus(tmp_p
     import_usage(store, measured(lines))
     (record,) = store.records()
     assert (record.gpu_mem_peak, record.gpu_use_mean) == (0.3, None)
-    # The command does all of it.
-    (tmp_path / "state").mkdir()
-    append(tmp_path / "state" / "decisions.jsonl", lines)
-    done = CliRunner().invoke(
-        app, ["report", str(tmp_path / "r.html"), "--history", str(tmp_path / "h"), "--slurm", str(tmp_path / "state"),
-              "--gpus", "n=1"],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    page = (tmp_path / "r.html").read_text()
-    assert "<h2>Slurm and berth</h2>" in page
-    assert "1 of 2 starts are in the accounting of this history." in page

@@ -15,9 +15,10 @@ from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
 from berth.model import Event, EventKind, Job, Node, Outage, Placement
 from berth.policies import make_policy
-from berth.policies.schemes.limit_settings import Limit, LimitSettings, read_limits, write_limits
+from berth.policies.schemes.limit_settings import Limit, LimitSettings, read_limits
 from berth.policies.schemes.limits import Limits
 from tests.examples import examples
+from tests.policies.schemes.limit_files import write_limits
 
 NODES = [Node("a", 4), Node("b", 2)]
 SIZES = ((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))
@@ -204,7 +205,7 @@ def test_a_limit_that_is_reached_does_not_cost_the_rest_of_a_batch(inner: str) -
 
 def test_who_has_no_limit_and_is_evicted_starts_again(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
-    write_limits(LimitSettings((Limit("user", "somebody", running=1),), "preempt+fifo"), path)
+    write_limits(path, Limit("user", "somebody", running=1), policy="preempt+fifo")
     jobs = [Job("low", 0, 100, user="l"), Job("high", 10, 100, user="h", priority=1)]
     found = starts(jobs, [Node("n", 1)], f"limits?file={path}")
     assert found == {"low": [0, 110], "high": [10]}
@@ -229,29 +230,15 @@ def test_a_job_beyond_the_limit_of_submitted_jobs_takes_its_place_late() -> None
         assert found == order.split()
 
 
-def test_settings_survive_their_file_and_the_name_reads_it(tmp_path: Path) -> None:
+def test_limits_are_read_from_a_file_by_the_name_of_the_policy(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
-    written = LimitSettings(
-        (Limit("user", gpus=4), Limit("virtual-cluster", "x", running=2)), "easy+fifo", {"by": "test"}
-    )
-    write_limits(written, path)
-    assert read_limits(path) == written
+    limits = Limit("user", gpus=4), Limit("virtual-cluster", "x", running=2)
+    write_limits(path, *limits, policy="easy+fifo")
+    assert read_limits(path) == LimitSettings(limits, "easy+fifo")
     policy = make_policy(f"limits?file={path}")
     assert isinstance(policy, Limits)
-    assert tuple(policy.limits.values()) == written.limits
+    assert tuple(policy.limits.values()) == limits
     assert type(policy.inner).__name__ == "Easy"
-
-
-def test_settings_that_cannot_be_written_leave_the_file_as_it_was_and_nothing_beside_it(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "limits.json"
-    before = LimitSettings((Limit("user", gpus=4),))
-    write_limits(before, path)
-    with pytest.raises(UnicodeEncodeError):
-        write_limits(LimitSettings((Limit("user", "\ud800", gpus=1),)), path)
-    assert read_limits(path) == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

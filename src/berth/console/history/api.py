@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
 
-from berth.console.history.access import has_pseudonyms, history_of, missing, own_of, picked_for
+from berth.console.history.access import history_of, own_of, picked_for
 from berth.console.history.exports import MOST_ROWS, Format, checked, rows_as_file, table_as_file
-from berth.console.history.question import BY, ORDER_OF, Measure, Question, asked, day_text
+from berth.console.history.question import ORDER_OF, Question, asked
 from berth.console.history.results import Group, Line, answer, settled
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
 from berth.history.store.cached_history import CachedHistory
-from berth.statistics.accounting import VARIABLES
+from berth.report.digest import Figure
 from berth.statistics.attempts import Attempt
 from berth.statistics.tables import Tables
 
@@ -25,30 +25,6 @@ Who = Annotated[Viewer, Depends(viewer)]
 Store = Annotated[CachedHistory, Depends(history_of)]
 Asked = Annotated[Question, Depends(asked)]
 Form = Annotated[str, Query(alias="format", json_schema_extra={"enum": [*Format]})]
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryState:
-    """Whether there is a history, and what it can be asked."""
-
-    there: bool
-    detail: str
-    """How to make one, if there is none."""
-    first_day: str | None
-    last_day: str | None
-    pseudonyms: bool
-    measures: tuple[str, ...]
-    by: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A figure that matters, now and in as many days before."""
-
-    name: str
-    now: str
-    before: str
-    change: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +39,7 @@ class Groups:
     """The day after the last."""
     whole: Group
     before: Group
-    figures: list[Compared]
+    figures: list[Figure]
     groups: list[Group]
 
 
@@ -87,40 +63,6 @@ class Jobs:
     own_only: bool
     """Whether other people's attempts are left out, because the order or a range would tell what is hidden of them."""
     attempts: list[Attempt]
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Attempts of one application over the six variables; where there are many, one line stands for those like it."""
-
-    application: str
-    variables: list[str]
-    units: list[str]
-    attempts: int
-    lines: list[list[float | None]]
-    counts: list[int]
-    """For how many attempts each line stands."""
-
-
-@router.get("", response_model=HistoryState)
-def state(request: Request, who: Who) -> HistoryState:
-    """Say whether there is a history, from when to when, and what it can be asked."""
-    words = missing(request)
-    first_ms = last_ms = None
-    hidden = False
-    if not words:
-        history: CachedHistory = request.app.state.history
-        first_ms, last_ms = history.remembered("span", lambda database: Tables(database).span())
-        hidden = has_pseudonyms(history)
-    return HistoryState(
-        not words,
-        words,
-        None if first_ms is None else day_text(first_ms),
-        None if last_ms is None else day_text(last_ms),
-        hidden,
-        tuple(each.value for each in Measure),
-        BY,
-    )
 
 
 _FILES: Final[dict[int | str, dict[str, Any]]] = {
@@ -155,7 +97,7 @@ def groups(who: Who, history: Store, question: Asked, form: Form = "json") -> Gr
         str(told.end),
         found.whole,
         found.before,
-        [Compared(each.name, each.now, each.before, each.change) for each in found.figures],
+        list(found.figures),
         list(found.groups),
     )
 
@@ -203,31 +145,6 @@ def jobs(
     return Jobs(total, page, size, picked.own_only, rows)
 
 
-@router.get("/lines", response_model=Lines)
-def lines(
-    who: Who,
-    history: Store,
-    question: Asked,
-    of: Annotated[
-        str, Query(max_length=512, description="The application; by default the one with most GPU-hours.")
-    ] = "",
-) -> Lines:
-    """Give the attempts of one application over the six variables of the parallel coordinates."""
-    told = lines_for(who, history, settled(history, question))
-    name = of or largest_application(history, told)
-    found, counts = history.remembered(
-        ("lines", told.period(), name), lambda database: Tables(database, told.period()).lines(name)
-    )
-    return Lines(
-        name,
-        [each.name for each in VARIABLES],
-        [each.unit for each in VARIABLES],
-        int(counts.sum()),
-        [[None if value != value else value for value in row] for row in found.tolist()],  # NaN is not itself
-        counts.tolist(),
-    )
-
-
 def lines_for(who: Viewer, history: CachedHistory, question: Question) -> Question:
     """The question about single attempts: an operator's as it is, a user's about their own; 403 for a viewer."""
     own = own_of(who, history)
@@ -248,11 +165,3 @@ def applications(history: CachedHistory, question: Question) -> list[str]:
         ("applications", period),
         lambda database: [row.keys[0] for row in Tables(database, period).usage(("application",))],
     )
-
-
-def largest_application(history: CachedHistory, question: Question) -> str:
-    """The application with most GPU-hours, or 404 where nothing ended in the period."""
-    names = applications(history, question)
-    if not names:
-        raise HTTPException(404, f"no job ended from {question.begin} to {question.end}")
-    return names[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
@@ -14,7 +14,7 @@ from berth.advice.smaller import Smaller, smaller
 from berth.advice.workload import Workload, workload_of
 from berth.console.formats import gpu_time, span
 from berth.console.history.access import has_pseudonyms, missing
-from berth.console.history.api import Asked, Compared, Store, Who
+from berth.console.history.api import Store, Who
 from berth.console.history.page import (
     figure_name,
     job_texts,
@@ -34,39 +34,12 @@ from berth.errors import SettingError
 from berth.history.store.cached_history import CachedHistory
 
 router = APIRouter(include_in_schema=False)
-api = APIRouter(prefix="/api/v1/history", tags=["history"])
 JUDGED: Final = 500
 """At most this many attempts of a user tell their habits."""
 REPLAYED: Final = 2000
 """At most this many jobs of all users are replayed."""
 _ONE_AT_A_TIME = threading.Lock()
 """A replay takes seconds of a processor, so there is one at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnFigures:
-    """What one user's jobs came to."""
-
-    user: str
-    begin: str
-    end: str
-    whole: Group
-    figures: list[Compared]
-    applications: list[Group]
-    habits: list[Habit]
-    """What the jobs usually ask for and do not use."""
-    advice: list[str]
-    """The same in sentences."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnWaits:
-    """What smaller requests would have changed."""
-
-    user: str
-    found: Smaller | None
-    """None if nothing that was measured shows that less would be enough."""
-    advice: list[str]
 
 
 def whose(who: Viewer, user: str) -> str:
@@ -127,26 +100,8 @@ def me(
     )
 
 
-@api.get("/me", response_model=OwnFigures)
-def own_figures(request: Request, who: Who, history: Store, question: Asked, user: User = "") -> OwnFigures:
-    """Say what one user's jobs came to, and what they usually ask for and do not use."""
-    name = whose(who, user)
-    told = _question(history, question, name)
-    found, habits = answer(history, told), _habits(history, told, name)
-    return OwnFigures(
-        name,
-        str(told.begin),
-        str(told.end),
-        found.whole,
-        [Compared(each.name, each.now, each.before, each.change) for each in found.figures],
-        list(found.groups),
-        list(habits),
-        [sentence for sentence, _ in _advice(found.whole, habits, texts_of(request))],
-    )
-
-
-@api.get("/me/waits", response_model=OwnWaits)
-def own_waits(request: Request, who: Who, history: Store, user: User = "") -> OwnWaits:
+@router.get("/me/waits")
+def own_waits(request: Request, who: Who, history: Store, user: User = "") -> list[str]:
     """Replay the last jobs with smaller requests of one user, where measurements show that less would be enough."""
     name = whose(who, user)
 
@@ -156,7 +111,7 @@ def own_waits(request: Request, who: Who, history: Store, user: User = "") -> Ow
             return None if workload is None else smaller(workload, name)
 
     found = history.remembered(("smaller", name), replayed)
-    return OwnWaits(name, found, list(_of_waits(found, texts_of(request))))
+    return list(_of_waits(found, texts_of(request)))
 
 
 def _question(history: CachedHistory, question: Question, name: str) -> Question:

@@ -21,7 +21,7 @@ from berth.errors import AccessError, SettingError
 from berth.history.jobs.job_report import Wait
 from berth.history.values.causes import cause_after, cause_before
 from berth.live.driver.snapshot import GOING, Snapshot
-from berth.live.local.protocol import Connection
+from berth.live.local.protocol import Connection, ask
 from berth.live.local.samples import read_samples
 from berth.live.local.snapshot import gpus_of, snapshot_of, where_of
 from berth.live.local.tables import why_lines
@@ -91,27 +91,14 @@ class LocalSource:
         """The command line that does the same."""
         return submit_command(asked)
 
-    def pending(self) -> tuple[Any, ...]:
-        """The queue as the model of waits is asked about it; called in a thread."""
-        from berth.history.importing.pending import Queued
-
-        return tuple(Queued(**job) for job in self._ask(do="pending")["jobs"])
-
     def _ask(self, patience_s: float = PATIENCE_S, **message: Any) -> dict[str, Any]:
-        connection = Connection(self._path, patience_s)
-        try:
-            return connection.ask(message)
-        finally:
-            connection.close()
+        return ask(self._path, message, patience_s)
 
     def _look(self) -> Snapshot:
-        connection = Connection(self._path, PATIENCE_S)
-        try:
+        with Connection(self._path, PATIENCE_S) as connection:
             status = connection.ask({"do": "status"})
             going = connection.ask({"do": "queue", "states": list(GOING)})
             waits = connection.ask({"do": "queue", "states": ["waiting", "held"], "limit": MOST_JOBS})
-        finally:
-            connection.close()
         return snapshot_of(status, going, waits, node=self._node)
 
     def _job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:

@@ -76,12 +76,6 @@ class SlurmSource:
         operates = viewer.role is Role.OPERATOR
         return _LACKS if operates else {**_LACKS, "priority": "Slurm lets operators alone raise a priority."}
 
-    def pending(self) -> tuple[Any, ...]:
-        """The queue as the model of waits is asked about it; called in a thread."""
-        from berth.history.importing.pending import run_squeue
-
-        return run_squeue()[0]
-
     def _look(self) -> Snapshot:
         nodes, jobs = self._controller.nodes(), self._controller.jobs()
         self._by_berth = frozenset(id_of(job) for job in jobs if is_held_by_berth(job))

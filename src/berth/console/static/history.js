@@ -197,10 +197,14 @@
       byId("ranges-told").textContent = new URLSearchParams(location.search).getAll("range")
         .map((range) => range.replace(":", " ").replace(":", " – ")).join("; ");
     };
+    // Amounts on a logarithmic axis; `meta` has the unit of each.
+    const meta = place.data[0].meta ?? {};
+    const placed = (name, value) => (name in meta ? Math.log10(1 + value / meta[name]) : value);
+    const told = (name, at) => (name in meta ? meta[name] * (10 ** at - 1) : at);
     const show = () => { // ranges of the address onto the axes
       const ranges = new Map(new URLSearchParams(location.search).getAll("range").map((range) => {
         const [name, low, high] = range.split(":");
-        return [name, [Number(low), Number(high)]];
+        return [name, [Number(low), Number(high)].map((end) => placed(name, end))];
       }));
       place.data[0].dimensions.forEach((dimension, at) => {
         const range = ranges.get(dimension.label);
@@ -213,10 +217,10 @@
       for (const [name, low, high] of ranges) search.append("range", `${name}:${low}:${high}`);
     }, false);
     const brushed = () => place.data[0].dimensions
-      .filter((dimension) => dimension.constraintrange)
+      .filter((dimension) => dimension.constraintrange && dimension.label !== "attempts") // of no single attempt
       .map((dimension) => {
         const ends = dimension.constraintrange.flat();
-        return [dimension.label, ...[Math.min(...ends), Math.max(...ends)].map((end) => Number(end.toPrecision(5)))];
+        return [dimension.label, ...[Math.min(...ends), Math.max(...ends)].map((end) => Number(told(dimension.label, end).toPrecision(5)))];
       });
     let showing = false;
     place.on("plotly_restyle", () => {

@@ -14,9 +14,9 @@
     button.disabled = true;
     place.replaceChildren(line(page.texts.loading));
     try {
-      const answer = await fetch(`/api/v1/history/me/waits?${new URLSearchParams({ user: page.user })}`);
+      const answer = await fetch(`/me/waits?${new URLSearchParams({ user: page.user })}`);
       const told = await answer.json();
-      const lines = answer.ok ? told.advice : [told.detail ?? `${answer.status}`];
+      const lines = answer.ok ? told : [told.detail ?? `${answer.status}`];
       place.replaceChildren(...lines.map(line));
     } catch (error) {
       place.replaceChildren(line(String(error)));

@@ -29,7 +29,7 @@ from berth.errors import BerthError, HistoryError, LiveError, SettingError
 from berth.experiments.recorded_run import CLUSTER
 from berth.history.store.reader import history_is_there
 from berth.model import Node
-from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
+from berth.policies import ORDERS, PLACEMENTS, describe, policies_found
 from berth.statistics import Unit, readable_unit
 from berth.traces import read_nodes
 
@@ -122,14 +122,6 @@ class Shown(BaseModel):
     figure: dict[str, Any]
 
 
-class Choice(BaseModel):
-    """A policy, or a part of one."""
-
-    name: str
-    kind: str = Field(description="order, placement, scheme or policy")
-    summary: str
-
-
 def queue_of(app: FastAPI) -> Queue:
     """The queue of an application, made when it is first needed."""
     with _making:
@@ -162,17 +154,6 @@ def ask(request: Request, who: Ask, body: QuestionBody) -> QuestionAnswer:
     question = asked(time.time_ns() // 1_000_000, **body.model_dump())
     _check_machine(question, history)
     return _question_answer(request, queue, queue.ask(who.user, question))
-
-
-@router.get("/api/v1/what-if/policies")
-def choices(who: See) -> list[Choice]:
-    """The policies to choose from, a line each; an order and a placement may be joined by a plus."""
-    groups = {"order": ORDERS, "placement": PLACEMENTS, "scheme": SCHEMES, "policy": policies_found()}
-    return [
-        Choice(name=name, kind=kind, summary=describe(name))
-        for kind, group in groups.items()
-        for name in group
-    ]
 
 
 @router.get("/api/v1/what-if/{question_id}")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from berth.experiments.compare import plots
-from berth.experiments.compare.cluster_map import cluster_map
 from berth.model import Node
 from berth.plots import Style, policy_styles
 from berth.plots.schedules import schedule
@@ -100,16 +99,6 @@ def _chapters(
         names=("waiting", "completion"),
         **named,
     )
-    if any(node.gpus for node in nodes) and any(run.occupancies for run in runs):
-        yield Chapter(
-            "The cluster at a moment",
-            "A cell is a GPU, a short row of cells a node; nodes of one GPU model stand together. Grey and blue "
-            "GPUs are idle or full. Orange ones are held in part: what is left of them can only serve jobs that "
-            "want a part. The slider moves all policies to another time. Each map is of the policy's first seed.",
-            (("Map of the cluster: how much of each GPU is held", cluster_map(runs, nodes, styles)),),
-            names=("map",),
-            **named,
-        )
     yield Chapter(
         "What the numbers mean",
         definitions=[(metric.name, metric.definition) for metric in metrics_of(run.summary for run in runs)],

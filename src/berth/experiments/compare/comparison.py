@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from berth.cluster import Cluster
+from berth.counts import counted
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.parallel import run_each
@@ -80,7 +81,7 @@ class Comparison(Framed):
     def __repr__(self) -> str:
         jobs = self.runs[0].summary.jobs if self.runs else 0
         return (
-            f"Comparison({self.trace!r}, {jobs:,} jobs on {len(self.nodes):,} nodes,"
+            f"Comparison({self.trace!r}, {counted(jobs, 'job')} on {counted(len(self.nodes), 'node')},"
             f" policies={list(self.policies)}, seeds={list(self.seeds)})"
         )
 
@@ -155,7 +156,6 @@ def compare(
     cluster: Sequence[Node] | str | os.PathLike[str] | None = None,
     seeds: int | Sequence[int] = 1,
     conditions: Conditions = AS_THE_TRACE_SAYS,
-    at_ms: Sequence[int] | None = None,
     events: str | os.PathLike[str] | None = None,
     records: str | os.PathLike[str] | None = None,
     processes: int = 1,
@@ -169,9 +169,9 @@ def compare(
     `cluster` is a file, a spec such as `10x8:V100` or nodes; by default the cluster that the trace brings.
     `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
     names no seed of its own is drawn anew with each, and so are the errors of `noisy` knowledge and outages at a
-    rate. Otherwise a policy that does not draw has one run, on the first seed: others would give the same. The
-    cluster's state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file, and with
-    `records` those of a single run: a record of every attempt, which is a trace and can be imported.
+    rate. Otherwise a policy that does not draw has one run, on the first seed: others would give the same. With
+    `events` all runs' events go into one Parquet file, and with `records` those of a single run: a record of every
+    attempt, which is a trace and can be imported.
 
     A policy is a name, or a function or class at the top of a module.
 
@@ -213,8 +213,6 @@ def compare(
             )
         check_address(ray)
     tasks = tasks_of(source, nodes, names, numbers, under)
-    if at_ms is not None:
-        tasks = [replace(task, at_ms=tuple(at_ms)) for task in tasks]
     if records is not None:
         if len(tasks) > 1:
             raise SettingError(f"records are of one run, not of {len(tasks)}: name one policy and one seed")
@@ -226,7 +224,7 @@ def compare(
             runs[result.run.policy, result.run.seed] = result.run
             skipped = skipped or result.skipped
     ordered = tuple(runs[name, seed] for name in names for seed in numbers if (name, seed) in runs)
-    label = source.path if isinstance(source, Trace) else f"{len(source):,} jobs"
+    label = source.path if isinstance(source, Trace) else counted(len(source), "job")
     if not any(run.summary.jobs for run in ordered):
         raise SettingError(f"{label} has no jobs to replay" + (f"; {skipped[0]}" if skipped else ""))
     never: tuple[Shortage, ...] = ()

@@ -33,7 +33,6 @@ from berth.statistics import (
     Distribution,
     Film,
     GpuHours,
-    Occupancy,
     Run,
     Schedule,
     Summary,
@@ -141,47 +140,34 @@ def interference_digest(how: Interference) -> str:
     return digest_so_far.hexdigest()
 
 
+_PARTS: dict[str, type[Any]] = {
+    "timeline": Timeline,
+    "waiting": Cdf,
+    "completion": Cdf,
+    "film": Film,
+    "schedule": Schedule,
+}
+"""Fields of a run that are arrays, by their names."""
+
+
 def _curves(run: Run) -> dict[str, NDArray[Any]]:
     """All arrays of a run."""
-    arrays: dict[str, Any] = {
-        f"timeline.{field.name}": getattr(run.timeline, field.name) for field in fields(Timeline)
+    parts = ((name, getattr(run, name)) for name in _PARTS)
+    return {
+        f"{name}.{field.name}": getattr(part, field.name)
+        for name, part in parts
+        if part is not None
+        for field in fields(part)
     }
-    for name in ("waiting", "completion"):
-        curve = getattr(run, name)
-        arrays |= {f"{name}.{field.name}": getattr(curve, field.name) for field in fields(Cdf)}
-    for number, seen in enumerate(run.occupancies):
-        arrays |= {
-            f"occupancy.{number}.{field.name}": getattr(seen, field.name) for field in fields(Occupancy)
-        }
-    if run.film is not None:
-        arrays |= {f"film.{field.name}": getattr(run.film, field.name) for field in fields(Film)}
-    if run.schedule is not None:
-        arrays |= {f"schedule.{field.name}": getattr(run.schedule, field.name) for field in fields(Schedule)}
-    return arrays
 
 
 def _run(task: Task, summary: dict[str, Any], curves: dict[str, NDArray[Any]]) -> Run:
-    kept = {name: _value(array) for name, array in curves.items()}
-    seen: list[Occupancy] = []
-    while f"occupancy.{len(seen)}.time_ms" in kept:
-        before = f"occupancy.{len(seen)}."
-        seen.append(Occupancy(**{field.name: kept[before + field.name] for field in fields(Occupancy)}))
-    return Run(
-        policy=task.policy,
-        seed=task.seed,
-        summary=_summary(summary),
-        timeline=Timeline(**{field.name: kept[f"timeline.{field.name}"] for field in fields(Timeline)}),
-        waiting=Cdf(**{field.name: kept[f"waiting.{field.name}"] for field in fields(Cdf)}),
-        completion=Cdf(**{field.name: kept[f"completion.{field.name}"] for field in fields(Cdf)}),
-        occupancies=tuple(seen),
-        film=Film(**{field.name: kept[f"film.{field.name}"] for field in fields(Film)})
-        if "film.times_ms" in kept
-        else None,
-        schedule=Schedule(**{field.name: kept[f"schedule.{field.name}"] for field in fields(Schedule)})
-        if "schedule.jobs" in kept
-        else None,
-        oracle=task.oracle,
-    )
+    parts: dict[str, Any] = {}
+    for name, kind in _PARTS.items():
+        arrays = {field.name: curves.get(f"{name}.{field.name}") for field in fields(kind)}
+        if all(array is not None for array in arrays.values()):
+            parts[name] = kind(**{key: _value(array) for key, array in arrays.items()})
+    return Run(policy=task.policy, seed=task.seed, summary=_summary(summary), oracle=task.oracle, **parts)
 
 
 def _value(array: Any) -> Any:

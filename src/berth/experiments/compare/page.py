@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from berth.counts import counted
 from berth.experiments.compare.chapters import comparison_chapters
 from berth.experiments.compare.comparison import Comparison
 from berth.experiments.compare.filling import filling, two_to_show
@@ -19,7 +20,11 @@ from berth.version import __version__
 
 def comparison_report(result: Comparison, command: str, created: str) -> Report:
     """The page of a comparison, made by that command at that time."""
-    policies = f"{len(result.policies)} policies" if len(result.policies) > 1 else result.policies[0]
+    policies = (
+        counted(len(result.policies), "policy", "policies")
+        if len(result.policies) > 1
+        else result.policies[0]
+    )
     compress = result.conditions.compress
     knowledge = result.conditions.knowledge
     believed = f"; knowledge: {knowledge}" if knowledge != "oracle" else ""
@@ -30,7 +35,7 @@ def comparison_report(result: Comparison, command: str, created: str) -> Report:
     return Report(
         title=f"{Path(result.trace).name}: {policies}",
         command=command or f"berth.compare({result.trace!r}, policies={list(result.policies)!r})",
-        trace=f"{result.trace}: {result.runs[0].summary.jobs:,} jobs{faster}{believed}{shared}",
+        trace=f"{result.trace}: {counted(result.runs[0].summary.jobs, 'job')}{faster}{believed}{shared}",
         cluster=cluster_in_words(result.nodes),
         created=created,
         version=__version__,
@@ -51,9 +56,8 @@ def cluster_in_words(nodes: Sequence[Node]) -> str:
     kinds = ", ".join(
         f"{number:,} {name}" for name, number in sorted(models.items(), key=lambda item: -item[1])
     )
-    return (
-        f"{len(nodes):,} nodes, {sum(models.values()):,} GPUs ({kinds})" if kinds else f"{len(nodes):,} nodes"
-    )
+    said = counted(len(nodes), "node")
+    return f"{said}, {counted(sum(models.values()), 'GPU')} ({kinds})" if kinds else said
 
 
 def write_report(

@@ -39,7 +39,6 @@ class Task:
     policy: str
     seed: int
     conditions: Conditions = AS_THE_TRACE_SAYS
-    at_ms: tuple[int, ...] | None = None
     events: str | None = None
     """Where to write the events as Parquet."""
     records: str | None = None
@@ -133,7 +132,7 @@ def _run(
     model, use = under.interference, None
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
-    run = run_of(columns, task.nodes, task.policy, task.seed, task.at_ms, use, under.prices)
+    run = run_of(columns, task.nodes, task.policy, task.seed, use, under.prices)
     return Result(replace(run, oracle=task.oracle), skipped, measured)
 
 

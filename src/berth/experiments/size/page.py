@@ -10,6 +10,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from berth.counts import counted
 from berth.experiments.compare.page import cluster_in_words
 from berth.experiments.size.scan import Answer, Curve, Sizes
 from berth.history.values.durations import duration_text
@@ -47,7 +48,7 @@ def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str], crea
     return Report(
         title=f"Fewer GPUs at the same {'slowdown' if sizes.keep.measure.name == 'slowdown' else 'wait'}",
         command=command,
-        trace=f"{trace}: {sizes.jobs:,} jobs",
+        trace=f"{trace}: {counted(sizes.jobs, 'job')}",
         cluster=cluster_in_words(sizes.nodes),
         created=f"{created:%Y-%m-%d %H:%M} UTC",
         version=__version__,

@@ -16,9 +16,10 @@ from typing import cast
 import numpy as np
 
 from berth.arrays import BoolArray, FloatArray, IntArray
+from berth.counts import counted
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
-from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.parallel import lasting_processes, run_all
 from berth.experiments.compare.sweep import Task
 from berth.experiments.size.clusters import Resized, models_of, resized
 from berth.experiments.size.served import Measure, Served, measure_named, served
@@ -193,15 +194,18 @@ def smallest_sizes(
     counts = {model: resized(nodes, model, 0).rows for model in models}
     today = {model: len(nodes) - len(rows) for model, rows in counts.items()}
     steps = {model: step or max(1, today[model] // 40) for model in models}
-    scan.look((policy, resized(nodes, model, today[model])) for policy in scan.policies for model in models)
-    scan.set_targets(models[0], today[models[0]])
-    while wanted := [
-        (policy, resized(nodes, model, count))
-        for policy in scan.policies
-        for model in models
-        for count in scan.next_counts(policy, model, today[model], steps[model])
-    ]:
-        scan.look(wanted)
+    with lasting_processes(processes):
+        scan.look(
+            (policy, resized(nodes, model, today[model])) for policy in scan.policies for model in models
+        )
+        scan.set_targets(models[0], today[models[0]])
+        while wanted := [
+            (policy, resized(nodes, model, count))
+            for policy in scan.policies
+            for model in models
+            for count in scan.next_counts(policy, model, today[model], steps[model])
+        ]:
+            scan.look(wanted)
     curves = tuple(
         Curve(policy, model, today[model], scan.points(policy, model))
         for policy in scan.policies
@@ -253,7 +257,6 @@ class _Scan:
                 policy,
                 self.seed,
                 one.under(self.conditions),
-                at_ms=(),
                 measure=partial(_keyed, (policy, model, count), self.keep.by),
             )
             for (policy, model, count), one in clusters.items()
@@ -410,7 +413,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
 
     def nodes(number: int, model: str) -> str:
         kind = f"{model} " if model and several else ""
-        return f"{number:,} {kind}node{'' if number == 1 else 's'}"
+        return counted(number, f"{kind}node")
 
     best = sizes.best
     several = len({answer.model for answer in sizes.answers}) > 1
@@ -429,8 +432,8 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         )
         yield (
             f"With {best.policy}, {best.nodes:,} of {nodes(best.today, best.model)}"
-            f" keep{'s' if best.nodes == 1 else ''} the {measure.in_words} at {target}:"
-            f" {_counted(best.gpus_returned, 'GPU')} could be returned, {best.gpu_hours_a_week:,.0f} GPU-hours a"
+            f" {'keeps' if best.nodes == 1 else 'keep'} the {measure.in_words} at {target}:"
+            f" {counted(best.gpus_returned, 'GPU')} could be returned, {best.gpu_hours_a_week:,.0f} GPU-hours a"
             f" week{cost}."
         )
     elif best.gpus_returned < 0:
@@ -445,8 +448,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         fewer = next(each for each in curve.points if each.cluster.count == best.today - 1)
         if fewer.unserved > sizes.most_unserved:
             why = (
-                f"{_counted(fewer.unserved, 'job')} do{'es' if fewer.unserved == 1 else ''} not finish, today"
-                f" {sizes.most_unserved:,}"
+                f"{counted(fewer.unserved, 'job does', 'jobs do')} not finish, today {sizes.most_unserved:,}"
             )
         elif fewer.value > sizes.target:
             why = f"the {measure.in_words} is {said(fewer.value)}, above {said(sizes.target)}"
@@ -475,11 +477,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
             names = ", ".join(f"'{name}'" for name in worst.first_unserved)
             yield (
                 f"On {nodes(worst.cluster.count, worst.cluster.model)} {curve.policy} does not finish"
-                f" {_counted(worst.unserved, 'job')}, such as {names}; today {curve.at_today.unserved:,}."
+                f" {counted(worst.unserved, 'job')}, such as {names}; today {curve.at_today.unserved:,}."
             )
     if sizes.step > 1:
         yield f"Sizes were looked at in steps of {sizes.step} nodes, and each size between the last two."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from berth.counts import counted
 from berth.experiments.compare.page import cluster_in_words
 from berth.experiments.sweep.run import Sweep
 from berth.experiments.sweep.swept import Case, Number, Swept, numbers_of, shown_of
@@ -37,9 +38,9 @@ def page_of(found: Sweep, command: str, created: datetime) -> Report:
     several = len(plan.seeds) > 1
     policies = tuple(dict.fromkeys(run.label for run in runs))
     return Report(
-        title=f"{Path(plan.trace.path).name}: {len(runs):,} simulations",
+        title=f"{Path(plan.trace.path).name}: {counted(len(runs), 'simulation')}",
         command=command,
-        trace=f"{plan.trace.path}: {runs[0].summary.jobs:,} jobs",
+        trace=f"{plan.trace.path}: {counted(runs[0].summary.jobs, 'job')}",
         cluster=cluster_in_words(plan.nodes),
         created=f"{created:%Y-%m-%d %H:%M} UTC",
         version=__version__,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from io import StringIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from berth.experiments.compare.table import TextTable
+from berth.counts import counted
+from berth.experiments.compare.table import TextTable, plain
 from berth.experiments.sweep.swept import Case, Number, Swept, numbers_of, shown_of
 from berth.statistics import Interval, confidence_interval_95
 from berth.statistics.answers import in_sentence
@@ -59,7 +58,7 @@ def answers_of(runs: Sequence[Swept]) -> list[str]:
             wins[label] = wins.get(label, 0) + 1
     most = sorted(wins.items(), key=lambda item: -item[1])
     told = "highest" if shown[0].best is max else "lowest"
-    many = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
+    many = counted(len(cases), "case")
     return [f"{label} has the {told} {in_sentence(shown[0].name)} in {won} of {many}." for label, won in most]
 
 
@@ -103,13 +102,8 @@ def rich_grid(runs: Sequence[Swept]) -> Table:
 
 
 def text_grid(runs: Sequence[Swept]) -> TextTable:
-    """What was found, and the table, as plain text, as wide as it needs to be."""
-    out = StringIO()
-    console = Console(file=out, width=400, color_system=None)
-    for sentence in answers_of(runs):
-        console.print(sentence, markup=False)
-    console.print(rich_grid(runs))
-    return TextTable("\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n"))
+    """What was found, and the table, as plain text."""
+    return plain(answers_of(runs), rich_grid(runs))
 
 
 def _cell(interval: Interval, factor: float) -> str:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from berth.cluster import Cluster, Running
+from berth.counts import counted
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
 from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge, promised_mib
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
@@ -873,8 +874,7 @@ class Driver:
             need = need_of_next_attempt(job.memory, held_mib, cards_mib)
             asks = asks_for_memory(job.job)
             if need.times > job.job.retries or not fits(job.job, need.mib if asks else held_mib, cards_mib):
-                times = f"{need.times} time{'' if need.times == 1 else 's'}"
-                why = f"it ran out of GPU memory {times}, and needs {held_mib} MiB of each GPU"
+                why = f"it ran out of GPU memory {counted(need.times, 'time')}, and needs {held_mib} MiB of each GPU"
                 self.site.give_up(GiveUp(job_id, end.state, why))
                 return
             gets = "whole GPUs" if need.alone or not asks else f"{need.mib} MiB of each GPU"

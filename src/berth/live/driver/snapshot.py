@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
+from berth.counts import counted
+
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,8 +135,7 @@ class MoreCards:
     @property
     def text(self) -> str:
         """In words."""
-        cards, jobs = ("" if count == 1 else "s" for count in (self.cards, self.jobs))
-        return f"{self.cards:,} more card{cards} of model {self.model} would start {self.jobs:,} job{jobs}"
+        return f"{counted(self.cards, 'more card')} of model {self.model} would start {counted(self.jobs, 'job')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ import numpy as np
 
 from berth.cluster import Cluster
 from berth.cluster.shadow import Shadow
+from berth.counts import counted
 from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
-from berth.live.driver.words import counted, sizes, starts_text
+from berth.live.driver.words import sizes, starts_text
 from berth.model import Job, starting_tasks
 from berth.policies.protocol import GivesMore
 from berth.policies.schemes.quotas import Quotas
@@ -61,7 +62,7 @@ class WaitReason(NamedTuple):
         before, reserved_ms = self.jobs_before, self.reserved_ms
         parts = [self.obstacle]
         if before:
-            parts.append(f"{before:,} {'job' if before == 1 else 'jobs'} before it")
+            parts.append(f"{counted(before, 'job')} before it")
         if self.starts is not None:
             parts.append(starts_text(*self.starts))
         elif reserved_ms is not None:
@@ -172,8 +173,9 @@ class WaitReasons:
                 count += bool(short and (not only_gpus or Gpu(node.name, index) in only_gpus))
         if not count:
             return ""
-        gpus = "1 GPU is" if count == 1 else f"{count:,} GPUs are"
-        return f"; it cannot start while {gpus} drained, lost or used by others"
+        return (
+            f"; it cannot start while {counted(count, 'GPU is', 'GPUs are')} drained, lost or used by others"
+        )
 
     def _of_gang(self, gang: Job) -> WaitReason:
         """Why the tasks of a gang wait that start together: what holds up one of them, or else room for all."""

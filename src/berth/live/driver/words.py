@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import lru_cache
 
@@ -35,17 +36,17 @@ def starts_text(from_ms: int, to_ms: int) -> str:
     return f"expected to start from {begin} to {end[11:] if end[:10] == begin[:10] else end}"
 
 
+def without_start(reason: str) -> str:
+    """A reason without the start that `starts_text` told in it, for a table that has a column of starts."""
+    return re.sub(r"; expected to start [^;(]*[^;( ]", "", reason)
+
+
 @lru_cache(maxsize=4096)
 def mib(value: float) -> str:
     """An amount of memory: `8G`, `512M`."""
     if value >= 1024:
         return f"{value / 1024:.1f}G".replace(".0G", "G")
     return f"{value:.0f}M"
-
-
-def counted(number: float, noun: str) -> str:
-    """A number of things: `1 CPU`, `2.5 CPUs`."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def sizes(*values: int) -> tuple[str, ...]:

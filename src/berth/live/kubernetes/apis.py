@@ -71,10 +71,6 @@ plugins = _messages(
     Device: string ID, string health, TopologyInfo topology
     TopologyInfo: [NUMANode] nodes
     NUMANode: int64 ID
-    PreferredAllocationRequest: [ContainerPreferredAllocationRequest] container_requests
-    ContainerPreferredAllocationRequest: [string] available_deviceIDs, [string] must_include_deviceIDs, int32 allocation_size
-    PreferredAllocationResponse: [ContainerPreferredAllocationResponse] container_responses
-    ContainerPreferredAllocationResponse: [string] deviceIDs
     AllocateRequest: [ContainerAllocateRequest] container_requests
     ContainerAllocateRequest: [string] devices_ids
     AllocateResponse: [ContainerAllocateResponse] container_responses
@@ -137,7 +133,6 @@ DEVICE_PLUGIN = Service(
     "v1beta1.DevicePlugin",
     {
         "GetDevicePluginOptions": (plugins.Empty, plugins.DevicePluginOptions),
-        "GetPreferredAllocation": (plugins.PreferredAllocationRequest, plugins.PreferredAllocationResponse),
         "Allocate": (plugins.AllocateRequest, plugins.AllocateResponse),
         "PreStartContainer": (plugins.PreStartContainerRequest, plugins.PreStartContainerResponse),
     },

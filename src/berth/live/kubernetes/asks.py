@@ -11,9 +11,9 @@ import msgspec
 from berth.errors import AskError, LiveError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
-from berth.live.kubernetes.gpu_words import Wish, pod_resources, wish_of
+from berth.live.kubernetes.gpu_words import gpu_ask_of, pod_resources
 from berth.live.kubernetes.objects import Meta, Pod
-from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
+from berth.live.local.request import LONGEST_NAME, duration_ms
 
 MOST_GANG = 4096
 
@@ -65,24 +65,23 @@ class Ask:
     time_limit_ms: int | None
 
 
-def ask_of(pod: Pod, compat: str | None = None) -> Ask:
+def ask_of(pod: Pod) -> Ask:
     """What the pod asks for. Raises AskError in words that its owner can act on. Pods that ask alike get the same
     object."""
-    key = _key(pod, compat)
+    key = _key(pod)
     found = _known.get(key)
     if found is None:
         if len(_known) >= MOST_KNOWN:
             _known.clear()
-        found = _known[key] = _read(pod, compat)
+        found = _known[key] = _read(pod)
     return found
 
 
-def _key(pod: Pod, compat: str | None) -> bytes:
+def _key(pod: Pod) -> bytes:
     """All of a pod that its ask is read from; `PodSpec.node_name` is not."""
     meta, spec = pod.metadata, pod.spec
     return msgspec.msgpack.encode(
         (
-            compat,
             meta.namespace,
             meta.owner_references,
             {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
@@ -105,27 +104,21 @@ def _key(pod: Pod, compat: str | None) -> bytes:
 _known: dict[bytes, Ask] = {}
 MOST_KNOWN = 4096
 """Different asks that are kept; with more, all are read anew."""
-_WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED, names.ENOUGH})
+_WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED, names.ENOUGH, names.GPU_MEMORY})
 """Annotations that berth writes."""
 
 
-def _read(pod: Pod, compat: str | None) -> Ask:
+def _read(pod: Pod) -> Ask:
     _refuse_what_nobody_can(pod)
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
-    wish = wish_of(pod, resources, compat)
-    milli, mem_mib, mem_milli = _parts(wish)
-    owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
+    owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or controller_of(pod.metadata)
     _text(said.get(names.KIND, ""), names.KIND)
     limit_s = pod.spec.active_deadline_seconds
     return Ask(
-        gpus=wish.gpus if wish else 0,
-        milli=milli,
-        mem_mib=mem_mib,
-        mem_milli=mem_milli,
+        **gpu_ask_of(pod, resources)._asdict(),
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
-        models=wish.models if wish else (),
         constraint=constraint_of(pod),
         application=names.application_of(pod.metadata.namespace, said, owner),
         owner=owner,
@@ -152,20 +145,6 @@ def moment_ms(text: str | None) -> int | None:
 _GANG = re.compile(r"(([A-Za-z0-9](?:[-A-Za-z0-9_.]{0,98}[A-Za-z0-9])?)/)?([0-9]{1,9})")
 
 
-def _parts(wish: Wish | None) -> tuple[int, int, int]:
-    """Milli, MiB and per mille of memory of each GPU."""
-    if wish is None:
-        return WHOLE, 0, 0
-    milli, mem_mib, mem_milli = wish.milli, wish.mem_mib or 0, wish.mem_milli or 0
-    if wish.exclusive or (milli is None and not mem_mib and not mem_milli):
-        return WHOLE, 0, 0
-    if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
-        return SHARED_MILLI, mem_mib, mem_milli
-    if not mem_mib and not mem_milli and milli < WHOLE:
-        return milli, 0, milli  # its part of the memory, too
-    return milli, mem_mib, mem_milli
-
-
 def _refuse_what_nobody_can(pod: Pod) -> None:
     """Refuse what the node could not carry out, whatever places the pod."""
     for each in pod.spec.init_containers:
@@ -177,7 +156,7 @@ def _refuse_what_nobody_can(pod: Pod) -> None:
             )
 
 
-def _controller(meta: Meta) -> str:
+def controller_of(meta: Meta) -> str:
     """The object that makes pods like this one, such as `Job/train`; empty where there is none."""
     owners = (each for each in meta.owner_references if each.controller)
     return next((names.controller_name(each.kind, each.name) for each in owners), "")

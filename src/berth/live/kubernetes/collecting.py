@@ -2,7 +2,7 @@
 
 The API server passes the request on to the agents' pods (`pods/proxy`), so that its user needs no way to the
 nodes. What was collected before is recognised: a pod is known by its name and when it was made. Of two nodes' profiles
-of one application that of a run alone counts, and of two such the newer.
+of one application that of a whole run alone counts, then one of a run alone that goes on; of two alike the newer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from berth.counts import counted
 from berth.errors import ApiError, BerthError, KubernetesError
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.profiles import IN_HISTORY, SHARED, read_profile
+from berth.profiles import IN_HISTORY, RUNNING, SHARED, read_profile
 from berth.profiles.profiles import ENDING
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Collector:
         except (BerthError, OSError, tarfile.TarError, EOFError) as error:
             return f"{LEFT_OUT}: what it answered cannot be taken over: {error}"
         self._has[node] = hashlib.sha256(archive).hexdigest()
-        return f"{result.imported} new records, {profiles} profiles"
+        return f"{counted(result.imported, 'new record')}, {counted(profiles, 'profile')}"
 
 
 LEFT_OUT = "left out"
@@ -139,8 +140,12 @@ LEFT_OUT = "left out"
 
 def _counts(new: Path, there: Path) -> bool:
     """Whether a node's profile is to take the place of the one that is there. ProfileError for one that is wrong."""
-    is_alone = read_profile(new).kind != SHARED
     if not there.exists():
+        read_profile(new)
         return True
-    was_alone = read_profile(there).kind != SHARED
-    return (is_alone, new.stat().st_mtime) > (was_alone, there.stat().st_mtime)
+    before, after = (_WORTH.get(read_profile(path).kind, len(_WORTH)) for path in (there, new))
+    return (after, new.stat().st_mtime) > (before, there.stat().st_mtime)
+
+
+_WORTH = {SHARED: 0, RUNNING: 1}
+"""What kinds of profile are worth; one of a whole run alone is worth more."""

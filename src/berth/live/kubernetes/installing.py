@@ -25,21 +25,16 @@ _PLURALS = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
 }
-OF_0_2 = (
-    ("ClusterRole", "berth-scheduler"), ("ClusterRoleBinding", "berth-scheduler"),
-    ("ClusterRole", "berth-extender"), ("ClusterRoleBinding", "berth-extender"),
-    ("Role", "berth-scheduler"), ("RoleBinding", "berth-scheduler"), ("ServiceAccount", "berth-scheduler"),
-    ("Deployment", "berth-scheduler"), ("Role", "berth-extender"), ("RoleBinding", "berth-extender"),
-    ("ServiceAccount", "berth-extender"), ("Deployment", "berth-extender"), ("Service", "berth-extender"),
-)  # fmt: skip
-"""What berth 0.2 installed and this version does not have."""
-_VERSIONS = {
+_OF_0_2 = {
     "ClusterRole": "rbac.authorization.k8s.io/v1",
     "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "ServiceAccount": "v1",
     "Deployment": "apps/v1",
+    "Service": "v1",
 }
+"""The kinds of what berth 0.2 installed, each as `berth-scheduler` and `berth-extender`."""
 
 
 async def apply(api: Api, manifest: dict[str, Any]) -> str:
@@ -73,14 +68,15 @@ async def take_away(api: Api, manifest: dict[str, Any]) -> str:
 
 def manifests_of_0_2() -> list[dict[str, Any]]:
     """What berth 0.2 installed and this version takes away, as far as it is needed for that."""
-    cluster_wide = ("ClusterRole", "ClusterRoleBinding")
     return [
         {
-            "apiVersion": _VERSIONS.get(kind, "v1"),
+            "apiVersion": version,
             "kind": kind,
-            "metadata": {"name": name} | ({} if kind in cluster_wide else {"namespace": names.NAMESPACE}),
+            "metadata": {"name": name}
+            | ({} if kind.startswith("Cluster") else {"namespace": names.NAMESPACE}),
         }
-        for kind, name in OF_0_2
+        for kind, version in _OF_0_2.items()
+        for name in ("berth-scheduler", "berth-extender")
     ]
 
 

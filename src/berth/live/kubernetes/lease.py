@@ -139,15 +139,6 @@ def lease_body(lease: Lease) -> dict[str, object]:
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {
-            key: value
-            for key, value in (
-                ("name", lease.metadata.name),
-                ("namespace", lease.metadata.namespace),
-                ("resourceVersion", lease.metadata.resource_version),
-                ("annotations", lease.metadata.annotations),
-            )
-            if value
-        },
+        "metadata": lease.metadata,
         "spec": lease.spec,
     }

@@ -13,8 +13,6 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.pod_site import PodSite
 
-On = Callable[[Callable[..., None]], Callable[[Any], None]]
-"""Makes a listener of what is to be done when its turn has come."""
 PATIENCE_S = 30
 WITHOUT_POD_GROUPS = (
     "pods of PodGroups wait, and all others are placed; give berth the rule: berth k8s install"
@@ -38,7 +36,7 @@ async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Hear
     found = [
         Heard("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
     ]
-    if await _answer(api, path) is not None:
+    if await _served(api, path):
         slices = Heard(f"{path}/resourceslices", objects.ResourceSlice, table.slice_changed, table.slice_gone)
         claims = Heard(f"{path}/resourceclaims", objects.Claim, table.claim_changed, table.claim_gone)
         found += [slices, claims]
@@ -48,16 +46,6 @@ async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Hear
             gone = partial(_told, site.pod_group_gone, group, now_ms)
             found.append(Heard(served, objects.PodGroup, changed, gone, WITHOUT_POD_GROUPS))
     return found
-
-
-async def listeners(api: Api, site: PodSite, on: On, now_ms: Callable[[], int]) -> list[Informer[Any]]:
-    """Those of all but pods."""
-    return [
-        Informer(
-            api, each.path, each.kind, changed=on(each.changed), gone=on(each.gone), without=each.without
-        )
-        for each in await heard(api, site, now_ms)
-    ]
 
 
 def _told(what: Callable[..., None], group: str, now_ms: Callable[[], int], found: objects.PodGroup) -> None:
@@ -75,20 +63,18 @@ async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> Non
 
 async def pod_groups(api: Api, group: str) -> str | None:
     """The path of the PodGroups of an API group, in the version that the server prefers; None where it has none."""
-    served = await _answer(api, f"/apis/{group}")
-    for each in () if served is None else objects.served_versions(served):
-        path = f"/apis/{group}/{each}"
-        kinds = await _answer(api, path)
-        if kinds is not None and "podgroups" in objects.served_kinds(kinds):
+    for each in (await _served(api, f"/apis/{group}")).get("versions", ()):
+        path = f"/apis/{group}/{each['version']}"
+        if "podgroups" in [kind["name"] for kind in (await _served(api, path)).get("resources", ())]:
             return f"{path}/podgroups"
     return None
 
 
-async def _answer(api: Api, path: str) -> bytes | None:
-    """What the server says of an API group; None where it has none."""
+async def _served(api: Api, path: str) -> dict[str, Any]:
+    """What the server says of an API group or a version of it; nothing where it has none."""
     try:
-        return await api.request("GET", path, patience_s=PATIENCE_S)
+        return await api.get(path, dict[str, Any], patience_s=PATIENCE_S)
     except ApiError as error:
         if error.status != 404:
             raise
-        return None
+        return {}

@@ -10,8 +10,8 @@ from typing import Any
 
 from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.kubernetes import names
-from berth.live.kubernetes.gpu_words import known_resources
 from berth.live.kubernetes.tenants import manifest_of
+from berth.live.local.request import SHARED_MILLI
 
 TEMPLATE = Path(__file__).with_suffix(".yaml")
 Manifest = dict[str, Any]
@@ -28,7 +28,6 @@ class Install:
     policy: str = DEFAULT_POLICY
     mode: str = "place"
     knowledge: str = names.GATHERED
-    compat: str | None = None
     quota: str = ""
     """GPUs of each namespace, such as `team-a=8,team-b=4`; empty: the ConfigMap of tenants stays as it is."""
     borrow: bool = False
@@ -41,6 +40,8 @@ class Install:
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
     evict: bool = False
     """Let the agents evict pods that got out of their limit."""
+    grow: str = "off"
+    """Which pods' memory grows, as `berth k8s node --grow` has it."""
     right_size: str = "off"
     """`off`, `advise` or `apply`, as the steerer has it."""
     gathers: bool = True
@@ -59,8 +60,8 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
     agent["command"] += [
         *(["--fake-gpus", install.fake_gpus] if install.fake_gpus else []),
         *(["--dra", "all"] if install.claims else []),
-        *(["--compat", install.compat] if install.compat else []),
         *(["--on-lost-isolation", "evict"] if install.evict else []),
+        *(["--grow", install.grow] if install.grow != "off" else []),
     ]
     if install.evict:
         pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
@@ -72,9 +73,8 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
 
 
 def _values_of(install: Install) -> dict[str, str]:
-    words = ", ".join(f"'{name}'" for name in sorted(known_resources(install.compat)))
     asks = " || ".join(
-        f"(has(it.resources) && has(it.resources.{kind}) && [{words}].exists(word, word in it.resources.{kind}))"
+        f"(has(it.resources) && has(it.resources.{kind}) && '{names.RESOURCE}' in it.resources.{kind})"
         for kind in ("limits", "requests")
     )
     return {
@@ -87,11 +87,34 @@ def _values_of(install: Install) -> dict[str, str]:
         "tenants": names.TENANTS,
         "history": names.HISTORY_FOLDER,
         "asks": asks,
+        "parts": "" if install.right_size == "apply" else _parts(),
+        "milli": names.ASKED_MILLI,
+        "mem": names.ASKED_MEM_MIB,
+        "shared-milli": str(SHARED_MILLI),
         "image": install.image,
         "policy": install.policy,
         "mode": install.mode,
         "knowledge": install.knowledge,
     }
+
+
+def _parts() -> str:
+    """The fields of an ApplyConfiguration by which containers ask for their parts of GPUs as resources. With
+    `--right-size apply` there are none: kube-scheduler would count what was asked for, and not what is given."""
+    limits = "it.resources.limits"
+    asks = f"has(it.resources) && has({limits}) && '{names.RESOURCE}' in {limits}"
+    milli, mem = (
+        f"'{key}': string(quantity({limits}['{names.RESOURCE}']).asInteger() * int(variables.{part}))"
+        for part, key in (("milli", names.ASKED_MILLI), ("mem", names.ASKED_MEM_MIB))
+    )
+    amounts = f"variables.mem == '0' ? {{{milli}}} : {{{milli}, {mem}}}"
+    fields = ""
+    for kind in ("containers", "initContainers"):
+        there = f"(has(object.spec.{kind}) ? object.spec.{kind} : [])"
+        chosen = f"{there}.filter(it, variables.makesSense && {asks} && !('{names.ASKED_MILLI}' in {limits}))"
+        parts = f"Object.spec.{kind}.resources{{limits: {amounts}, requests: {amounts}}}"
+        fields += f", {kind}: {chosen}.map(it, Object.spec.{kind}{{name: it.name, resources: {parts}}})"
+    return fields
 
 
 def _filled(told: Any, values: Mapping[str, str]) -> Any:
@@ -109,7 +132,6 @@ def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
     pod = deployment["template"]["spec"]
     steerer = pod["containers"][0]
     steerer["command"] += [
-        *(["--compat", install.compat] if install.compat else []),
         *(["--right-size", install.right_size] if install.right_size != "off" else []),
     ]
     if install.history_claim:
@@ -124,18 +146,6 @@ def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
         role["rules"] = [rule for rule in role["rules"] if not {"pods", "pods/proxy"} & {*rule["resources"]}]
 
 
-def kustomization(install: Install) -> dict[str, str]:
-    """The files of a kustomization, by name."""
-    made = manifests(install)
-    files = {f"{name}.yaml": _text(each) for name, each in made.items()}
-    head = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": sorted(files),
-    }
-    return {**files, "kustomization.yaml": _text([head])}
-
-
 VALUES = ("image", "policy", "mode", "knowledge", "replicas")
 """The fields of `Install` that are values of the Helm chart."""
 
@@ -147,7 +157,7 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
     for name, each in manifests(marks).items():
         if name == "namespace":
             continue  # Helm makes it: helm install --create-namespace
-        text = _text(each)
+        text = as_yaml(each)
         for value in VALUES:
             text = text.replace(f"'@{value}@'", f"{{{{ .Values.{value} | quote }}}}")
         if name == "steerer":
@@ -169,10 +179,11 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         "description": "Packs, partitions and accounts for shared GPUs",
     }
     values = {name: getattr(install, name) for name in VALUES}
-    return {"Chart.yaml": _text([chart]), "values.yaml": _text([values]), **files}
+    return {"Chart.yaml": as_yaml([chart]), "values.yaml": as_yaml([values]), **files}
 
 
-def _text(documents: list[Manifest]) -> str:
+def as_yaml(documents: list[Manifest]) -> str:
+    """The text of several documents."""
     import yaml
 
     return "---\n".join(yaml.safe_dump(each, sort_keys=False, width=1000) for each in documents)

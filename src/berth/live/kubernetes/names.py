@@ -19,8 +19,7 @@ MEMORY_SLICE = "memory-slice-"
 RESOURCE = "berth.dev/gpu"
 """A count of GPUs, of each of which the pod gets the part that its annotations say.
 
-The device plugin advertises `SLOTS_PER_GPU` units for each GPU: the kubelet's count is an upper bound only, berth does
-the real count.
+The device plugin advertises `SLOTS_PER_GPU` units for each GPU, as many as containers may share it.
 """
 SLOTS_PER_GPU = 16
 NAMESPACE = "berth-system"
@@ -38,7 +37,10 @@ METRICS_PORT = 9400
 
 ASKED_MILLI = "berth.dev/gpu-milli"
 ASKED_MEM_MIB = "berth.dev/gpu-mem-mib"
-"""GPU memory of each GPU in MiB."""
+"""Compute and memory (MiB) of each GPU in an annotation. They are resources too, by which Kubernetes counts parts of
+GPUs: a node has 1000 milli a card and the memory of all cards, and a container asks for all that it takes together."""
+MAX_MEM_MIB = "berth.dev/gpu-mem-max-mib"
+"""How far its memory of each GPU may grow while it runs, in MiB."""
 APPLICATION = "berth.dev/application"
 KIND = "berth.dev/kind"
 ENOUGH = "berth.dev/enough"
@@ -76,6 +78,11 @@ PLACEMENT = "berth.dev/placement"
 PLACED_UID = "berth.dev/placed-uid"
 """The uid of the pod that the placement is for: a pod made from the text of another one has not got its place."""
 
+GPU_MEMORY = "berth.dev/gpu-memory"
+"""What a running pod has of each GPU's memory, written by the node's agent as JSON (`placements.GpuMemory`)."""
+SUSPEND = "berth.dev/suspend"
+"""Written by the steerer: `true` has the node's agent take the pod off its GPUs, until it is taken away."""
+
 MEASURED = "berth.dev/measured"
 """What a pod used, written by the node's agent when it has ended, as JSON, by which the scheduler places the next:
 
@@ -95,10 +102,6 @@ would overwrite each other's in a common one; the agent does not touch them."""
 LABEL_GPU_MODEL = "berth.dev/gpu-model"
 LABEL_GPU_MEMORY_MIB = "berth.dev/gpu-memory-mib"
 HOSTNAME = "kubernetes.io/hostname"
-NVIDIA_GPU_COUNT = "nvidia.com/gpu.count"
-"""NVIDIA's own labels are read where berth's are absent."""
-NVIDIA_GPU_MODEL = "nvidia.com/gpu.product"
-NVIDIA_GPU_MEMORY_MIB = "nvidia.com/gpu.memory"
 
 HISTORY_FOLDER = "/var/lib/berth-history"
 """Of the scheduler's pod: what is gathered from the nodes."""

@@ -17,7 +17,6 @@ from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.consumed import consumed_of
-from berth.live.kubernetes.gpu_words import known_resources
 from berth.live.kubernetes.jobs import Cards
 from berth.live.kubernetes.kinds import Kinds
 from berth.live.kubernetes.nodes import View, named_by_size, plain_name
@@ -57,12 +56,11 @@ class Refreshed(NamedTuple):
 class NodeTable:
     """Keeps the nodes, and counts what is on each."""
 
-    def __init__(self, kinds: Kinds, compat: str | None) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self.cards = Cards(())
         """The GPU models of the nodes."""
         self.views: dict[str, View] = {}
         self._kinds = kinds
-        self._asked_by = known_resources(compat)
         self._objects: dict[str, api.Node] = {}
         self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
         self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
@@ -214,7 +212,7 @@ class NodeTable:
         if view is None:
             view = self.views[name] = View(name)
         was_there = name in self._told and self._told[name].state is not NodeState.LOST
-        view.read(node, self._slices.get(name, {}).values(), self._asked_by)
+        view.read(node, self._slices.get(name, {}).values())
         if view.problem:
             log.warning("%s", view.problem)
         self._kinds.node_changed(view.traits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -19,9 +19,6 @@ from berth.model import GpuModel, Node
 
 APART = "-with-"
 MOST_PODS = 1 << 20
-KEPT_BY_DRIVER_MIB = 768
-"""What the driver keeps of a card for itself. NVIDIA's own label counts it in, berth's labels and slices do not; half
-of a card of 80 GiB is then really half of what programs can have."""
 
 
 class Gpu(NamedTuple):
@@ -77,9 +74,9 @@ class View:
             self.labels,
         )
 
-    def read(self, node: api.Node, slices: Iterable[api.ResourceSlice], asked_by: Container[str]) -> None:
-        """Take over what the API says now; what is used stays. `asked_by` are the resources by which pods ask for GPUs:
-        a kubelet takes no notice of one that it does not have, so that a node without any has no GPU for pods."""
+    def read(self, node: api.Node, slices: Iterable[api.ResourceSlice]) -> None:
+        """Take over what the API says now; what is used stays. A kubelet takes no notice of a resource that it does not
+        have, so that a node without `berth.dev/gpu` has no GPU for pods."""
         there = node.status.allocatable
         self.problem = ""
         try:
@@ -89,7 +86,7 @@ class View:
             found = gpus_in(each for each in slices if each.spec.driver == names.DRIVER)
             self.claim_gpus = [(gpu, _model(gpu.model, gpu.mem_mib)) for gpu in found]
             self.gpus, self.model = gpus_of_labels(node.metadata.labels)
-            if not any(whole(value) for key, value in there.items() if key in asked_by):
+            if not whole(there.get(names.RESOURCE, 0)):
                 self.gpus = []
             elif self.claim_gpus:
                 for_claims = {gpu.index for gpu, _ in self.claim_gpus}
@@ -104,30 +101,19 @@ class View:
 
 
 def gpus_of_labels(labels: Mapping[str, str]) -> tuple[list[Gpu], GpuModel | None]:
-    """The GPUs that a node's labels tell of, berth's own first. Raises AskError."""
-    for count, model, memory, kept in (
-        (names.LABEL_GPU_COUNT, names.LABEL_GPU_MODEL, names.LABEL_GPU_MEMORY_MIB, 0),
-        (
-            names.NVIDIA_GPU_COUNT,
-            names.NVIDIA_GPU_MODEL,
-            names.NVIDIA_GPU_MEMORY_MIB,
-            KEPT_BY_DRIVER_MIB,
-        ),
-    ):
-        if count not in labels:
-            continue
-        indices = _indices(labels, names.LABEL_GPU_INDICES) if count == names.LABEL_GPU_COUNT else None
-        if indices is None:
-            indices = tuple(range(_label(labels, count, MOST_GPUS)))
-        ailing = _indices(labels, names.LABEL_GPUS_AILING) or ()
-        mib = _label(labels, memory, 1 << 24) if memory in labels else 0
-        found = _model(labels.get(model, "GPU"), max(0, mib - kept))
-        gpus = [
-            Gpu(index, None, index not in ailing, f"{names.LABEL_GPU_DRAINED}{index}" in labels)
-            for index in indices
-        ]
-        return gpus, found
-    return [], None
+    """The GPUs that a node's labels tell of. Raises AskError."""
+    if names.LABEL_GPU_COUNT not in labels:
+        return [], None
+    indices = _indices(labels, names.LABEL_GPU_INDICES)
+    if indices is None:
+        indices = tuple(range(_label(labels, names.LABEL_GPU_COUNT, MOST_GPUS)))
+    ailing = _indices(labels, names.LABEL_GPUS_AILING) or ()
+    mib = _label(labels, names.LABEL_GPU_MEMORY_MIB, 1 << 24) if names.LABEL_GPU_MEMORY_MIB in labels else 0
+    gpus = [
+        Gpu(index, None, index not in ailing, f"{names.LABEL_GPU_DRAINED}{index}" in labels)
+        for index in indices
+    ]
+    return gpus, _model(labels.get(names.LABEL_GPU_MODEL, "GPU"), mib)
 
 
 def _indices(labels: Mapping[str, str], key: str) -> tuple[int, ...] | None:

@@ -333,36 +333,6 @@ class PodGroup(Struct):
     spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
 
 
-class ServedVersion(Struct):
-    version: str = ""
-
-
-class ServedGroup(Struct):
-    """A group of the API: its versions, the preferred first."""
-
-    versions: list[ServedVersion] = []
-
-
-class ServedKind(Struct):
-    name: str = ""
-
-
-class ServedKinds(Struct):
-    """What a version of a group serves."""
-
-    resources: list[ServedKind] = []
-
-
-def served_versions(answer: bytes) -> list[str]:
-    """The versions of an API group, from what the server says of it, the preferred first."""
-    return [each.version for each in msgspec.json.decode(answer, type=ServedGroup).versions]
-
-
-def served_kinds(answer: bytes) -> set[str]:
-    """The plural names of the kinds of a version, from what the server says of it."""
-    return {each.name for each in msgspec.json.decode(answer, type=ServedKinds).resources}
-
-
 class LeaseSpec(Struct):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

@@ -34,14 +34,22 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
 from berth.live.kubernetes.constraints import Constraint, has_unread_rules, keeps_others_away, why_not
 from berth.live.kubernetes.gangs import Gangs
-from berth.live.kubernetes.gpu_words import known_resources, pod_resources
+from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
-from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of, share_words
-from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.placements import (
+    GpuMemory,
+    Placed,
+    annotation_of,
+    gpu_memory_of,
+    placed_of,
+    places_of,
+    share_words,
+)
+from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -67,7 +75,6 @@ class Settings:
 
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
-    compat: str | None = None
     quotas: Mapping[str, int] | None = None
     """GPUs of each namespace, or of several together (`vision+speech`); None: there are no quotas."""
     borrow: bool = False
@@ -168,13 +175,12 @@ class PodSite:
         self.settings = settings
         self.entries: dict[str, Entry] = {}
         self.kinds = Kinds()
-        self.table = NodeTable(self.kinds, settings.compat)
+        self.table = NodeTable(self.kinds)
         self.gangs = Gangs()
         self.stirred = True
         self._now_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
-        self._counted = {"cpu", "memory"} | known_resources(settings.compat)
         self._repels: dict[str, set[str]] = {}
         """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
         self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()
@@ -184,6 +190,7 @@ class PodSite:
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
         self._memories = Memories()
+        self._leave: set[str] = set()  # pods that are to be suspended and have not left their GPUs
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
@@ -245,17 +252,18 @@ class PodSite:
         view, spec = self.table.views[node], entry.pod.spec
         text = annotation_of(start, view, self.settings.policy)
         there = (self.entries.get(uid) for uid in self._on.get(node, ()))
-        after = frozenset(each.uid for each in there if each is not None and each.leaving)
+        after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
+        step = Lift(entry.uid, entry.namespace, entry.name, node, text, after=after, enough=words)
         if spec.node_name:
-            self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after, words))
+            self._do(step._replace(is_bound=True))
             return
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
         terms = tuple(required.node_selector_terms) if required else ()
-        step = Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after, enough=words)
-        if has_unread_rules(spec, self._counted) or self._repels.get(entry.namespace):
+        step = step._replace(terms=terms)
+        if has_unread_rules(spec, COUNTED) or self._repels.get(entry.namespace):
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
             step = step._replace(hosts=self._hosts(entry, node), preferred=tuple(preferred))
         self._do(step)
@@ -288,6 +296,33 @@ class PodSite:
         entry = self.entries.get(job_id)
         if entry is not None:
             self._remove(entry, self.settings.why_evicted, "Preempted")
+
+    def parked_mib(self, job_id: str) -> int | None:
+        """What a pod may hold of each of its GPUs; None if the agent of its node cannot suspend it."""
+        entry = self.entries.get(job_id)
+        if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
+            return None
+        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        return memory.limit_mib if memory is not None and memory.leaves else None
+
+    def suspend(self, job_id: str) -> None:
+        """Have a pod leave its GPUs, and keep what it has done."""
+        self._order(job_id, leaves=True)
+
+    def resume(self, job_id: str) -> None:
+        """Let a suspended pod run on."""
+        self._order(job_id, leaves=False)
+
+    def _order(self, job_id: str, *, leaves: bool) -> None:
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            (self._leave.add if leaves else self._leave.discard)(job_id)
+            self._do(Suspend(entry.uid, entry.namespace, entry.name, leaves))
+
+    def holds(self, uid: str) -> bool:
+        """Whether a pod is about to leave its GPUs, evicted or suspended, and has not left them."""
+        entry = self.entries.get(uid)
+        return entry is not None and (entry.leaving or uid in self._leave)
 
     # What the cluster says
 
@@ -327,6 +362,7 @@ class PodSite:
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
         """A pod is gone."""
         self._learned.discard(pod.metadata.uid)
+        self._leave.discard(pod.metadata.uid)
         entry = self.entries.get(pod.metadata.uid)
         if entry is None:
             return
@@ -478,7 +514,7 @@ class PodSite:
     def _wants(self, pod: api.Pod) -> bool:
         """Whether a pod asks for GPUs in words that berth reads."""
         try:
-            return ask_of(pod, self.settings.compat).gpus > 0
+            return ask_of(pod).gpus > 0
         except AskError:
             return True
 
@@ -487,7 +523,7 @@ class PodSite:
         assert entry.pod is not None
         before, gang = entry.ask, None
         try:
-            ask = self._asks(entry, ask_of(entry.pod, self.settings.compat))
+            ask = self._asks(entry, ask_of(entry.pod))
             if ask.gang is not None:
                 gang = self.gangs.join(ask.gang, entry.uid)
             if not held and not self._joins(entry, now_ms):
@@ -713,7 +749,7 @@ class PodSite:
             entry.why = ""
             return
         try:
-            ask = ask_of(pod, self.settings.compat)
+            ask = ask_of(pod)
         except AskError:
             ask = None
         pending = pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None
@@ -748,7 +784,7 @@ class PodSite:
             return False
         gang, card_mib = None, view.model.mem_mib if view.model else 0
         try:
-            self._asks(entry, ask_of(entry.pod, self.settings.compat))
+            self._asks(entry, ask_of(entry.pod))
         except AskError as error:
             if entry.ask is None:
                 log.warning("%s is only counted: %s", entry.title, error)
@@ -766,13 +802,29 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
-        run = SiteRun(of, gpus, nodes, share, placed.best_effort, None, started)
+        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        if memory is not None and share.mem_mib:  # as far as it has grown
+            share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
+        run = SiteRun(of, gpus, nodes, share, placed.best_effort, None, started, self._away_ms(entry, memory))
         if self._running.get(entry.uid) != run:
             self._running[entry.uid] = run
             self._changed[entry.uid] = None
             self.stirred = True
         self.table.run(entry.uid, entry.node, dict.fromkeys(at, share))
         return True
+
+    def _away_ms(self, entry: Entry, memory: GpuMemory | None) -> int | None:
+        """Since when a pod has left its GPUs. One that was to and could not is evicted in place of that."""
+        assert entry.pod is not None
+        if memory is not None and memory.suspended_ms is not None:
+            self._leave.discard(entry.uid)
+            return memory.suspended_ms
+        if names.SUSPEND in entry.pod.metadata.annotations:
+            self._leave.add(entry.uid)
+            if memory is not None and memory.why and not entry.leaving:
+                why = f"{self.settings.why_evicted}; it cannot be suspended: {memory.why}"
+                self._remove(entry, why, "Preempted")
+        return None
 
     def _seat(self, pod: api.Pod, placed: Placed | None) -> Seat:
         """What a pod takes of its node that berth did not place, or whose GPUs are not where they were."""
@@ -816,7 +868,7 @@ class PodSite:
             self._ends.append(End(meta.uid, how, now_ms, needed_mib=held_mib, waits_again=True))
         if entry.state is not State.ENDED:
             try:
-                ask = ask_of(pod, self.settings.compat)
+                ask = ask_of(pod)
             except AskError:
                 ask = None
             self._become(entry, State.ENDED)
@@ -833,7 +885,7 @@ class PodSite:
         meta = pod.metadata
         message = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
         try:
-            ask = ask_of(pod, self.settings.compat)
+            ask = ask_of(pod)
         except AskError:
             ask = None
         if ask is not None and ask.owner:

@@ -31,10 +31,14 @@ async def clean(api: Api) -> list[str]:
                 done.append(f"the gate of pod {meta.namespace}/{meta.name} is lifted")
     async for _, nodes in api.list("/api/v1/nodes", objects.Node):
         for node in nodes:
+            name, path = node.metadata.name, f"/api/v1/nodes/{node.metadata.name}"
             ours = {key: None for key in node.metadata.labels if key.startswith(_PREFIX)}
-            path = f"/api/v1/nodes/{node.metadata.name}"
             if ours and await _there(api, "PATCH", path, {"metadata": {"labels": ours}}):
-                done.append(f"the labels of node {node.metadata.name} are removed")
+                done.append(f"the labels of node {name} are removed")
+            counted = dict.fromkeys(_COUNTED & node.status.allocatable.keys())
+            body = {"status": {"capacity": counted, "allocatable": counted}}
+            if counted and await _there(api, "PATCH", f"{path}/status", body):
+                done.append(f"the resources of node {name} are removed")
     try:
         async for _, slices in api.list(_SLICES, objects.ResourceSlice):
             for each in slices:
@@ -48,6 +52,7 @@ async def clean(api: Api) -> list[str]:
 
 
 _PREFIX = "berth.dev/"
+_COUNTED = {names.ASKED_MILLI, names.ASKED_MEM_MIB}
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 

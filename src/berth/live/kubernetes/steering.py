@@ -24,13 +24,12 @@ from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.client import Api, backoff_s
-from berth.live.kubernetes.clock import steady_clock
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
-from berth.live.kubernetes.listening import listeners, until_listed
+from berth.live.kubernetes.listening import Heard, heard, until_listed
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.renewing import Renewal
-from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.live.kubernetes.warming import warm_up
 from berth.model import Job, Share
@@ -121,7 +120,7 @@ class Steering:
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = asyncio.Event()
         self._steps: asyncio.Queue[Step] = asyncio.Queue()
-        self._held: list[Lift | Assign] = []
+        self._held: list[Lift] = []
         self._stay: dict[str, ApiError] = {}  # pods that could not be evicted (`once`)
         self._under_way: set[str] = set()
         self._told: dict[str, tuple[str, str, float]] = {}
@@ -220,15 +219,19 @@ class Steering:
     async def _listen(self, begin: Callable[[Any, str], Any]) -> None:
         """List and watch; returns when all was listed once. What was listed waits in the inbox, the nodes before the
         pods, and pods in the order in which they were made."""
-        others = await listeners(self.api, self.site, self._on, self._now_ms)
-        self.pods = Informer(
-            self.api,
-            "/api/v1/pods",
-            objects.Pod,
-            changed=self._on(self._pod_changed),
-            gone=self._on(self._pod_gone),
-        )
-        listed = [*others, self.pods]
+        pods = Heard("/api/v1/pods", objects.Pod, self._pod_changed, self._pod_gone)
+        listed = [
+            Informer(
+                self.api,
+                each.path,
+                each.kind,
+                changed=self._on(each.changed),
+                gone=self._on(each.gone),
+                without=each.without,
+            )
+            for each in [*await heard(self.api, self.site, self._now_ms), pods]
+        ]
+        self.pods = listed[-1]
         tasks = {informer: begin(informer.run(), informer.path) for informer in listed}
         for informer, task in tasks.items():
             await until_listed(informer, task)
@@ -345,7 +348,7 @@ class Steering:
             return  # decided under a lease that was lost: the thread cannot be stopped amid a decision
         if isinstance(step, Tell):
             self._events.add(step)
-        elif isinstance(step, Lift | Assign) and step.after:
+        elif isinstance(step, Lift) and step.after:
             self._held.append(step)
         else:
             self._under_way.add(step.uid)
@@ -355,7 +358,7 @@ class Steering:
         """Let those gates be lifted whose place is empty now."""
         held, self._held = self._held, []
         for step in held:
-            there = [uid for uid in step.after if uid in self.site.entries]
+            there = [uid for uid in step.after if self.site.holds(uid)]
             stays = next((self._stay[uid] for uid in there if uid in self._stay), None)
             if stays is not None:
                 self._fail(step, f"the pod whose place it takes cannot be evicted: {stays}")
@@ -400,7 +403,7 @@ class Steering:
                 await self._write_once(step)
                 return
             except ApiError as error:
-                if isinstance(step, Lift | Assign) and (
+                if isinstance(step, Lift) and (
                     attempt >= MOST_ATTEMPTS or (error.retry_after_s is None and error.status != 409)
                 ):
                     log.warning("%s/%s: %s", step.namespace, step.name, error)
@@ -414,14 +417,14 @@ class Steering:
                     return
                 passes = error.retry_after_s is not None  # such as a disruption budget
                 log.log(logging.INFO if passes else logging.WARNING, "%s/%s: %s", *step[1:3], error)
-                pause_s = backoff_s(attempt, most_s=10 if isinstance(step, Lift | Assign) else 60)
+                pause_s = backoff_s(attempt, most_s=10 if isinstance(step, Lift) else 60)
                 await asyncio.sleep(max(error.retry_after_s or 0.0, pause_s))
                 attempt += 1
             if step.uid not in self.site.entries:
                 return
 
     async def _write_once(self, step: Step) -> None:
-        if isinstance(step, Lift | Assign):
+        if isinstance(step, Lift):
             try:
                 await writing.place(self.api, step)
             except writing.Taken as error:
@@ -433,12 +436,14 @@ class Steering:
             self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
         elif isinstance(step, Withdraw):
             await writing.withdraw(self.api, step)
+        elif isinstance(step, Suspend):
+            await writing.suspend(self.api, step)
         elif isinstance(step, Remove):
             await writing.remove(self.api, step)
             self.counts.removed += 1
             self._events.add(Tell(*step[:3], step.reason, step.why))
 
-    def _fail(self, step: Lift | Assign, why: str) -> None:
+    def _fail(self, step: Lift, why: str) -> None:
         self.counts.failed += 1
         self._note(partial(self.site.start_failed, step.uid, why))
 
@@ -500,6 +505,12 @@ class Steering:
             if len(told) >= most:
                 break
         return told
+
+
+def steady_clock() -> Callable[[], int]:
+    """Return a clock in ms since 1970 that never runs back: the time now, advanced by the monotonic clock."""
+    begun_ns = time.time_ns() - time.monotonic_ns()
+    return lambda: (begun_ns + time.monotonic_ns()) // 1_000_000
 
 
 def driving(settings: Settings) -> DriverSettings:

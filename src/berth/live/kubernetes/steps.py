@@ -8,7 +8,7 @@ from berth.live.kubernetes.objects import Preferred, Term
 
 
 class Lift(NamedTuple):
-    """Lift the gate of a pod, with its placement and pinned to its node."""
+    """Write the placement of a pod, lift its gate and pin it to its node."""
 
     uid: str
     namespace: str
@@ -26,18 +26,8 @@ class Lift(NamedTuple):
     """Its preferred node affinity, which it keeps."""
     enough: str | None = None
     """What its profile says is enough, if that is less than it asks for."""
-
-
-class Assign(NamedTuple):
-    """Write the placement of a pod that kube-scheduler has bound without one."""
-
-    uid: str
-    namespace: str
-    name: str
-    node: str
-    placement: str
-    after: frozenset[str] = frozenset()
-    enough: str | None = None
+    is_bound: bool = False
+    """Whether kube-scheduler has bound it already, so that only its placement is written."""
 
 
 class Withdraw(NamedTuple):
@@ -48,6 +38,15 @@ class Withdraw(NamedTuple):
     name: str
     version: str
     """The resource version at which it was refused: a pod that was bound meanwhile keeps its placement."""
+
+
+class Suspend(NamedTuple):
+    """Have the agent of a pod's node take it off its GPUs, or let it run on."""
+
+    uid: str
+    namespace: str
+    name: str
+    leaves: bool
 
 
 class Remove(NamedTuple):
@@ -71,4 +70,4 @@ class Tell(NamedTuple):
     warning: bool = True
 
 
-Step = Lift | Assign | Withdraw | Remove | Tell
+Step = Lift | Withdraw | Suspend | Remove | Tell

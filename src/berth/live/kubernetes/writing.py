@@ -14,7 +14,7 @@ from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.placements import placed_of
-from berth.live.kubernetes.steps import Assign, Lift, Remove, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Taken(Exception):  # noqa: N818  it is an answer
     """The pod cannot be placed: it is gone, is another pod of the same name, or was placed by somebody else."""
 
 
-async def place(api: Api, step: Lift | Assign) -> None:
+async def place(api: Api, step: Lift) -> None:
     """Write the placement of a pod, and with it lift its gate and pin it to its node, in one request.
 
     Raises Taken, or ApiError if it may be attempted again. An answer that was lost is found out: a pod that has the
@@ -40,7 +40,7 @@ async def place(api: Api, step: Lift | Assign) -> None:
     if step.enough is not None:
         annotations[names.ENOUGH] = step.enough
     body: dict[str, Any] = {"metadata": {"uid": step.uid, "annotations": annotations}}
-    if isinstance(step, Lift):
+    if not step.is_bound:
         own = Expression("metadata.name", "In", [step.node])
         affinity: dict[str, Any] = {}
         if step.hosts:
@@ -73,7 +73,7 @@ async def place(api: Api, step: Lift | Assign) -> None:
         gated = any(gate.name == names.GATE for gate in pod.spec.scheduling_gates)
         if is_there and not gated and pod.metadata.annotations.get(names.PLACEMENT) == step.placement:
             return
-        if not is_there or pod.metadata.deletion_timestamp or (isinstance(step, Lift) and not gated):
+        if not is_there or pod.metadata.deletion_timestamp or not (step.is_bound or gated):
             raise Taken(error.message) from error
         raise
 
@@ -82,6 +82,16 @@ async def withdraw(api: Api, step: Withdraw) -> None:
     """Take a placement away. A pod that has changed meanwhile keeps it, for it may have been bound."""
     gone = {names.PLACEMENT: None, names.PLACED_UID: None, names.ENOUGH: None}
     meta = {"uid": step.uid, "resourceVersion": step.version, "annotations": gone}
+    try:
+        await api.request("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise
+
+
+async def suspend(api: Api, step: Suspend) -> None:
+    """Tell the agent of a pod's node that it is to leave its GPUs, or to run on. Raises ApiError."""
+    meta = {"uid": step.uid, "annotations": {names.SUSPEND: "true" if step.leaves else None}}
     try:
         await api.request("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
     except ApiError as error:
@@ -122,7 +132,7 @@ async def note_waiting(api: Api, step: Tell) -> None:
             raise
 
 
-def _path(step: Lift | Assign | Withdraw | Remove | Tell) -> str:
+def _path(step: Step) -> str:
     return f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
 
 
@@ -169,7 +179,7 @@ class Events:
             log.warning("%s", error)
 
 
-def in_words(step: Lift | Assign) -> str:
+def in_words(step: Lift) -> str:
     """What was decided for a pod."""
     placed = placed_of({names.PLACEMENT: step.placement})
     gpus = (

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from berth.errors import LiveError
+from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.local.dependencies import Dependencies
 from berth.live.local.entry import (
     CANCELLED,
@@ -28,18 +29,14 @@ from berth.live.local.entry import (
     OUT_OF_MEMORY,
     PREEMPTED,
     REQUEUE,
-    RESUMING,
     RUNNING,
     STARTING,
-    SUSPENDED,
-    SUSPENDING,
     TIMEOUT,
     UNKNOWN,
     WAITING,
     End,
     Entry,
     Limits,
-    Stop,
 )
 from berth.live.local.gangs import LocalGangs
 from berth.live.local.messages import Event, ended, gang_ended, runs, snapshot, start_failed, waits, withdrawn
@@ -87,7 +84,8 @@ class Book:
     starts: list[Entry] = field(default_factory=list)
     moves: list[Entry] = field(default_factory=list)
     """Jobs to be suspended or resumed."""
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    """Jobs whose processes are to be ended."""
     events: list[Event] = field(default_factory=list)
     """What the brain is to be told, in order."""
     finished: list[Entry] = field(default_factory=list)
@@ -133,9 +131,9 @@ class Book:
     def take_stops(self) -> list[Entry]:
         """The jobs whose processes are to be ended."""
         stops, self.stops = self.stops, []
-        return [entry for stop in stops if (entry := self.jobs.get(stop.job_id)) is not None]
+        return [entry for job_id in stops if (entry := self.jobs.get(job_id)) is not None]
 
-    def tell(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Have the brain told what is about no job."""
         self.events.append(event)
 
@@ -191,7 +189,6 @@ class Book:
         return made
 
     def add(self, made: Iterable[Entry], now_ms: int) -> None:
-        """Queue jobs that were written."""
         for entry in made:
             self._enter(entry)
             self._consider(entry, now_ms)
@@ -201,7 +198,6 @@ class Book:
         return self._dependencies.named(job_id)
 
     def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
-        """End a job, wherever it is."""
         check_not_ended(entry)
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
@@ -214,7 +210,6 @@ class Book:
             self._stop(entry, CANCELLED, now_ms)
 
     def hold(self, entry: Entry, now_ms: int) -> None:
-        """Keep a waiting job from starting."""
         check_not_ended(entry)
         if entry.state == HELD:
             return
@@ -224,7 +219,6 @@ class Book:
         self._change(entry, HELD, now_ms, "held by its user")
 
     def release(self, entry: Entry, now_ms: int) -> None:
-        """Let a held job start."""
         check_not_ended(entry)
         if entry.state == WAITING:
             return
@@ -267,22 +261,7 @@ class Book:
         elif entry.state == RUNNING:
             self.events.append(runs(entry, self.limits))
 
-    def limit_tasks(self, numbers: Iterable[str], most: int, now_ms: int) -> None:
-        """Have at most `most` tasks of these arrays run at a time; those that run go on."""
-        for number in numbers:
-            for entry in self.named(number):
-                entry.at_most = most
-                self.dirty[entry.id] = entry
-            waiting = [entry for entry in self.named(number) if entry.offered]
-            over = len(self._going[number]) - most
-            for entry in waiting[max(0, len(waiting) - over) :] if over > 0 else ():
-                self._withdraw(entry)
-                self._consider(entry, now_ms)
-            for entry in self.named(number):
-                self._consider(entry, now_ms)
-
     def requeue(self, entry: Entry, now_ms: int) -> None:
-        """Stop a running job and queue it again."""
         if entry.state in (WAITING, HELD):
             raise LiveError(f"job {entry.id} is {entry.state} already")
         self._stop(entry, REQUEUE, now_ms)
@@ -361,7 +340,6 @@ class Book:
         self.events.append(runs(entry, self.limits))
 
     def evicted(self, job_id: str, now_ms: int) -> None:
-        """The brain wants the GPUs of a running job for another."""
         entry = self.jobs.get(job_id)
         if entry is not None and entry.state in (STARTING, RUNNING):
             self._stop(entry, PREEMPTED, now_ms)
@@ -541,7 +519,6 @@ class Book:
         self._finish(entry, FAILED if over.never_ran else entry.over_as, now_ms, why)
 
     def remember(self, job_id: str, needs_mib: int) -> None:
-        """Keep what a waiting job needs since another one like it ran out of memory."""
         entry = self.jobs.get(job_id)
         if entry is not None and entry.state == WAITING:
             entry.needs_mib = needs_mib
@@ -627,7 +604,7 @@ class Book:
             return  # what ended it first stands
         entry.stop = why
         self.dirty[entry.id] = entry
-        self.stops.append(Stop(entry.id, why))
+        self.stops.append(entry.id)
 
     def _withdraw(self, entry: Entry) -> None:
         if entry.offered:

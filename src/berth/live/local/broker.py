@@ -12,13 +12,15 @@ import ctypes
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.growth import Growth
+from berth.live.driver.suspending import Suspending
 from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
@@ -34,7 +36,7 @@ from berth.live.local.entry import (
     Entry,
     Limits,
 )
-from berth.live.local.growth import Growth
+from berth.live.local.host import BookHost
 from berth.live.local.idling import Idling
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
@@ -45,13 +47,12 @@ from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
-from berth.live.local.supervision import kept_up
-from berth.live.local.suspending import Suspending
+from berth.live.local.supervision import supervised
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
-EXPORTER_STEADY_S = 5.0
-"""An exporter that has run this long counts as serving."""
+EXPORT_AGAIN_S = 5.0
+"""When to try again to serve metrics."""
 START_AGAIN_S = 1.0
 """When to look again at a start of which nothing could be found out."""
 TOLD_MS = 86_400_000
@@ -96,7 +97,7 @@ class Broker:
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
-        self.notices = Notices(places.notices, places.log, log)
+        self.notices = Notices(places.notices, log)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
@@ -111,8 +112,8 @@ class Broker:
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
         )
         self.commits = Commits(store, self._collect, self._not_written, log)
-        self.suspending: Suspending
-        hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
+        self.suspending: Suspending[Entry]
+        hooks = Hooks(self.now_ms, self.act, self.wake_at, self._send_others, self._has_decided)
         self.deciding = Deciding(
             self.book,
             cards.nodes(limits),
@@ -136,17 +137,6 @@ class Broker:
             to_ms=lambda at_ms: at_ms + self._offset_ms,
             joined=lambda entry: self.growth.begin(entry),
         )
-        self.suspending = Suspending(
-            self.book,
-            self.runner,
-            places,
-            log,
-            fake=cards.fake,
-            now_ms=self.now_ms,
-            moved=self._moved,
-            leaves=lambda entry: self.growth.leaves(entry),
-            runs_on=lambda entry: self.growth.go_on(entry),
-        )
         self.watch = Watch(
             self.book,
             cards,
@@ -157,14 +147,25 @@ class Broker:
             act=self.act,
             uncounted=uncounted,
         )
-        self.growth = Growth(
+        host = BookHost(
             self.book,
             cards.cards,
             self.runner,
             self.watch,
             log,
-            act=self.act,
-            now_ms=self.now_ms,
+            self.now_ms,
+            self.act,
+            self._moved,
+            cards.fake,
+            places.fake_card,
+        )
+        self.suspending = Suspending(
+            host,
+            leaves=lambda entry: self.growth.leaves(entry),
+            runs_on=lambda entry: self.growth.go_on(entry),
+        )
+        self.growth = Growth(
+            host,
             can_suspend=lambda entry: not self.suspending.why_not(entry),
             suspends=grow == "suspend",
         )
@@ -210,9 +211,9 @@ class Broker:
     def _clock(self) -> int:
         """What is to be added to the time since the machine started, ms. Within one start of the machine it stays, so
         that a clock that jumps changes no job's times."""
-        kept = self.store.meta("clock")
-        if kept and kept["boot"] == self.boot:
-            return int(kept["offset_ms"])
+        saved = self.store.meta("clock")
+        if saved and saved["boot"] == self.boot:
+            return int(saved["offset_ms"])
         offset_ms = time.time_ns() // 1_000_000 - boot_ms()
         self.store.write([of_meta("clock", {"boot": self.boot, "offset_ms": offset_ms})])
         return offset_ms
@@ -223,16 +224,16 @@ class Broker:
 
     # Life
 
-    async def run(self, serve: Serve, *, anew: bool = False) -> None:
-        """Have clients served until told to stop. With `anew`, what was chosen did not decide before: LiveError if it
-        cannot."""
+    async def run(self, serve: Serve, measured: Callable[[], dict[str, Any]], *, anew: bool = False) -> None:
+        """Have clients served until told to stop, and metrics of what is `measured`. With `anew`, what was chosen did
+        not decide before: LiveError if it cannot."""
         loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopped.set)
         loop.set_exception_handler(self._failed)
-        committing = asyncio.create_task(kept_up("commits", self.commits.run, self.log))
+        committing = asyncio.create_task(supervised("commits", self.commits.run, self.log))
         self._load()
         server = await self._listen(serve)
         refused = None
@@ -242,13 +243,14 @@ class Broker:
             self.link.start(self.policy)
             await self._note_policy()
         works: dict[str, Callable[[], Awaitable[None]]] = {
-            "limits": self._heed_limits,
+            "limits": self._enforce_limits,
             "keep": self.keeper.run,
             "watch": self.watch.run,
+            "notices": self.notices.run,
         }
         if self.metrics:
-            works["export"] = self._export
-        tasks = [asyncio.create_task(kept_up(name, work, self.log)) for name, work in works.items()]
+            works["export"] = partial(self._export, measured)
+        tasks = [asyncio.create_task(supervised(name, work, self.log)) for name, work in works.items()]
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
         if refused is None:
@@ -313,7 +315,6 @@ class Broker:
         return await asyncio.start_unix_server(serve, sock=listener, limit=64 << 20, backlog=512)
 
     def _load(self) -> None:
-        """Take over what the store has, and find out what became of what was running."""
         now_ms = self.now_ms()
         entries = self.store.live()
         if not self._reconciled:
@@ -337,34 +338,27 @@ class Broker:
         return list((by_id | {entry.id: entry for entry in found}).values())
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what a callback raised; the loop goes on."""
         self.log("callback-failed", what=context.get("message"), why=repr(context.get("exception")))
 
-    async def _export(self) -> None:
-        """Have a child serve metrics; another one where it ends."""
-        where = self.metrics
-        words = [sys.executable, "-m", "berth.live.local.exporter", self.places.socket, where]
-        said = f"{self.places.log}.metrics"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        actions = [(os.POSIX_SPAWN_OPEN, 2, said, flags, 0o644)]
+    async def _export(self, measured: Callable[[], dict[str, Any]]) -> None:
+        """Serve metrics; where that cannot be, say why and try again."""
+        from berth.live.local.exporter import serve_metrics
+
         while True:
+            self.export_trouble = ""
             try:
-                pid = os.posix_spawn(
-                    sys.executable, words, dict(os.environ), file_actions=actions, setsigmask=[]
+                await serve_metrics(self.metrics, measured)
+            except (LiveError, OSError) as error:
+                why = (
+                    str(error)
+                    if isinstance(error, LiveError)
+                    else f"--metrics {self.metrics}: {error.strerror}"
                 )
-                self.log("exporting", where=where, pid=pid)
-                began_s = time.monotonic()
-                while os.path.exists(f"/proc/{pid}") and pid not in self.runner.reaped:
-                    await asyncio.sleep(1)
-                    if time.monotonic() - began_s > EXPORTER_STEADY_S:
-                        self.export_trouble = ""
-                with open(said, encoding="utf-8", errors="replace") as file:
-                    why = (file.read().splitlines() or ["it ended"])[-1]
-            except OSError as error:
-                why = error.strerror or str(error)
-            self.export_trouble = f"no metrics are served: {why}"
-            self.log("export-failed", why=why)
-            await asyncio.sleep(5)
+                self.export_trouble = (
+                    f"no metrics are served: {why}; change it with berth down and berth up --metrics"
+                )
+                self.log("export-failed", why=why)
+            await asyncio.sleep(EXPORT_AGAIN_S)
 
     # What is to be done after anything has happened
 
@@ -376,7 +370,7 @@ class Broker:
         for entry in book.take_stops():
             self.runner.stop(entry)
         if self.link.ready and (event := self.watch.others(self.drained)) is not None:
-            book.tell(event)
+            book.add_event(event)
         self.deciding.decide()
         wake_ms = book.next_ms()
         if wake_ms is not None:
@@ -421,7 +415,7 @@ class Broker:
             self.suspending.move(entry)
         for entry in changes.finished:
             failed = entry.state not in (COMPLETED, CANCELLED)
-            self._tell_user(entry, "fail" if failed and "end" not in entry.request.notify_on else "end")
+            self._notify_user(entry, "fail" if failed and "end" not in entry.request.notify_on else "end")
             if self._unwritten_ends.get(entry.id) is entry:
                 del self._unwritten_ends[entry.id]
             for future in self._waiters.pop(entry.id, ()):
@@ -467,7 +461,7 @@ class Broker:
         self.book.confirmed(entry, min(start_ms, self.now_ms()), self.now_ms())
         self.counters.waited.add(max(0, start_ms - entry.queued_ms) / 1000)
         self.log("began", job=entry.id, attempt=entry.attempt, gpus=entry.slots)
-        self._tell_user(entry, "start")
+        self._notify_user(entry, "start")
         self.act()
 
     def _ended(self, entry: Entry, end: End) -> None:
@@ -478,7 +472,7 @@ class Broker:
         self.counters.ended[entry.over_as or "again" if entry.over is not None else entry.state] += 1
         self.counters.refused += end.refused
         if (entry.over_as if entry.over is not None else entry.state) == OUT_OF_MEMORY:
-            self._tell_user(entry, "out-of-memory")
+            self._notify_user(entry, "out-of-memory")
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
         self._moved()
 
@@ -491,7 +485,7 @@ class Broker:
         self.suspending.retry()
         self.act()
 
-    def _tell_user(self, entry: Entry, event: str) -> None:
+    def _notify_user(self, entry: Entry, event: str) -> None:
         self.notices.post(entry, event, self.runner.output_of(entry)[0])
 
     # The policy
@@ -504,28 +498,26 @@ class Broker:
         await self._keep_policy()
 
     async def _keep_policy(self) -> None:
-        """Keep what decides for the next start."""
         self.policy, chosen = self.link.policy, self.deciding.chosen
-        kept = (("policy", self.policy), ("knowledge", chosen.knowledge), ("paths", chosen.paths))
-        await self.commits.ask([of_meta(*each) for each in kept])
+        saved = (("policy", self.policy), ("knowledge", chosen.knowledge), ("paths", chosen.paths))
+        await self.commits.ask([of_meta(*each) for each in saved])
         await self._note_policy()
 
     async def drain(self, drained: frozenset[int]) -> None:
-        """Start nothing new on these GPUs; what runs there goes on."""
         await self.commits.ask([of_meta("drained", sorted(drained))])
         self.drained = drained
         self.act()
 
-    def _tell_all_others(self) -> None:
+    def _send_others(self) -> None:
         """Have a new brain told what others hold."""
         if (event := self.watch.others(self.drained, anew=True)) is not None:
-            self.book.tell(event)
+            self.book.add_event(event)
 
     def _has_decided(self, seconds: float) -> None:
         self.counters.decided.add(seconds)
 
     def _has_learned(self, path: str) -> None:
-        self.book.tell({"event": "profile", "path": path})
+        self.book.add_event({"event": "profile", "path": path})
 
     async def _note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""
@@ -538,7 +530,7 @@ class Broker:
 
     # Time limits, and what is done now and then
 
-    async def _heed_limits(self) -> None:
+    async def _enforce_limits(self) -> None:
         """Stop the jobs that have reached their time limits."""
         while True:
             await asyncio.sleep(LIMITS_S)
@@ -549,14 +541,12 @@ class Broker:
                     self.runner.keep_limit(entry)
                 if entry.state == RUNNING and limit_ms and entry.ran_ms(now_ms) >= limit_ms:
                     self.book.expire(entry, now_ms)
-            self.notices.look()
             self.idling.look()
             self.act()
 
     # For the service
 
     def next_request_key(self) -> int:
-        """A new key of a request."""
         self._request_key += 1
         return self._request_key
 

@@ -6,9 +6,10 @@ import os
 import sys
 import time
 
+from berth.counts import counted
 from berth.errors import LiveError
 from berth.live.local.places import Places, find_socket, queue_folder, state_folder
-from berth.live.local.protocol import Flags
+from berth.live.local.protocol import Flags, Message, ask
 
 DOWN_WITHIN_S = 20.0
 MOST_NAMED = 10
@@ -17,17 +18,9 @@ TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's 
 if TYPE_CHECKING:
     from berth.live.driver.snapshot import Snapshot
 
-Message = dict[str, object]
-
 
 def _ask(message: Message) -> Message:
-    from berth.live.local.protocol import Connection
-
-    connection = Connection(find_socket())
-    try:
-        return connection.ask(message)
-    finally:
-        connection.close()
+    return ask(find_socket(), message)
 
 
 def _print_json(answer: object) -> None:
@@ -54,7 +47,6 @@ def _listing(
 
 
 def print_queue(ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None) -> None:
-    """Print the table of `berth queue`; what keeps all jobs from starting goes to standard error."""
     answer = _listing(ids, user, states, ended, limit, text=True)
     if answer["note"]:
         print(f"berth: {answer['note']}", file=sys.stderr)
@@ -62,7 +54,6 @@ def print_queue(ids: list[str], user: str | None, states: str | None, ended: boo
 
 
 def print_status() -> None:
-    """Print whether the queue is up, its policy, and what the GPUs hold."""
     from berth.live.local.tables import status_lines
 
     print("\n".join(status_lines(_ask({"do": "status"}), time.time() * 1000)))
@@ -85,14 +76,13 @@ def print_job(job_id: str, as_json: bool) -> bool:
     try:
         answer = _ask({"do": "job", "id": job_id})
     except LiveError as error:
-        if not _another_may_know():
+        if not _history_may_know():
             raise LiveError(f"{error}; there is no history either") from error
         # Whoever never had a queue here asks about jobs of other machines.
         if str(error).startswith("no queue is up") and os.path.exists(Places(queue_folder()).store):
             print(f"berth: {error}; until then the history answers for jobs that have ended", file=sys.stderr)
         return False
     jobs = answer["jobs"]
-    assert isinstance(jobs, list)
     if as_json:
         _print_json(jobs)
         return True
@@ -102,21 +92,17 @@ def print_job(job_id: str, as_json: bool) -> bool:
     return True
 
 
-def _another_may_know() -> bool:
-    """Whether a history or Slurm's queue can be asked about a job that the queue does not know."""
+def _history_may_know() -> bool:
+    """Whether a history can be asked about a job that the queue does not know."""
     named = os.environ.get("BERTH_HISTORY", "")
     of_queues = [Places(folder).history for folder in (state_folder(), queue_folder())]
     if os.path.exists("history") or (named and named not in of_queues):
         return True
-    if os.path.exists(os.path.join(of_queues[0], "index.json")):
-        return True
-    return any(os.path.exists(os.path.join(folder, "squeue")) for folder in os.get_exec_path())
+    return os.path.exists(os.path.join(of_queues[0], "index.json"))
 
 
 def print_why(job_id: str, as_json: bool) -> None:
-    """Print why a job waits."""
     jobs = _ask({"do": "why", "id": job_id})["jobs"]
-    assert isinstance(jobs, list)
     if as_json:
         _print_json(jobs)
         return
@@ -130,7 +116,6 @@ def print_logs(
 ) -> None:
     """Print a job's output, read as this user, so that the modes of its files decide who may."""
     jobs = _ask({"do": "job", "id": job_id})["jobs"]
-    assert isinstance(jobs, list)
     job = jobs[0]
     if len(jobs) > 1:
         raise LiveError(f"job {job_id} is an array; name one of its tasks, such as {job['id']}")
@@ -163,9 +148,7 @@ def print_logs(
         if not follow or job["state"] not in ("waiting", "held", "starting", "running"):
             return
         time.sleep(0.2)
-        answer = _ask({"do": "job", "id": job_id})["jobs"]
-        assert isinstance(answer, list)
-        job = answer[0]
+        job = _ask({"do": "job", "id": job_id})["jobs"][0]
 
 
 def waiting_reason(job_id: str) -> str:
@@ -201,10 +184,10 @@ def wait(ids: list[str], *, every: bool, timeout_s: float | None, as_json: bool)
         _print_what_is_waited_for()
     answer = _ask(message)
     jobs = answer["jobs"]
-    assert isinstance(jobs, list)
     if answer["late"]:
         late = answer["late"]
-        print(f"berth: {'1 job has' if late == 1 else f'{late:,} jobs have'} not ended yet", file=sys.stderr)
+        assert isinstance(late, int)
+        print(f"berth: {counted(late, 'job has', 'jobs have')} not ended yet", file=sys.stderr)
         return 124
     if as_json:
         _print_json(jobs)
@@ -234,8 +217,6 @@ def control(
         message["flags"] = flags
     answer = _ask(message)
     jobs, refused = answer["jobs"], answer["refused"]
-    assert isinstance(jobs, list)
-    assert isinstance(refused, list)
     if answer.get("note"):
         print(f"berth: {answer['note']}", file=sys.stderr)
     if as_json:
@@ -255,7 +236,6 @@ def control(
 
 
 def switch_policy(name: str | None, knowledge: str | None, as_json: bool) -> None:
-    """Change policy or knowledge where one is named, and print which decide."""
     message: Message = {"do": "policy", "cwd": os.getcwd()}
     if name is not None:
         message["name"] = name
@@ -272,7 +252,6 @@ def switch_policy(name: str | None, knowledge: str | None, as_json: bool) -> Non
 
 
 def drain(gpus: list[str], on: bool, as_json: bool) -> None:
-    """Drain GPUs or let jobs start there again, and print those that are drained."""
     for word in gpus:
         if not word.isdigit():
             raise LiveError(f"GPU '{word}'; expected its number, as `berth status` shows it")
@@ -281,8 +260,6 @@ def drain(gpus: list[str], on: bool, as_json: bool) -> None:
         _print_json({key: answer[key] for key in ("drained", "busy")})
         return
     drained, busy = answer["drained"], answer["busy"]
-    assert isinstance(drained, list)
-    assert isinstance(busy, list)
     if not drained:
         print("no GPU is drained")
     for index in drained:
@@ -290,7 +267,6 @@ def drain(gpus: list[str], on: bool, as_json: bool) -> None:
 
 
 def shut_down(cancel: bool, as_json: bool) -> None:
-    """Stop the queue, and wait until its processes are gone."""
     answer = _ask({"do": "down", "cancel": cancel})
     socket_path, until = find_socket(), time.monotonic() + DOWN_WITHIN_S
     while (os.path.exists(socket_path) or _lives(answer["pid"])) and time.monotonic() < until:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from berth.counts import counted
 from berth.errors import LiveError
+from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.driver.words import sizes
 from berth.live.local.request import WHOLE, Request
 
@@ -14,8 +16,6 @@ WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
 COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
 OUT_OF_MEMORY, NODE_FAIL, UNKNOWN, PREEMPTED = "out-of-memory", "node-fail", "exit-unknown", "preempted"
 ENDED = frozenset((COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, UNKNOWN))
-SUSPENDING, SUSPENDED, RESUMING = "suspending", "suspended", "resuming"
-"""What becomes of a running job that leaves its GPUs, keeps off them, or comes back."""
 SHOWN = ENDED | {WAITING, HELD, STARTING, RUNNING, SUSPENDING, SUSPENDED, RESUMING}
 """The states that a listing shows."""
 REQUEUE = "requeue"
@@ -128,6 +128,36 @@ class Entry:
         return f"{self.user}/{self.request.gang}" if self.request.gang else ""
 
     @property
+    def priority(self) -> int:
+        """The higher, the sooner it has its turn."""
+        return self.request.priority
+
+    @property
+    def interactive(self) -> bool:
+        """Whether it leaves its GPUs while it is idle."""
+        return self.request.interactive
+
+    @property
+    def shows_max(self) -> bool:
+        """Whether its programs see a card of the size that it may grow to."""
+        return self.request.mem_shows_max
+
+    @property
+    def going(self) -> bool:
+        """Whether its attempt neither is being ended nor is over."""
+        return not self.stop and self.over is None
+
+    @property
+    def runs(self) -> bool:
+        """Whether its processes run, and nobody ends them."""
+        return self.state == RUNNING and self.going
+
+    @property
+    def makes_way(self) -> bool:
+        """Whether it is about to leave its GPUs for others."""
+        return self.stop == PREEMPTED or self.suspension == SUSPENDING
+
+    @property
     def ready_ms(self) -> int | None:
         """Since when it could start if there were room, and its wait counts; None while something else keeps it."""
         return None if self.state == HELD or self.not_yet else self.queued_ms
@@ -162,24 +192,11 @@ class Entry:
         return cls(**fields)
 
 
-_KEPT: dict[str, Any] = {
-    "id": None, "serial": None, "uid": None, "user": None, "request_key": None, "submit_ms": None,
-    "queued_ms": None, "state": WAITING, "params": (), "index": None, "at_most": 0, "attempt": 1,
-    "out_of_memory": 0, "needs_mib": 0, "start": 0, "start_failures": 0, "not_before_ms": 0, "slots": (),
-    "share": (0, 0), "promise_mib": 0, "peak_mib": 0,
-    "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
-    "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0, "over_as": "",
-    "suspension": "", "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True, "idle": False,
-    "lends_to": "",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The processes of an attempt are to be ended."""
-
-    job_id: str
-    why: str
+_KEPT = {
+    each.name: each.default
+    for each in fields(Entry)
+    if each.name not in ("request", "not_yet", "offered", "over", "version")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +246,7 @@ class Limits:
         """Refuse a request that this machine could never serve; LiveError says what there is."""
         cards = self.cards_mib
         if request.gpus > len(cards):
-            there = "no GPU" if not cards else f"{len(cards)} GPU{'s' if len(cards) > 1 else ''}"
+            there = counted(len(cards), "GPU") if cards else "no GPU"
             raise LiveError(f"--gpus {request.gpus}, but this machine has {there}; ask for less")
         if request.pins and max(request.pins) >= len(cards):
             raise LiveError(

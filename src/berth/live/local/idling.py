@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from berth.errors import BerthError
+from berth.live.driver.growth import Growing, Growth
+from berth.live.driver.suspending import Suspending
+from berth.live.driver.tenants import SUSPENDED, SUSPENDING
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
-from berth.live.local.entry import RUNNING, SUSPENDED, SUSPENDING, WAITING, Entry, application_of
-from berth.live.local.growth import Growing, Growth
+from berth.live.local.entry import RUNNING, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.request import WHOLE
-from berth.live.local.suspending import Suspending
 from berth.live.local.watching import Watch
 
 PATIENCE = 10.0
@@ -77,8 +78,8 @@ class Idling:
         self,
         book: Book,
         cards: tuple[Card, ...],
-        growth: Growth,
-        suspending: Suspending,
+        growth: Growth[Entry],
+        suspending: Suspending[Entry],
         watch: Watch,
         log: Callable[..., None],
         *,
@@ -110,7 +111,7 @@ class Idling:
             self._book.suspend_idle(entry, self._now_ms())
             self._act()
 
-    def _gap(self, growing: Growing) -> _Idle:
+    def _gap(self, growing: Growing[Entry]) -> _Idle:
         """The gap that a job is in; one that it has ended is kept, to learn from."""
         entry, now_ms = growing.entry, self._now_ms()
         known = self._idle.get(entry.id)

@@ -9,9 +9,10 @@ from typing import Any
 
 from berth.errors import LiveError
 from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
+from berth.live.driver.tenants import SUSPENDED
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look
-from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, SUSPENDED, WAITING, Entry, application_of
+from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
@@ -30,10 +31,9 @@ class Listing:
         self._broker = broker
 
     async def do_status(self, message: Message, caller: Caller) -> Message:
-        """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (
+        faults = (
             link.trouble,
             broker.deciding.policy_error,
             broker.commits.broken,
@@ -41,7 +41,7 @@ class Listing:
             broker.export_trouble,
         )
         uncounted = [broker.watch.uncounted_text(job_id) for job_id in broker.watch.uncounted]
-        trouble = [*filter(None, said), *broker.keeper.profile_notes, *uncounted]
+        trouble = [*filter(None, faults), *broker.keeper.profile_notes, *uncounted]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
@@ -139,7 +139,6 @@ class Listing:
         )
 
     async def do_queue(self, message: Message, caller: Caller) -> Message:
-        """The jobs as rows."""
         broker = self._broker
         entries: Iterable[Entry] = broker.book.jobs.values()
         if named := message.get("ids"):
@@ -251,7 +250,6 @@ class Listing:
         return [entry for entry in self._broker.book.jobs.values() if entry.request.name == name]
 
     async def do_job(self, message: Message, caller: Caller) -> Message:
-        """All of one job."""
         await self._broker.commits.settled()
         broker = self._broker
         found = []
@@ -322,6 +320,9 @@ class Listing:
         return {"jobs": sorted(jobs, key=lambda job: (job["queued_ms"], job["job_id"]))}
 
     async def do_metrics(self, message: Message, caller: Caller) -> Message:
+        return self.measured()
+
+    def measured(self) -> Message:
         """What Prometheus is told."""
         broker = self._broker
         counters = broker.counters

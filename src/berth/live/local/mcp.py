@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from berth.errors import BerthError, LiveError
 from berth.live.local.places import find_socket
-from berth.live.local.protocol import Connection, Flags
+from berth.live.local.protocol import Flags, ask
 from berth.live.local.snapshot import jobs_of
 from berth.version import __version__
 
@@ -66,7 +66,6 @@ class Server:
         self._tools = _READING if submit is None else {**_READING, **_CHANGING}
 
     def serve(self, lines: TextIO, out: TextIO) -> None:
-        """Answer each line until there is no more."""
         for line in lines:
             if line.strip() and (answer := self.answer(line)) is not None:
                 print(json.dumps(answer), file=out, flush=True)
@@ -156,11 +155,7 @@ def _error(asked: object, code: int, text: str) -> Message:
 
 
 def _ask(message: Message) -> Message:
-    connection = Connection(find_socket())
-    try:
-        return {key: value for key, value in connection.ask(message).items() if key != "ok"}
-    finally:
-        connection.close()
+    return {key: value for key, value in ask(find_socket(), message).items() if key != "ok"}
 
 
 def read_and_print(submit: Submit | None) -> None:

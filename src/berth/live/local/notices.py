@@ -1,12 +1,12 @@
 """Tells users what became of their jobs: `berth submit --notify`.
 
-The broker writes a notice as a file and goes on. A helper, `python -m berth.live.local.notices FOLDER LOG`, sends each
-in a process of its own as the job's user, tries again after a pause, and ends when there are none. What is left when a
-broker is killed is sent by the next one's helper.
+The broker writes a notice as a file and goes on. Each is sent in a process of its own as the job's user, again after a
+pause if that fails, and then removed. What is left when a broker is killed is sent by the next one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,32 +18,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from berth.live.local.entry import Entry
-from berth.live.local.log import Log
 
 PAUSES_S = (2.0, 10.0, 60.0, 300.0)
-"""How long the helper waits after each failure; after the last it gives up."""
+"""How long to wait after each failure; after the last the notice is given up."""
 AT_ONCE = 8
 SEND_S = 30.0
-LINGER_S = 2.0
-"""The helper ends when it has had nothing to do for so long."""
-LOOK_S = 0.1
 MOST_SAID = 4096
-"""Bytes of what a failed sending said, of which the last line is logged."""
+"""Bytes of what a failed sending printed, of which the last line is logged."""
+SENT = "sent"
+"""What a sender prints at its end: its exit status may be taken by `Runner.reap`."""
 
 Notice = dict[str, Any]
 
 
 class Notices:
-    """The broker's side."""
+    """The notices that are to be sent, a file each."""
 
-    def __init__(self, folder: str, log_path: str, log: Log) -> None:
-        self._folder, self._log_path, self._log = folder, log_path, log
-        self._helper = 0
+    def __init__(self, folder: str, log: Callable[..., None]) -> None:
+        self._folder, self._log = folder, log
         self._count = 0
-        self._some = True  # what an earlier broker may have left
+        self._due = asyncio.Event()
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="notices")
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._processes: set[subprocess.Popen[bytes]] = set()
 
     def post(self, entry: Entry, event: str, output: str) -> None:
         """Have a job's user told of an event, if the job asks for it."""
@@ -66,147 +67,80 @@ class Notices:
         except OSError as error:
             self._log("notice-lost", job=entry.id, why=error.strerror or str(error))
             return
-        self._some = True
-        self.look()
+        self._due.set()
 
-    def look(self) -> None:
-        """Start a helper if there are notices and none is at work; called now and then."""
-        if not self._some or (self._helper and _lives(self._helper)):
-            return
-        self._some = _any_in(self._folder)
-        if self._some:
-            words = [sys.executable, "-m", "berth.live.local.notices", self._folder, self._log_path]
+    async def run(self) -> None:
+        while True:
+            names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
+            for name in sorted(names):
+                if not name.startswith(".") and name not in self._sending:
+                    self._sending[name] = asyncio.create_task(self._keep_sending(name))
+            await self._due.wait()
+            self._due.clear()
+
+    async def _keep_sending(self, name: str) -> None:
+        """Send one until that succeeds, or has failed too often."""
+        path, loop = os.path.join(self._folder, name), asyncio.get_running_loop()
+        notice: Notice = {"job": name, "where": ""}
+        for pause_s in (*PAUSES_S, None):
             try:
-                self._helper = os.posix_spawn(
-                    sys.executable, words, dict(os.environ), setsigmask=[], setsigdef=[signal.SIGCHLD]
-                )
-            except OSError as error:
-                self._log("notices-not-sent", why=error.strerror or str(error))
+                with open(path, encoding="utf-8") as file:
+                    notice = json.load(file)
+                why = await loop.run_in_executor(self._threads, self._deliver, notice)
+            except (OSError, ValueError, KeyError) as error:
+                why = str(error)
+            how = _kind(str(notice["where"]))
+            if not why:
+                self._log("notified", job=notice["job"], of=notice["event"], how=how)
+                break
+            self._log("not-notified", job=notice["job"], how=how, why=why, gives_up=pause_s is None)
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        del self._sending[name]
 
-    def close(self) -> None:
-        """Leave what is not sent to the next broker."""
-        if self._helper and _lives(self._helper):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._helper, signal.SIGTERM)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
-
-
-def _any_in(folder: str) -> bool:
-    try:
-        with os.scandir(folder) as files:
-            return any(not file.name.startswith(".") for file in files)
-    except OSError:
-        return False
-
-
-class _Sending(NamedTuple):
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    """What it says of its errors."""
-    notice: Notice
-    until_s: float
-
-
-class Helper:
-    """Sends the notices of a folder, several at once."""
-
-    def __init__(self, folder: str, log: Callable[..., None]) -> None:
-        self._folder, self._log = folder, log
-        self.sending: dict[str, _Sending] = {}
-        self.failed: dict[str, tuple[int, float]] = {}
-        """How often a notice has failed, and when it is tried again."""
-
-    def step(self) -> bool:
-        """Begin what is due and take the results of what is done; False if there is nothing to do."""
-        for name in list(self.sending):
-            self._take(name)
-        names = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
-        for gone in self.failed.keys() - set(names):
-            del self.failed[gone]
-        for name in names:
-            _, at_s = self.failed.get(name, (0, 0.0))
-            if name not in self.sending and len(self.sending) < AT_ONCE and time.monotonic() >= at_s:
-                self._begin(name)
-        return bool(names or self.sending)
-
-    def _begin(self, name: str) -> None:
-        try:
-            with open(os.path.join(self._folder, name), encoding="utf-8") as file:
-                notice = json.load(file)
-            words = [sys.executable, "-m", "berth.live.local.notices", "send"]
-            # What a command leaves behind keeps it open; of a pipe the end would never come.
-            said = tempfile.TemporaryFile()  # noqa: SIM115
-        except (OSError, ValueError) as error:
-            self._fail(name, {"job": name}, str(error))
-            return
-        try:
+    def _deliver(self, notice: Notice) -> str:
+        """Send a notice in a process of its own; why that failed, empty if it was sent."""
+        words = [sys.executable, "-m", "berth.live.local.notices"]
+        # What a command leaves behind keeps its output open; of a pipe the end would never come.
+        with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=said,
+                stderr=output,
                 start_new_session=True,
                 cwd="/",
                 **_as_user(notice["uid"]),
             )
-        except (OSError, ValueError, KeyError) as error:
-            said.close()
-            self._fail(name, {"job": name}, str(error))
-            return
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps(notice).encode())
-        self.sending[name] = _Sending(process, said, notice, time.monotonic() + SEND_S)
-
-    def _take(self, name: str) -> None:
-        process, output, notice, until_s = self.sending[name]
-        if process.poll() is None:
-            if time.monotonic() < until_s:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        del self.sending[name]
-        with output:
+            self._processes.add(process)
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(json.dumps(notice).encode())
+            try:
+                process.wait(SEND_S)
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                process.wait()
+                return f"it took more than {SEND_S:g} s"
+            finally:
+                self._processes.discard(process)
             output.seek(-min(output.seek(0, os.SEEK_END), MOST_SAID), os.SEEK_END)
-            said = output.read().decode(errors="replace").strip().splitlines()
-        if process.returncode == 0:
-            self._log("notified", job=notice["job"], of=notice["event"], how=_kind(notice["where"]))
-            self._remove(name)
-        else:
-            self._fail(name, notice, said[-1] if said else f"it took more than {SEND_S:g} s")
-
-    def _fail(self, name: str, notice: Notice, why: str) -> None:
-        times, _ = self.failed.get(name, (0, 0.0))
-        last = times >= len(PAUSES_S)
-        self._log(
-            "not-notified", job=notice["job"], how=_kind(notice.get("where", "")), why=why, gives_up=last
-        )
-        if last:
-            self._remove(name)
-        else:
-            self.failed[name] = times + 1, time.monotonic() + PAUSES_S[times]
-
-    def _remove(self, name: str) -> None:
-        self.failed.pop(name, None)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._folder, name))
+            lines = output.read().decode(errors="replace").strip().splitlines()
+        return "" if SENT in lines else lines[-1] if lines else "it was killed"
 
     def close(self) -> None:
-        """End what is being sent; it stays in the folder."""
-        for process, output, _, _ in self.sending.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            output.close()
-        self.sending.clear()
+        """Leave what is not sent to the next broker."""
+        for task in self._sending.values():
+            task.cancel()
+        for process in list(self._processes):
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _as_user(uid: int) -> Mapping[str, Any]:
@@ -259,12 +193,14 @@ def send(notice: Notice) -> None:
         environment = {"DBUS_SESSION_BUS_ADDRESS": bus, **os.environ}
         subprocess.run(["notify-send", "--app-name=berth", "berth", text], check=True, env=environment)
     elif where.startswith("command:"):
-        told = {f"BERTH_{key.upper()}": "" if value is None else str(value) for key, value in notice.items()}
+        variables = {
+            f"BERTH_{key.upper()}": "" if value is None else str(value) for key, value in notice.items()
+        }
         subprocess.run(
             ["/bin/sh", "-c", where.removeprefix("command:")],
             check=True,
             input=json.dumps(notice).encode(),
-            env={**os.environ, **told, "BERTH_TEXT": text},
+            env={**os.environ, **variables, "BERTH_TEXT": text},
             stdout=subprocess.DEVNULL,
         )
     elif _kind(where) == "mail":
@@ -308,36 +244,20 @@ def smtp_server() -> str:
     """What `[notify] smtp` says; empty if nothing."""
     from berth.live.local.config import settings
 
-    told = [
+    servers = [
         each.value
         for each in settings({"up": (), "submit": ()})
         if (each.table, each.key) == ("notify", "smtp")
     ]
-    return str(told[-1]) if told else ""
+    return str(servers[-1]) if servers else ""
 
 
 def main() -> None:
-    """Be the helper of FOLDER, or with `send` send the notice on standard input."""
-    if sys.argv[1:] == ["send"]:
-        try:
-            send(json.load(sys.stdin))
-        except Exception as error:  # noqa: BLE001  whatever it is, the helper logs it and tries again
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            sys.exit(1)
-        return
-    folder, log_path = sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    helper = Helper(folder, Log(log_path))
-    idle_s = time.monotonic()
     try:
-        while time.monotonic() < idle_s + LINGER_S:
-            if helper.step():
-                idle_s = time.monotonic()
-            time.sleep(LOOK_S)
-    except FileNotFoundError:
-        pass  # the queue's folder was removed
-    finally:
-        helper.close()
+        send(json.load(sys.stdin))
+    except Exception as error:  # noqa: BLE001  whatever it is, the broker logs it and tries again
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(SENT, file=sys.stderr)
 
 
 if __name__ == "__main__":

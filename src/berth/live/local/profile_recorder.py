@@ -1,8 +1,7 @@
 """Profiles from life: recorded of an application's first run, and brought up to date by later ones.
 
-    HISTORY/profiles/NAME.profile.csv             what is believed now
-    HISTORY/profiles/versions/NAME/N.profile.csv  what was believed before, from 1
-    HISTORY/profiles/versions/NAME/life.json      the program, how many runs, and how far they were apart
+    HISTORY/profiles/NAME.profile.csv         what is believed now
+    HISTORY/profiles/versions/NAME/life.json  the program, how many runs, and how far they were apart
 
 A job that declares no part of a GPU has one to itself, so that its application's first run is recorded alone. One that
 declares its part may share from the start: the profile is of the kind `live, shared` then, and the first run alone
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from berth.files import whole_file
 from berth.live.local.samples import Sample
 from berth.model import GpuModel, Profile
-from berth.profiles import IN_HISTORY, SHARED, Profiles, keep_profile
+from berth.profiles import IN_HISTORY, RUNNING, SHARED, Profiles, keep_profile
 from berth.profiles.profiles import ENDING, file_name
 
 LEAST_SAMPLES = 3
@@ -42,38 +41,42 @@ class ProfileRecorder:
     def __init__(self, history: Path) -> None:
         self._folder = history / IN_HISTORY
         self._known = dict(Profiles.of_history(history, wrong=[]))
-        self.said: list[str] = []
+        self.notes: list[str] = []
         """What the operator should know."""
 
     def learn(
-        self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None
-    ) -> Path | None:
-        """Take a run into the application's profile; the profile's file if it changed."""
+        self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None,
+        *, whole: bool = True,
+    ) -> Path | None:  # fmt: skip
+        """Take a run into the application's profile; the profile's file if it changed. What is not the `whole` run is a
+        window of one that goes on, as of a service: it counts until a whole run is seen."""
         measured = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
         if not measured or not card.mem_mib or not application.isprintable():
             return None
         alone = all(sample.alone for sample in samples)
         life = self._life(application)
         if life and life["program"] != program:
-            self.said.append(
+            self.notes.append(
                 f"profile '{application}' was recorded of '{life['program']}', and a job of that name ran '{program}':"
                 " it is left as it is; give one of them another --profile or --name"
             )
             return None
         usage = _usage(samples, card, peak_mib)
         before = self._known.get(application)
-        if before is not None and not life and not alone:
-            return None  # it was recorded otherwise, which says more than a shared run
-        if before is None or not life or (alone and before.kind == SHARED):
-            kind = "live" if alone else SHARED
+        if before is not None and not life and not (alone and whole):
+            return None  # it was recorded otherwise, which says more than a shared run or a window
+        says = (alone, whole)
+        notes = (before is not None and before.kind != SHARED, life.get("whole", True))
+        if before is not None and not whole and says < notes:
+            return None
+        if before is None or not life or says > notes:
+            kind = ("live" if whole else RUNNING) if alone else SHARED
             profile = Profile(application, kind, 0, "", card, _interval(samples), usage, "sm-activity")
-            if before is not None and life:  # the first run alone takes the place of those that were shared
-                self._keep_version(before, life["version"])
             life = {
                 "program": program,
+                "whole": whole,
                 "runs": life.get("runs", 0) + 1,
                 "shared": life.get("shared", 0) + (not alone),
-                "version": life.get("version", 0) + 1,
                 "spread": [0.0, 0.0],
                 "peaks": life.get("peaks", []),
             }
@@ -90,8 +93,6 @@ class ProfileRecorder:
             life["spread"] = [round((1 - WEIGHT) * old + WEIGHT * float(new), 6) for old, new in spread]
             life["runs"] += 1
             life["shared"] += not alone
-            life["version"] += 1
-            self._keep_version(before, life["version"] - 1)
             profile = replace(before, usage=merged)
         peaks = [*life["peaks"][-7:], peak_mib or round(float(usage[:, 1].max()) * card.mem_mib)]
         life["peaks"] = peaks
@@ -115,25 +116,6 @@ class ProfileRecorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as aside:
             aside.write_text(json.dumps(life), encoding="utf-8")
-
-    def _keep_version(self, profile: Profile, number: int) -> None:
-        path = keep_profile(profile, self._home(profile.application))
-        path.replace(path.with_name(f"{number}{ENDING}"))
-
-
-def versions_of(history: Path, application: str) -> dict[int, Path]:
-    """The files of an application's earlier profiles by their numbers, and the one of now."""
-    folder = history / IN_HISTORY
-    home = folder / "versions" / file_name(application).removesuffix(ENDING)
-    found = {
-        int(path.name.removesuffix(ENDING)): path
-        for path in home.glob(f"*{ENDING}")
-        if path.name.removesuffix(ENDING).isdigit()
-    }
-    now = folder / file_name(application)
-    if now.exists():
-        found[max(found, default=0) + 1] = now
-    return dict(sorted(found.items()))
 
 
 def _interval(samples: Sequence[Sample]) -> int:

@@ -37,7 +37,6 @@ class Caller:
 
 
 def encoded(message: Message) -> bytes:
-    """A message as a line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
@@ -91,12 +90,17 @@ class Connection:
             raise LiveError(str(answer.get("error", "the queue gave no reason")))
         return answer
 
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def fileno(self) -> int:
         """What `select` waits with."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """End the connection."""
         self._socket.close()
 
     def _line(self) -> bytes:
@@ -110,6 +114,12 @@ class Connection:
         line = bytes(self._rest[:end])
         del self._rest[: end + 1]
         return line
+
+
+def ask(path: str, message: Message, timeout_s: float | None = None) -> Message:
+    """The answer to one request, over a connection of its own; LiveError as of `Connection`."""
+    with Connection(path, timeout_s) as connection:
+        return connection.ask(message)
 
 
 def _closed(error: OSError) -> LiveError:

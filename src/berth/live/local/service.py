@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from berth.errors import BerthError, LiveError, StoreError
-from berth.live.local.book import check_not_ended
+from berth.live.driver.tenants import SUSPENDED, SUSPENDING
 from berth.live.local.broker import Broker
-from berth.live.local.entry import RUNNING, STARTING, SUSPENDED, SUSPENDING, Entry
+from berth.live.local.entry import RUNNING, STARTING, Entry
 from berth.live.local.listing import Listing
 from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
@@ -31,11 +31,9 @@ _TEXTS = {"env": "environment", "script": "script"}
 
 
 class Service:
-    """Answers requests."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._listing = Listing(broker)
+        self.listing = Listing(broker)
         self._users: dict[int, str] = {}
         self._edits = asyncio.Lock()
         self._requests: dict[Request, tuple[int, Request]] = {}
@@ -56,7 +54,7 @@ class Service:
         try:
             message = decoded(line)
             name = f"do_{message.get('do')}"
-            handler = getattr(self, name, None) or getattr(self._listing, name, None)
+            handler = getattr(self, name, None) or getattr(self.listing, name, None)
             if handler is None:
                 raise LiveError(
                     f"no request '{message.get('do')}'; the client and the broker may be of different versions"
@@ -78,7 +76,7 @@ class Service:
         if message.get("all"):
             entries = [entry for entry in broker.book.jobs.values() if entry.uid == caller.uid]
         else:
-            entries = [entry for each in message["ids"] for entry in self._listing.find(str(each))]
+            entries = [entry for each in message["ids"] for entry in self.listing.find(str(each))]
         ends = {broker.on_end(entry.id): entry.id for entry in entries if entry.id in broker.book.jobs}
         late: set[asyncio.Future[None]] = set(ends)
         try:
@@ -95,7 +93,7 @@ class Service:
         if late:
             return {"late": len(late), "jobs": []}
         await broker.commits.settled()
-        answers = [self._listing.find(entry.id)[0] for entry in entries]
+        answers = [self.listing.find(entry.id)[0] for entry in entries]
         return {
             "late": 0,
             "jobs": [
@@ -160,7 +158,7 @@ class Service:
         return {
             "ids": _grouped(made),
             "count": len(made),
-            "note": self._listing.note(),
+            "note": self.listing.note(),
             "hints": self._hints(made, message["jobs"]),
         }
 
@@ -211,15 +209,12 @@ class Service:
         return Request(**{**_shallow(request), **keys})
 
     async def do_cancel(self, message: Message, caller: Caller) -> Message:
-        """End jobs."""
         return await self._each(message, caller, self._broker.book.cancel)
 
     async def do_hold(self, message: Message, caller: Caller) -> Message:
-        """Keep jobs from starting."""
         return await self._each(message, caller, self._broker.book.hold)
 
     async def do_release(self, message: Message, caller: Caller) -> Message:
-        """Let held jobs start."""
         return await self._each(message, caller, self._broker.book.release)
 
     async def do_suspend(self, message: Message, caller: Caller) -> Message:
@@ -252,12 +247,10 @@ class Service:
         return {**answer, "jobs": jobs, "refused": refused}
 
     async def do_resume(self, message: Message, caller: Caller) -> Message:
-        """Let suspended jobs run on as soon as there is room."""
         answer = await self._each(message, caller, self._broker.book.let_resume)
         return {**answer, "jobs": [{**job, "stopping": "resume"} for job in answer["jobs"]]}
 
     async def do_requeue(self, message: Message, caller: Caller) -> Message:
-        """Run jobs again."""
         book = self._broker.book
 
         def requeue(entry: Entry, now_ms: int) -> None:
@@ -270,28 +263,8 @@ class Service:
 
     async def do_edit(self, message: Message, caller: Caller) -> Message:
         """Change what jobs ask for; tasks of an array that asked for the same share what they ask for now."""
-        flags = dict(message["flags"])
-        message = {**message, "flags": flags}
-        most = flags.pop("array", None)
-        if most is not None:
-            self._at_most(message, caller, str(most))
-            if not flags:
-                return await self._each(message, caller, lambda entry, now_ms: check_not_ended(entry))
         async with self._edits:  # two at once would each give the job a request that the other does not know
             return await self._edit(message, caller)
-
-    def _at_most(self, message: Message, caller: Caller, text: str) -> None:
-        """Limit how many tasks of the named arrays run at a time; `text` is as in `%4`."""
-        number = text.removeprefix("%")
-        if not number.isdigit() or int(number) < 1:
-            raise LiveError(
-                f"--array '{text}'; write %N, the number of tasks that may run at a time, at least 1"
-            )
-        entries = self._controlled(message, caller)
-        for entry in entries:
-            if entry.index is None:
-                raise LiveError(f"--array {text}: job {entry.id} is no array")
-        self._broker.book.limit_tasks({entry.number for entry in entries}, int(number), self._broker.now_ms())
 
     async def _edit(self, message: Message, caller: Caller) -> Message:
         broker = self._broker
@@ -349,7 +322,7 @@ class Service:
         refused: list[Message] = []
         for each in map(str, message["ids"]):
             try:
-                self._listing.find(each)
+                self.listing.find(each)
                 known.append(each)
             except LiveError as error:
                 refused.append({"id": each, "state": "", "why": str(error)})
@@ -360,7 +333,7 @@ class Service:
         jobs = self._broker.book.jobs
         if message.get("all"):
             return [entry for entry in jobs.values() if entry.uid == caller.uid]
-        named = (entry for each in message["ids"] for entry in self._listing.find(str(each)))
+        named = (entry for each in message["ids"] for entry in self.listing.find(str(each)))
         found = list(
             {entry.id: entry for entry in named}.values()
         )  # a job that is named twice is changed once
@@ -373,7 +346,6 @@ class Service:
     # The queue itself
 
     async def do_policy(self, message: Message, caller: Caller) -> Message:
-        """Say or change what decides."""
         broker = self._broker
         name, knowledge = message.get("name"), message.get("knowledge")
         if name or knowledge:
@@ -402,7 +374,6 @@ class Service:
         return {"drained": sorted(broker.drained), "busy": sorted(broker.drained & busy)}
 
     async def do_down(self, message: Message, caller: Caller) -> Message:
-        """Stop the queue."""
         self._operator(caller)
         broker = self._broker
         running = list(broker.book.active.values())

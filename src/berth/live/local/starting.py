@@ -13,7 +13,7 @@ from berth.errors import LiveError
 from berth.live.local.boot import Systemd, starter
 from berth.live.local.boot import uninstall as take_away
 from berth.live.local.places import Places, check_metrics, state_folder
-from berth.live.local.protocol import Connection, Flags, Message
+from berth.live.local.protocol import Flags, Message, ask
 
 BEGIN_S = 30.0
 READY_S = 300.0
@@ -84,14 +84,9 @@ def uninstall() -> None:
     """Take away what starts the queue with the machine, and stop the queue; its jobs go on."""
     for line in take_away():
         print(line)
-    try:
-        connection = Connection(Places(state_folder()).socket)
-    except LiveError:
+    if _status(places := Places(state_folder())) is None:
         return  # systemd has stopped it
-    try:
-        connection.ask({"do": "down"})
-    finally:
-        connection.close()
+    ask(places.socket, {"do": "down"})
     print("the queue goes down; its jobs go on")
 
 
@@ -145,8 +140,8 @@ def _check_alive(process: subprocess.Popen[bytes], log: int) -> None:
         return
     if process.returncode == 0:
         raise LiveError("the queue was taken down while it started")
-    said = os.pread(log, 4000, 0).decode(errors="replace").strip().splitlines()
-    raise LiveError((said[-1] if said else "the broker ended at once").removeprefix("berth: "))
+    lines = os.pread(log, 4000, 0).decode(errors="replace").strip().splitlines()
+    raise LiveError((lines[-1] if lines else "the broker ended at once").removeprefix("berth: "))
 
 
 def _wait_for_brain(places: Places, answer: Message, check: Callable[[], None]) -> Message:
@@ -180,15 +175,9 @@ def _wait_for_brain(places: Places, answer: Message, check: Callable[[], None]) 
 
 def _status(places: Places) -> Message | None:
     try:
-        connection = Connection(places.socket)
+        return ask(places.socket, {"do": "status"})
     except LiveError:
         return None
-    try:
-        return connection.ask({"do": "status"})
-    except LiveError:
-        return None
-    finally:
-        connection.close()
 
 
 def _print(answer: Message, what: str, as_json: bool) -> None:

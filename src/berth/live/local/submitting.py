@@ -9,11 +9,12 @@ import shlex
 import sys
 from collections.abc import Callable, Collection
 
+from berth.counts import counted
 from berth.errors import LiveError
 from berth.live.local.config import flags_of
 from berth.live.local.image import runtime_for
 from berth.live.local.places import find_socket
-from berth.live.local.protocol import Connection, Flags
+from berth.live.local.protocol import Connection, Flags, Message, ask
 
 BATCH = 100
 """Jobs of `submit -` in one message, and so in one commit."""
@@ -21,7 +22,6 @@ BATCH = 100
 _SHELL = re.compile(r"[\s;&|<>$()]")
 """What only a shell understands, or separates words: one word with it that is no command is a shell's line."""
 
-Message = dict[str, object]
 Configured = tuple[Flags, dict[str, str]]
 """Flags that `berth.toml` gives, and the file of each."""
 _OF_GPUS = {"mem", "mem_max", "mem_shows_max", "core_pct", "exclusive", "gpu", "profile", "interactive"}
@@ -54,41 +54,33 @@ def queued(flags: Flags, command: list[str], parse: Parse, options: Collection[s
     answer = _asked(flags, command, parse, flags_of("submit", options))
     if answer["note"]:
         print(f"berth: {answer['note']}", file=sys.stderr)
-    ids = answer["ids"]
-    assert isinstance(ids, list)
-    return ids
+    return [str(each) for each in answer["ids"]]
 
 
 def _asked(flags: Flags, command: list[str], parse: Parse, configured: Configured) -> Message:
     """The queue's answer to one job."""
     job, lines = _job_of(flags, command, parse, configured)
-    connection = Connection(find_socket())
+    message = {"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]}
     try:
-        return connection.ask({"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]})
+        return ask(find_socket(), message)
     except LiveError as error:
         flag = str(error).partition(" ")[0].rstrip(":")
         where = lines.get(flag)
         raise LiveError(f"{where}: {error}" if where else str(error)) from error
-    finally:
-        connection.close()
 
 
 def _print_ids(answer: Message, as_json: bool) -> list[str]:
-    ids, count = answer["ids"], answer["count"]
-    assert isinstance(ids, list)
-    assert isinstance(count, int)
+    ids, count = [str(each) for each in answer["ids"]], answer["count"]
     if as_json:
         print(json.dumps({key: answer[key] for key in ("ids", "count", "note", "hints")}, ensure_ascii=False))
         return ids
     if count == len(ids) == 1:
         print(f"job {ids[0]}")
     elif len(ids) == 1:
-        print(f"job {ids[0]}: {count:,} tasks")
+        print(f"job {ids[0]}: {counted(count, 'task')}")
     else:
         print(f"{count:,} jobs, {ids[0]} to {ids[-1]}")
-    hints = answer["hints"]
-    assert isinstance(hints, list)
-    for text in filter(None, [answer["note"], *hints]):
+    for text in filter(None, [answer["note"], *answer["hints"]]):
         print(f"berth: {text}", file=sys.stderr)
     return ids
 
@@ -114,36 +106,25 @@ def _submit_lines(flags: Flags, as_json: bool, parse: Parse, configured: Configu
             raise LiveError(f"{where}: {error}") from error
     if not jobs:
         raise LiveError("standard input names no job; each line holds what could follow `berth submit`")
-    ids: list[object] = []
+    ids: list[str] = []
     count, note = 0, ""
-    hints: list[object] = []
-    connection = Connection(find_socket())
+    hints: dict[str, None] = {}
     environment = json.dumps(dict(os.environ))
-    try:
+    with Connection(find_socket()) as connection:
         for at in range(0, len(jobs), BATCH):
-            part = jobs[at : at + BATCH]
+            part = {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": jobs[at : at + BATCH]}
             try:
-                answer = connection.ask(
-                    {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": part, "numbered": True}
-                )
+                answer = connection.ask({**part, "numbered": True})
             except LiveError as error:
-                done = (
-                    f"the first {count:,} jobs are queued, up to {ids[-1]}; the next is refused"
-                    if ids
-                    else "no job is queued"
-                )
+                done = "no job is queued"
+                if ids:
+                    done = f"the first {count:,} jobs are queued, up to {ids[-1]}; the next is refused"
                 raise LiveError(f"{done}: {_with_line(str(error), places[at : at + BATCH])}") from error
-            ids_here, here, hints_here = answer["ids"], answer["count"], answer["hints"]
-            assert isinstance(ids_here, list)
-            assert isinstance(hints_here, list)
-            hints += [hint for hint in hints_here if hint not in hints]
-            assert isinstance(here, int)
-            ids += ids_here
-            count += here
-            note = str(answer["note"])
-    finally:
-        connection.close()
-    return _print_ids({"ids": ids, "count": count, "note": note, "hints": hints}, as_json)
+            hints |= dict.fromkeys(answer["hints"])
+            ids += answer["ids"]
+            count += answer["count"]
+            note = answer["note"]
+    return _print_ids({"ids": ids, "count": count, "note": note, "hints": list(hints)}, as_json)
 
 
 def _with_line(error: str, places: list[int]) -> str:

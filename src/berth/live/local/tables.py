@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from berth.live.driver.words import counted, mib, moment, span, starts_text
+from berth.counts import counted
+from berth.live.driver.words import mib, moment, span, starts_text
 from berth.live.local.snapshot import gpus_of, where_of
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time

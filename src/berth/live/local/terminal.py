@@ -40,16 +40,13 @@ def run(submit: Callable[[Flags], list[str]], flags: Flags) -> int:
     """Submit an interactive job and be its terminal until it ends; its exit status."""
     with _listening() as listening:
         (job_id,) = submit({"retries": "0", **flags, "terminal": listening.getsockname()})
-        broker = Connection(find_socket())
-        try:
+        with Connection(find_socket()) as broker:
             broker.send({"do": "wait", "ids": [job_id]})
             connection = _started(listening, broker, job_id)
             code = None if connection is None else _lend(connection)
             if code is not None:
                 return code
             (ended,) = broker.answer()["jobs"]
-        finally:
-            broker.close()
     reason = f": {ended['reason']}" if ended["reason"] else ""
     print(f"berth: job {job_id}: {ended['state']}{reason}", file=sys.stderr)
     return int(ended["exit_code"] or 1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from berth.counts import counted
 from berth.live.slurm.decisions import ENDED, STARTED, Decision
 from berth.model import Job, Share
 
@@ -56,7 +57,7 @@ class Measured:
     def __str__(self) -> str:
         memory = f"{self.peak_mib} MiB" if self.peak_mib else "memory not measured"
         compute = "compute not measured" if self.compute_pct is None else f"{self.compute_pct} % of a GPU"
-        return f"{memory}, {compute} (the most of {self.attempts} attempt{'' if self.attempts == 1 else 's'})"
+        return f"{memory}, {compute} (the most of {counted(self.attempts, 'attempt')})"
 
 
 @dataclass(slots=True)

@@ -1,23 +1,21 @@
 """Limits of a user or a virtual cluster: what may be submitted, run and held at one time, and the file they are in.
 
-The file is JSON, written by `berth advise --apply-to-policy` and read by the policy `limits`:
+The file is JSON, read by the policy `limits`:
 
     {"format": "berth-limits", "version": 1, "policy": "easy+fair-share+best-fit",
      "limits": [{"scope": "user", "gpus": 8}, {"scope": "virtual-cluster", "name": "normal", "running": 40}]}
 
-Other keys say where the limits come from; they are for people and change nothing.
+Other keys are for people and change nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from berth.errors import SettingError, cause_of
-from berth.files import whole_file
 
 GROUP: Final = "group"
 SCOPES: Final = ("user", "virtual-cluster", GROUP)
@@ -61,8 +59,6 @@ class LimitSettings:
     limits: tuple[Limit, ...] = ()
     policy: str = ""
     """The policy that decides within the limits; empty: what stands behind `limits` in the policy's name."""
-    why: Mapping[str, Any] | None = None
-    """Where they come from, for people."""
 
 
 def read_limits(path: Path) -> LimitSettings:
@@ -82,17 +78,4 @@ def read_limits(path: Path) -> LimitSettings:
             keys = f"'scope', perhaps 'name', and some of {', '.join(AMOUNTS)}"
             raise SettingError(f"{path}, limits[{number}] is {each!r}; expected an object with {keys}")
         limits.append(Limit(**each))
-    return LimitSettings(tuple(limits), policy, content.get("why"))
-
-
-def write_limits(settings: LimitSettings, path: Path) -> None:
-    """Write the file that `read_limits` reads, whole or not at all."""
-    limits = [
-        {key: value for key, value in asdict(limit).items() if value not in (None, "")}
-        for limit in settings.limits
-    ]
-    content = {"format": FORMAT, "version": 1, "policy": settings.policy, "limits": limits}
-    if settings.why is not None:
-        content["why"] = dict(settings.why)
-    with whole_file(path) as aside:
-        aside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return LimitSettings(tuple(limits), policy)

@@ -30,7 +30,7 @@ class Limits:
     One beyond the limit of submitted jobs takes its place when there is room. A job that may spread is held back where
     its nodes, as the other policy places it, are too many. Settings in the name:
     `limits?user_gpus=8&user_running=20+easy+fifo`, with `user_` or `vc_` (each virtual cluster together) before
-    `submitted`, `running`, `gpus` and `nodes`; or `limits?file=limits.json`, as `berth advise` writes it.
+    `submitted`, `running`, `gpus` and `nodes`; or `limits?file=limits.json`.
     """
 
     def __init__(self, inner: Policy, limits: Sequence[Limit] = ()) -> None:

@@ -14,15 +14,20 @@ function csvOf(figure) {
     const bytes = Uint8Array.from(atob(told.bdata), (character) => character.charCodeAt(0));
     return [...new kinds[told.dtype](bytes.buffer)];
   };
+  // On a logarithmic axis a place of t stands for unit · (10^t - 1); `meta` has the unit.
+  const amounts = (trace, name, places) => {
+    const unit = trace.meta?.[name];
+    return unit === undefined ? places : places.map((at) => unit * (10 ** at - 1));
+  };
   const lines = [];
   for (const trace of figure.data) {
     if (trace.dimensions !== undefined) {
-      const columns = trace.dimensions.map((each) => values(each.values));
+      const columns = trace.dimensions.map((each) => amounts(trace, each.label, values(each.values)));
       lines.push(trace.dimensions.map((each) => each.label));
       columns[0]?.forEach((_, at) => lines.push(columns.map((column) => column[at])));
       continue;
     }
-    const [x, y] = [values(trace.x), values(trace.y)];
+    const [x, y] = [amounts(trace, "x", values(trace.x)), values(trace.y)];
     if (trace.z !== undefined) {
       const [deep, wide] = trace.z.shape?.split(",").map(Number) ?? [trace.z.length, 0];
       const flat = values(trace.z);
@@ -64,9 +69,6 @@ function csvButton(place, figure) {
   return button;
 }
 
-let tellFirst;
-// Resolves once there is a picture to look at: what takes time and is not seen at first waits for it.
-const firstDrawn = new Promise((resolve) => (tellFirst = resolve));
 // After each picture the browser has time to show it and to scroll; where it tells when it is idle, until then.
 const rest = () =>
   new Promise((resolve) =>
@@ -93,7 +95,6 @@ const drawn = (async () => {
         for (const name of ["tickvals", "ticktext"]) axis[name] = axis[name].filter((_, at) => at % 3 === 0);
       }
     }
-    place.replaceChildren();  // what the page itself drew of it
     Plotly.newPlot(place, figure.data, figure.layout, {
       responsive: true,
       displaylogo: false,
@@ -107,9 +108,7 @@ const drawn = (async () => {
     const caption = place.parentElement.querySelector("figcaption");
     if (caption !== null) caption.append(csvButton(place, figure));
     await rest();
-    tellFirst();
   }
-  tellFirst();
 })();
 // A page that is printed by a program is printed as soon as it has loaded, so that loading ends with the last picture: a
 // frame that is still being written keeps it open.

@@ -8,14 +8,7 @@ async function unpacked(base64) {
   return new Response(new Response(packed).body.pipeThrough(new DecompressionStream("gzip")));
 }
 
-// Resolves once the browser has shown the page as it came, with the pictures that need no Plotly. A page that is out of
-// sight gets no frame and does not wait for one.
-const shown = new Promise((resolve) => {
-  requestAnimationFrame(() => setTimeout(resolve));
-  setTimeout(resolve, 1000);
-});
-
-// Resolves once Plotly is there; drawing waits for this. Where it cannot be had, the page says so, and keeps the bars that it has.
+// Resolves once Plotly is there; drawing waits for this. Where it cannot be had, the page says so.
 const library = (async () => {
   if (typeof DecompressionStream === "undefined") {
     throw new Error(
@@ -23,7 +16,6 @@ const library = (async () => {
         "Firefox since 113 and Safari since 16.4",
     );
   }
-  await shown;
   const script = document.createElement("script");
   script.textContent = await (await unpacked(document.getElementById("plotly").textContent)).text();
   document.head.append(script);
@@ -32,12 +24,8 @@ library.catch((error) => {
   const told = document.createElement("p");
   told.id = "problem";
   told.setAttribute("role", "alert");
-  const has = (what) => document.querySelector(what) !== null;
-  const missing = has("#filter") ? "Pictures and the filter are missing" : "Pictures are missing";
-  const complete = [has("table") && "tables", has(".still") && "plain bars"].filter(Boolean).join(" and ");
-  told.textContent = `${missing}: ${error.message}.${complete && ` The ${complete} are complete.`}`;
+  const complete = document.querySelector("table") ? " The tables are complete." : "";
+  told.textContent = `Pictures are missing: ${error.message}.${complete}`;
   (document.querySelector("main") ?? document.body).prepend(told);
-  for (const place of document.querySelectorAll("figure, #filter")) {
-    place.hidden = place.querySelector(".still") === null;
-  }
+  for (const place of document.querySelectorAll("figure")) place.hidden = true;
 });

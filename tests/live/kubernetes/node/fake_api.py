@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import PLACED_UID, PLACEMENT
-from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
+from berth.live.kubernetes.names import PLACED_UID, PLACEMENT, application_of
+from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice, Container, Pod
 
 
-class FakeApi:
+class FakeApi(ApiServer):
     """Answers from dictionaries; `down` makes every call fail."""
 
     def __init__(self) -> None:
@@ -46,11 +46,9 @@ class FakeApi:
         self._check()
         return self.claims.get((namespace, name))
 
-    async def slices(self) -> Sequence[Slice]:
+    async def slices(self) -> dict[str, int]:
         self._check()
-        return [
-            Slice(name, spec["pool"]["generation"], spec) for name, spec in sorted(self.known_slices.items())
-        ]
+        return {name: spec["pool"]["generation"] for name, spec in self.known_slices.items()}
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         self._check()
@@ -68,6 +66,10 @@ class FakeApi:
     async def remove_slice(self, name: str) -> None:
         self._check()
         self.known_slices.pop(name, None)
+
+    async def advertise(self, resources: Mapping[str, str | None]) -> None:
+        """Note what is counted."""
+        self.resources = dict(resources)
 
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         self._check()
@@ -102,10 +104,10 @@ class FakeApi:
             PLACEMENT: json.dumps({"gpus": placed, "shared": True, "best_effort": False, "policy": "fifo"})
         }
         told[PLACED_UID] = uid = uid or f"uid-{name}"
+        told |= {f"berth.dev/{key}": value for key, value in annotations.items()}
         pod = Pod(
-            "default", name, uid, node, "Pending", False,
-            told | {f"berth.dev/{key}": value for key, value in annotations.items()},
-            tuple(containers) or (Container("main", len(gpus)),),
+            "default", name, uid, node, "Pending", told,
+            tuple(containers) or (Container("main", len(gpus)),), application_of("default", told, ""),
         )  # fmt: skip
         self.known_pods[pod.namespace, pod.name] = pod
         return pod

@@ -7,27 +7,34 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import berth.live.local.cards as cards_module
 from berth.history.store.folder import open_history
+from berth.live.kubernetes.collecting import Collector
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.agent import Agent, AgentSettings
+from berth.live.kubernetes.node.agent import EXPORT, Agent, AgentSettings
 from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
-from berth.live.kubernetes.node.cluster_api import Container, Pod
+from berth.live.kubernetes.node.api_server import Container, Pod
+from berth.live.kubernetes.node.ledger import SEEN, Seen
 from berth.live.kubernetes.node.ownership import is_member, pod_uid_of
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
+from berth.live.kubernetes.node.recording import MOST_SAMPLES, record_of, thin_out, thinned
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Cards
-from berth.profiles import Profiles
+from berth.live.local.samples import Sample
+from berth.model import Profile
+from berth.profiles import RUNNING, Profiles
 from tests.live.kubernetes.node.containers import of_cdi, share_of, start
 from tests.live.kubernetes.node.node_world import NodeWorld
 
@@ -46,7 +53,7 @@ class Watched(NodeWorld):
         self.reaper.claims = self.claims
         self.uids: dict[int, str] = {}
         self.processes: list[subprocess.Popen[str]] = []
-        settings = AgentSettings("here", folder / "state", policy, pods_every_s=0)
+        settings = AgentSettings(folder / "state", policy, pods_every_s=0)
         self.nvml = Cards(fake=True)
         self.agent = Agent(
             settings, self.nvml, self.allotments, self.api, self.reaper, lambda pid: self.uids.get(pid, "")
@@ -57,22 +64,26 @@ class Watched(NodeWorld):
         self.now_ms += 2000
         return asyncio.run(self.agent.step(self.now_ms))
 
-    def pod(self, number: int, gpu: int, milli: int, mem_mib: int, **annotations: str) -> Pod:
-        """A running pod with a claim that is prepared."""
+    def pod(
+        self, number: int, gpu: int, milli: int, mem_mib: int, *, gpus: int = 1, **annotations: str
+    ) -> Pod:
+        """A running pod with a claim that is prepared, for a part of a GPU and of those after it."""
         name = f"pod{number}"
-        claim = self.api.add_claim(f"claim-{name}", (gpu, milli, mem_mib), uid=f"claim-{name}")
+        parts = [(at, milli, mem_mib) for at in range(gpu, gpu + gpus)]
+        claim = self.api.add_claim(f"claim-{name}", *parts, uid=f"claim-{name}")
         asyncio.run(self.claims.prepare([claim]))
-        program = (Container("main", 0, program="image:1 train"),)
-        pod = self.api.add_pod(name, uid=UID.format(number), containers=program, **annotations)
+        pod = self.api.add_pod(name, uid=UID.format(number), containers=[Container("main", 0)], **annotations)
         pod = replace(
-            pod, claims=(claim.name,), phase="Running", start_ms=self.now_ms, created_ms=self.now_ms
-        )
+            pod, claims=(claim.name,), phase="Running", start_ms=self.now_ms, created_ms=self.now_ms,
+            program="image:1 train",
+        )  # fmt: skip
         self.api.known_pods[pod.namespace, pod.name] = pod
         return pod
 
     def process(self, pod: Pod, *, library: bool = True) -> dict[str, Any]:
         """A process in the pod's container that takes all it may have and keeps it; what it found."""
-        edits = of_cdi(self.cdi, [f"gpu.berth.dev/claim={pod.claims[0]}.0"])
+        prepared = self.allotments.of_holder(pod.claims[0])
+        edits = of_cdi(self.cdi, [f"gpu.berth.dev/claim={each.name}" for each in prepared])
         if not library:
             edits.mounts = [each for each in edits.mounts if "preload" not in each[1]]
         scratch = self.folder / f"scratch{len(self.processes)}"
@@ -127,23 +138,6 @@ def test_a_pod_that_is_refused_memory_is_told_of_once(watched: Watched) -> None:
     assert "the pod's part of it is 4000 MiB" in event[2]
 
 
-def test_a_pod_placed_by_the_words_of_others_is_told_of_and_evicted_by_policy(watched: Watched) -> None:
-    """It asks for no berth.dev/gpu, so that this node's plugin never saw it."""
-    theirs = watched.api.add_pod("theirs", (0, 300, 4000), containers=[Container("main", 0)])
-    watched.api.add_pod("ours", (1, 300, 4000))
-    waiting = watched.api.add_pod("waiting", (1, 300, 4000), containers=[Container("main", 0)])
-    for name in ("theirs", "ours"):
-        watched.api.set_phase(watched.api.known_pods["default", name], "Running")
-    watched.look()
-    watched.look()
-    assert [(name, reason) for name, reason, _ in watched.api.events] == [(theirs.name, "GpuPartNotEnforced")]
-    assert watched.api.evicted == []
-    watched.agent._settings = replace(watched.agent._settings, on_lost_isolation="evict")
-    watched.api.set_phase(waiting, "Running")
-    watched.look()
-    assert watched.api.evicted == ["waiting"]
-
-
 def test_a_pod_that_began_and_ended_between_two_lists_is_recorded(watched: Watched) -> None:
     watched.agent._settings = replace(watched.agent._settings, pods_every_s=1e6)
     watched.look()
@@ -157,10 +151,10 @@ def test_each_pod_of_a_shared_gpu_has_its_own_use(watched: Watched) -> None:
     watched.process(first)
     watched.process(second)
     view = watched.look()
-    assert [(one.pod.name, one.gpu, one.limit_bytes >> 20, one.used_bytes >> 20) for one in view.parts] == [
-        ("pod1", 0, 4000, 4000),
-        ("pod2", 0, 6000, 6000),
-    ]
+    assert [
+        (one.pod.name, one.part.index, one.region.limit_bytes >> 20, one.region.used_bytes >> 20)
+        for one in view.parts
+    ] == [("pod1", 0, 4000, 4000), ("pod2", 0, 6000, 6000)]
     told = metrics(watched)
     of = 'container="r0",gpu="0",namespace="default",pod="pod2"'
     assert told[f"berth_pod_gpu_used_bytes{{{of}}}"] == 6000 << 20
@@ -218,7 +212,7 @@ def test_out_of_memory_is_recognised_and_what_was_needed_is_told(watched: Watche
     assert (record.job_id, record.state.value, record.end_reason, record.gpus) == (
         "default/pod1", "out-of-memory", "out-of-memory", 1,
     )  # fmt: skip
-    assert list((watched.folder / "state" / "ended").iterdir()) == []
+    assert list((watched.folder / "state" / SEEN).iterdir()) == []
 
 
 def test_a_run_that_completes_alone_becomes_a_profile(watched: Watched) -> None:
@@ -236,6 +230,84 @@ def test_a_run_that_completes_alone_becomes_a_profile(watched: Watched) -> None:
     assert (record.application, record.state.value) == ("default/resnet", "completed")
 
 
+def life_of(world: Watched, application: str) -> tuple[Profile, dict[str, Any]]:
+    """An application's profile, and how many runs and windows it is of."""
+    history = world.folder / "state" / "history"
+    profile = Profiles.of_history(history, wrong=[])[application]
+    (home,) = (history / "profiles" / "versions").glob(f"*{application.partition('/')[2]}*")
+    return profile, json.loads((home / "life.json").read_text())
+
+
+def windows(world: Watched, count: int) -> None:
+    """Look until that many windows of six seconds are over, and have each recorded."""
+    world.agent._settings = replace(world.agent._settings, window_s=6)
+    for _ in range(count):
+        for _ in range(4):
+            world.look()
+        asyncio.run(world.agent.record())
+
+
+def test_a_service_is_profiled_while_it_runs_and_an_end_that_completes_counts_more(watched: Watched) -> None:
+    pod = watched.pod(1, 0, 300, 4000, application="chat")
+    watched.process(pod)
+    windows(watched, 2)
+    profile, life = life_of(watched, "default/chat")
+    assert (profile.kind, life["runs"] >= 2) == (RUNNING, True)
+    assert round(float(profile.usage[:, 1].max()) * profile.hardware.mem_mib) == 4000
+    state = watched.folder / "state"
+    assert (list(open_history(state / "history").records()), list((state / SEEN).iterdir())) == ([], [])
+    took = Collector(watched.api, watched.folder)._take((state / EXPORT).read_bytes(), "here")  # type: ignore[arg-type]
+    assert took == "0 new records, 1 profile"
+    watched.end(pod, "Succeeded", 0)
+    watched.look()
+    asyncio.run(watched.agent.record())
+    profile, _ = life_of(watched, "default/chat")
+    assert (profile.kind, len(profile.usage) > 12) == ("live", True)
+    (record,) = open_history(watched.folder / "state" / "history").records()
+    assert (record.job_id, record.gpu_mem_peak) == ("default/pod1", 4000 / 81920)
+
+
+def test_each_gpu_of_a_pod_counts_in_its_profile(watched: Watched) -> None:
+    pod = watched.pod(1, 0, 1000, 4000, gpus=2, application="wide")
+    watched.process(pod)
+    windows(watched, 1)
+    assert life_of(watched, "default/wide")[1]["runs"] == 2
+    watched.end(pod, "Succeeded", 0)
+    watched.look()
+    asyncio.run(watched.agent.record())
+    profile, life = life_of(watched, "default/wide")
+    assert (profile.kind, life["runs"]) == ("live", 4)
+    (record,) = open_history(watched.folder / "state" / "history").records()
+    assert record.gpu_slots == ("here:0", "here:1")
+
+
+def test_images_and_arguments_that_change_are_one_application_with_a_spread(watched: Watched) -> None:
+    for number, (image, mem_mib) in enumerate([("a:1 train", 4000), ("b:2 eval", 8000)], 1):
+        pod = replace(watched.pod(number, 0, 300, mem_mib, application="mixed"), program=image)
+        watched.process(pod)
+        for _ in range(4):
+            watched.look()
+        watched.end(pod, "Succeeded", 0)
+        watched.look()
+        asyncio.run(watched.agent.record())
+    _, life = life_of(watched, "default/mixed")
+    assert (life["runs"], life["spread"][1] > 0, life["peaks"]) == (2, True, [4000, 8000])
+
+
+def test_samples_of_a_pod_that_runs_for_long_are_thinned_out_evenly(tmp_path: Path) -> None:
+    old = [Sample(at * 4000, 50.0, 100, alone=True) for at in range(5000)]  # thinned out before
+    new = [Sample(20_000_000 + at * 2000, 10.0, 100, alone=True) for at in range(10_000)]
+    kept = thinned([*old, *new])
+    early = sum(sample.use_pct == 50.0 for sample in kept)
+    assert len(kept) <= MOST_SAMPLES + 1
+    assert abs(early / len(kept) - 0.5) < 0.1
+    assert thinned(old[:10]) == old[:10]
+    file = tmp_path / "uid"
+    file.write_text("1 - 0 1\n2 - 0 1\n3 - 0 1\n")
+    thin_out(file)
+    assert file.read_text() == "1 - 0 1\n3 - 0 1\n"
+
+
 def test_a_pod_that_vanishes_is_recorded_and_its_part_is_free(watched: Watched) -> None:
     """Deleted by force, and never unprepared."""
     pod = watched.pod(1, 0, 300, 4000)
@@ -245,9 +317,9 @@ def test_a_pod_that_vanishes_is_recorded_and_its_part_is_free(watched: Watched) 
     watched.look()
     watched.look()
     assert (watched.allotments.given, list(watched.cdi.iterdir())) == ({}, [])
-    (kept,) = (watched.folder / "state" / "ended").iterdir()
-    assert json.loads(kept.read_text())["state"] == "cancelled"
-    assert json.loads(kept.read_text())["job"] == str(pod)
+    (kept,) = (watched.folder / "state" / SEEN).iterdir()
+    record = record_of(msgspec.json.decode(kept.read_bytes(), type=Seen))
+    assert (record.state.value, record.job_id) == ("cancelled", str(pod))
 
 
 def test_a_container_of_the_device_plugin_is_free_only_where_api_server_and_kubelet_say_so(
@@ -323,3 +395,16 @@ def test_a_process_is_a_member_by_its_own_namespaces_pid() -> None:
     own = int(Path("/proc/self/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1])
     assert is_member(os.getpid(), {(namespace, own)})
     assert not is_member(os.getpid(), {(namespace + 1, own)})
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_before_any_file_leaves_each_part_as_it_was_given(folder: Path) -> None:
+    world = NodeWorld(folder)
+    cards = json.dumps([[card.index, card.uuid, card.model, card.mem_mib] for card in world.cards])
+    (folder / "killed").mkdir()
+    words = [sys.executable, "-m", "tests.live.kubernetes.node.killed_agent", str(folder / "killed"), cards]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    kills, wrong = json.loads(told.stdout)
+    assert kills > 20
+    assert wrong == []

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from berth.live.kubernetes.names import DRIVER, RESOURCE
-from berth.live.kubernetes.node.cluster_api import Claim
+from berth.live.kubernetes.node.api_server import Claim
 from berth.live.kubernetes.node.dra_driver import DraDriver
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, devices_of

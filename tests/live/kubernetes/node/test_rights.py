@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from berth.live.kubernetes.access import from_kubeconfig
+from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER, MIG_CLASS, PLACED_UID, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from tests.live.kubernetes.conftest import Played
-from tests.live.kubernetes.node.test_service import claims_served, node
+from tests.live.kubernetes.node.containers import of_device_plugin
+from tests.live.kubernetes.node.test_service import claims_served, node, share
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.test_install import IMAGE
 from tests.live.kubernetes.world import World
@@ -45,25 +48,29 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
         async def used(*rights: tuple[str, str]) -> bool:
             return set(rights) <= server.rights_used("berth-node")
 
-        async with node(agents, folder, "--dra", "1", "--on-lost-isolation", "evict") as (running, kubelet):
+        async with node(agents, folder, "--dra", "1") as (running, kubelet):
             await kubelet.until_registered(RESOURCE)
+            uid = await world.pod("one", scheduler="nobody", gates=())
             placed = json.dumps({"gpus": [{"index": 0, "uuid": None, "milli": 400, "mem_mib": 7000}]})
-            for name, gpus in (("one", 1), ("foreign", 0)):
-                uid = await world.pod(name, gpus=gpus, scheduler="nobody", gates=())
-                notes = {PLACEMENT: placed, PLACED_UID: uid}
-                binding = {
-                    "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
-                    "metadata": {"name": name, "uid": uid, "annotations": notes},
-                }  # fmt: skip
-                await world.api.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", binding)
+            notes = {PLACEMENT: placed, PLACED_UID: uid}
+            binding = {
+                "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
+                "metadata": {"name": "one", "uid": uid, "annotations": notes},
+            }  # fmt: skip
+            await world.api.request("POST", "/api/v1/namespaces/default/pods/one/binding", binding)
             pod = await ApiServer(world.api, "here").pod("default", "one")
             assert pod is not None
             await kubelet.admit(pod, RESOURCE)
-            await kubelet.pre_start(pod, "main", RESOURCE)
+            given = await kubelet.pre_start(pod, "main", RESOURCE)
+            await share(of_device_plugin(given.answer), folder / "scratch")  # it asks for more than its part
+            await running.until(lambda: used(("events", "create")))
             kubelet.end(pod)
             await world.ended("one", "Failed")
-            await world.ended("foreign", "Running")
-            await running.until(lambda: used(("pods", "patch"), ("events", "create"), ("pods", "delete")))
+            await running.until(lambda: used(("pods", "patch")))
+            async with Api(from_kubeconfig(agents.kubeconfig)) as api:
+                await ApiServer(api, "here").evict(
+                    pod
+                )  # as after an escape, for which it takes a real cgroup
             claim = {
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceClaim",

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,21 @@ import grpc
 import pytest
 
 from berth.errors import ApiError, SettingError
-from berth.live.kubernetes.names import DRIVER, MEASURED, PLACED_UID, PLACEMENT, RESOURCE
-from berth.live.kubernetes.node.api_server import ApiServer, claim_of, pod_of
-from berth.live.kubernetes.node.cluster_api import ClaimDevice
-from berth.live.kubernetes.node.device_plugin import allotment_name
+from berth.live.kubernetes.names import (
+    ASKED_MEM_MIB,
+    ASKED_MILLI,
+    DRIVER,
+    MAX_MEM_MIB,
+    MEASURED,
+    PLACED_UID,
+    PLACEMENT,
+    RESOURCE,
+    SUSPEND,
+)
+from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
-from berth.live.kubernetes.served import served_by
-from berth.partition import find
+from berth.live.kubernetes.placements import GpuMemory, gpu_memory_of
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, share_of, start
@@ -104,43 +111,6 @@ async def node(world: World, folder: Path, *more: str) -> AsyncIterator[tuple[Ru
         await kubelet.stop()
 
 
-@pytest.mark.usefixtures("kube_scheduler")
-@needs_root
-def test_a_pod_in_the_words_of_hami_gets_the_gpu_that_it_was_placed_on_and_is_held_to_its_part(
-    play: Played, folder: Path
-) -> None:
-    async def story(world: World) -> None:
-        async with node(world, folder, "--compat", "hami") as (_, kubelet):
-            await kubelet.until_registered("nvidia.com/gpu")
-            await kubelet.until_registered(RESOURCE)
-            units, _ = kubelet.capacity("nvidia.com/gpu")
-            counted = {"cpu": "8", "memory": "8Gi", "nvidia.com/gpu": str(units), RESOURCE: str(units)}
-            counted |= {"nvidia.com/gpumem": "160000", "nvidia.com/gpucores": "200"}
-            await world.patch("/api/v1/nodes/here/status", {"status": {"allocatable": counted}})
-            async with world.steerer(compat="hami"):
-                # the first fills a GPU, so that the second is on the other
-                for name, percent in (("first", "100"), ("second", "25")):
-                    takes = {
-                        "nvidia.com/gpu": "1",
-                        "nvidia.com/gpumem": "7000",
-                        "nvidia.com/gpucores": percent,
-                    }
-                    await world.pod(name, 0, resources=takes)
-                    await world.until_bound(name)
-            pod = await ApiServer(world.api, "here", served_by("hami")).pod("default", "second")
-            assert pod is not None
-            await kubelet.admit(pod, "nvidia.com/gpu")
-            given = await kubelet.pre_start(pod, "main", "nvidia.com/gpu")
-            assert all(unit.startswith("hami-") for unit in given.ids)
-            regions = find(allotment_name(given.ids), folder / "run" / "regions")
-            held = sorted((part.limit_bytes >> 20, part.core_pct) for part in regions)
-            assert held == [(1, 0), (7000, 25)]  # the other GPU is closed to it
-            assert await share(of_device_plugin(given.answer), folder / "scratch") == [(7000, 2)]
-            assert not await world.events("GpuPartNotEnforced")
-
-    play(story)
-
-
 async def share(edits: Any, scratch: Path) -> list[tuple[float, int]]:
     process = start(edits, share_of(), scratch)
     output, _ = await asyncio.to_thread(process.communicate)
@@ -158,11 +128,15 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
                 found = {
                     key: value for key, value in told["metadata"].get("labels", {}).items() if "berth" in key
                 }
-                return found if len(found) == 4 else None
+                found |= {
+                    key: told["status"].get("capacity", {}).get(key) for key in (ASKED_MILLI, ASKED_MEM_MIB)
+                }
+                return found if all(found.values()) and len(found) == 6 else None
 
             assert await running.until(labels) == {
                 "berth.dev/gpu-count": "2", "berth.dev/gpu-indices": "0-1",
                 "berth.dev/gpu-model": "A100-80", "berth.dev/gpu-memory-mib": "81920",
+                ASKED_MILLI: "2k", ASKED_MEM_MIB: "163840",
             }  # fmt: skip
             uid = await world.pod("one", scheduler="nobody", gates=())
             placed = {"gpus": [{"index": 1, "uuid": None, "milli": 400, "mem_mib": 7000}], "shared": True}
@@ -199,6 +173,107 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
     play(story)
 
 
+async def bound(world: World, name: str, gpu: int, mem_mib: int, **annotations: str) -> Any:
+    """A pod that is bound to this node with a placement, as its agent reads it."""
+    uid = await world.pod(name, scheduler="nobody", gates=())
+    placed = {"gpus": [{"index": gpu, "uuid": None, "milli": 300, "mem_mib": mem_mib}], "shared": True}
+    said = {PLACEMENT: json.dumps(placed), PLACED_UID: uid, **annotations}
+    binding = {
+        "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
+        "metadata": {"name": name, "uid": uid, "annotations": said},
+    }  # fmt: skip
+    await world.api.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", binding)
+    pod = await ApiServer(world.api, "here").pod("default", name)
+    assert pod is not None
+    return pod
+
+
+@needs_root
+def test_the_memory_of_a_pod_grows_and_the_cluster_is_told(play: Played, folder: Path) -> None:
+    """As far as it says, while the card has room; what it took nobody else is given."""
+
+    async def story(world: World) -> None:
+        async with node(world, folder) as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            pod = await bound(world, "grows", 1, 4000, **{MAX_MEM_MIB: "7000"})
+            await kubelet.admit(pod, RESOURCE)
+            given = await kubelet.pre_start(pod, "main", RESOURCE)
+            process = start(of_device_plugin(given.answer), share_of("hold"), folder / "scratch")
+            assert process.stdout is not None
+            try:
+                took = json.loads(await asyncio.to_thread(process.stdout.readline))
+                assert [(gpu["took_mib"], gpu["more"]) for gpu in took["gpus"]] == [(4000, 0)]
+
+                async def told() -> Any:
+                    pods = await world.pods()
+                    return gpu_memory_of(pods["grows"]["metadata"].get("annotations", {}))
+
+                memory = await running.until(told)
+                assert (memory.promise_mib, memory.limit_mib, memory.max_mib) == (4000, 4096, 7000)
+                other = await bound(world, "other", 1, 81920 - 4096 + 1)
+                await kubelet.admit(other, RESOURCE)
+                with pytest.raises(grpc.aio.AioRpcError, match="into whose room others have grown"):
+                    await kubelet.pre_start(other, "main", RESOURCE)
+            finally:
+                process.kill()
+                process.communicate()
+            kubelet.end(pod)
+            await world.ended("grows", "Failed")
+
+            async def starts() -> bool:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await kubelet.pre_start(other, "main", RESOURCE)
+                    return True
+                return False
+
+            await running.until(starts)
+
+    play(story)
+
+
+@needs_root
+def test_a_pod_leaves_its_gpu_for_another_and_comes_back(play: Played, folder: Path) -> None:
+    async def story(world: World) -> None:
+        path = "/api/v1/namespaces/default/pods/first"
+        async with node(world, folder, "--grow", "suspend") as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            first = await bound(world, "first", 1, 50_000)
+            await kubelet.admit(first, RESOURCE)
+            given = await kubelet.pre_start(first, "main", RESOURCE)
+            process = start(of_device_plugin(given.answer), share_of("hold", "40000"), folder / "scratch")
+            assert process.stdout is not None
+
+            def memory(is_so: Callable[[GpuMemory], bool]) -> Callable[[], Awaitable[bool]]:
+                async def told() -> bool:
+                    pods = await world.pods()
+                    found = gpu_memory_of(pods["first"]["metadata"].get("annotations", {}))
+                    return found is not None and is_so(found)
+
+                return told
+
+            try:
+                await asyncio.to_thread(process.stdout.readline)
+                await running.until(memory(lambda told: told.leaves))
+                await world.patch(path, {"metadata": {"annotations": {SUSPEND: "true"}}})
+                await running.until(memory(lambda told: told.suspended_ms is not None))
+                second = await bound(world, "second", 1, 60_000)
+                await kubelet.admit(second, RESOURCE)
+                given = await kubelet.pre_start(second, "main", RESOURCE)
+                assert await share(of_device_plugin(given.answer), folder / "other") == [(60_000, 0)]
+                await world.patch(path, {"metadata": {"annotations": {SUSPEND: None}}})
+                kubelet.end(second)
+                await world.ended("second", "Succeeded")
+                await running.until(memory(lambda told: told.suspended_ms is None))
+                assert process.poll() is None
+                output, _ = await asyncio.to_thread(process.communicate, "\n")
+                assert (process.returncode, output) == (0, "")
+            finally:
+                process.kill()
+                process.communicate()
+
+    play(story)
+
+
 @pytest.mark.usefixtures("kube_scheduler")
 @needs_root
 def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
@@ -213,7 +288,7 @@ def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
             async with world.steerer():
                 await world.pod("one", milli=300, mem=5000)
                 await world.until_bound("one")
-                server = ApiServer(world.api, "here", served_by(None))
+                server = ApiServer(world.api, "here")
                 first = await server.pod("default", "one")
                 assert first is not None
                 await kubelet.admit(first, RESOURCE)
@@ -422,7 +497,7 @@ def test_a_program_is_told_apart_by_its_words_and_none_of_them_is_kept() -> None
     def program(*words: str) -> str:
         container = {"name": "a", "image": "x:1", "command": list(words), "resources": {}}
         told = {"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": {"containers": [container]}}
-        return pod_of(told).containers[0].program
+        return pod_of(told).program
 
     assert program("train") == "x:1 train"
     assert program("train", "--password=hunter2") != program("train", "--password=hunter3")

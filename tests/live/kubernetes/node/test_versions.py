@@ -11,8 +11,7 @@ import pytest
 from berth.errors import ApiError
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER
-from berth.live.kubernetes.node.api_server import ApiServer
-from berth.live.kubernetes.node.cluster_api import ClaimDevice
+from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice
 from berth.live.kubernetes.node.slices import SlicePublisher, cut_devices_of, devices_of
 from berth.live.local.cards import Card
 from tests.live.kubernetes.conftest import Played

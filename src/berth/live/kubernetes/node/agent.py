@@ -8,19 +8,29 @@ process joins its region before it makes a context, but may end between the two 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from berth.errors import KubernetesError
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part
-from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
-from berth.live.kubernetes.node.ledger import Ledger, ended_pod, keep_ended
+from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part, plain
+from berth.live.kubernetes.node.api_server import ApiServer, Pod
+from berth.live.kubernetes.node.ledger import (
+    SEEN,
+    Ledger,
+    Seen,
+    keep_seen,
+    key_of,
+    keys_of,
+    ran_out_of_memory,
+    usage_of,
+)
 from berth.live.kubernetes.node.ownership import is_member, members_of, pod_uid_of, started
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.local.cards import Cards, Look, command_of
@@ -30,22 +40,24 @@ from berth.partition.regions import regions_of
 
 log = logging.getLogger(__name__)
 
-LOST_REASON, NONE_REASON, FOREIGN_REASON = "GpuLimitLost", "GpuWithoutLimit", "GpuPartNotEnforced"
+LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
 EXPORT = "history.tar.gz"
 """In the state folder: the history, for `berth k8s history`."""
 REFUSED_REASON = "GpuMemoryRefused"
+SAMPLES = "samples"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     """How the agent works."""
 
-    node: str
     state: Path
     """Folder for samples, what has ended, and the history."""
     on_lost_isolation: Literal["report", "evict"] = "report"
     pods_every_s: float = 10.0
     """How often the API server is asked for the pods of this node."""
+    window_s: float = 600.0
+    """How often what a pod used since then goes into its application's profile while the pod runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +66,8 @@ class PodPart:
 
     pod: Pod
     container: str
-    gpu: int
     part: Part
-    limit_bytes: int
-    used_bytes: int
-    peak_bytes: int
-    gpu_ns: int
-    refused: int
+    region: Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class Agent:
         settings: AgentSettings,
         cards: Cards,
         allotments: Allotments,
-        api: NodeApi,
+        api: ApiServer,
         reaper: Reaper,
         pod_of: Callable[[int], str] = pod_uid_of,
     ) -> None:
@@ -108,10 +115,11 @@ class Agent:
         self._ledger = Ledger()
         self._suspected: frozenset[Escaped] = frozenset()
         self._told: set[Escaped] = set()
-        self._unenforced: set[str] = set()
         """Uids of pods that were told of, because they run with a placement and no limit."""
         self._refused: set[str] = set()
         """And because they were refused memory."""
+        self._window_ms: dict[str, int] = {}
+        """By the uid of a pod that runs: since when its use is in no profile."""
         self.view = View()
         self.evicted = 0
         self.out_of_memory = 0
@@ -141,10 +149,10 @@ class Agent:
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
         await self._tell(escaped)
-        await self._tell_unenforced()
         await self._tell_refused()
+        self._keep_windows(now_ms)
         await self._reaper.collect(self._listed)
-        if self._ledger.holders() - self._known():
+        if self._ledger.keys() - self._known():
             self._listed_ms = 0  # a pod that began and ended between two lists
             await self._list_pods(now_ms)
         await self._close(now_ms)
@@ -166,43 +174,28 @@ class Agent:
     def _regions(self, name: str) -> list[Partition]:
         return [each for each in regions_of(name, self._allotments.root) if isinstance(each, Partition)]
 
-    def pod_of_allotment(self, allotment: Allotment) -> list[Pod]:
-        """The pods that use an allotment: its own, or those that name its claim."""
-        holder = allotment.holder
-        if holder.container:
-            return [self._pods[holder.uid]] if holder.uid in self._pods else []
-        return [
-            pod
-            for pod in self._pods.values()
-            if pod.namespace == holder.namespace and holder.name in pod.claims
-        ]
+    @property
+    def pods(self) -> list[Pod]:
+        """The pods of this node that have a part of a GPU, or may have."""
+        return [*self._pods.values()]
 
-    def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> list[PodPart]:
-        found = []
-        for allotment in list(self._allotments.given.values()):
+    def pods_of(self, allotment: Allotment) -> list[Pod]:
+        """The pods that use an allotment: its own, or those that name its claim."""
+        key = key_of(allotment.holder)
+        return [pod for pod in self._pods.values() if key in keys_of(pod)]
+
+    def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> Iterator[PodPart]:
+        for allotment in self._allotments.given.values():
             by_uuid = {
-                part.uuid if part.hardware is None else _plain(part.hardware.gpu): part
-                for part in regions.get(allotment.name, ())
+                plain(region.uuid if region.hardware is None else region.hardware.gpu): region
+                for region in regions.get(allotment.name, ())
             }
-            for pod in self.pod_of_allotment(allotment)[:1]:
+            for pod in self.pods_of(allotment)[:1]:
                 for part in allotment.parts:
                     card = self._allotments.cards.get(part.index)  # none: it has fallen off the bus
-                    seen = by_uuid.get(_plain(card.uuid)) if card is not None else None
-                    if seen is not None:
-                        found.append(
-                            PodPart(
-                                pod,
-                                allotment.holder.container or allotment.request,
-                                part.index,
-                                part,
-                                seen.limit_bytes,
-                                seen.used_bytes,
-                                seen.peak_bytes,
-                                seen.gpu_ns,
-                                seen.refused,
-                            )
-                        )
-        return found
+                    region = by_uuid.get(plain(card.uuid)) if card is not None else None
+                    if region is not None:
+                        yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
 
     def _allotted(self) -> dict[int, tuple[int, int]]:
         found = dict.fromkeys(self._allotments.cards, (0, 0))
@@ -213,14 +206,31 @@ class Agent:
         return found
 
     def _keep_samples(self, looks: tuple[Look, ...], now_ms: int) -> None:
-        slots: dict[str, tuple[int, ...]] = {}
+        """Note what each pod does on each of its GPUs, a folder a GPU."""
+        pods: dict[int, dict[str, tuple[int, ...]]] = {}
         for allotment in self._allotments.given.values():
-            for pod in self.pod_of_allotment(allotment):
-                mine = tuple(part.index for part in allotment.parts)
-                slots[pod.uid] = tuple(dict.fromkeys((*slots.get(pod.uid, ()), *mine)))
-        folder = self._settings.state / "samples"
-        folder.mkdir(parents=True, exist_ok=True)
-        keep_samples(str(folder), looks, now_ms, slots)
+            for pod in self.pods_of(allotment):
+                for part in allotment.parts:
+                    pods.setdefault(part.index, {})[pod.uid] = (part.index,)
+        for look in looks:
+            folder = self._settings.state / SAMPLES / str(look.index)
+            folder.mkdir(parents=True, exist_ok=True)
+            keep_samples(str(folder), (look,), now_ms, pods.get(look.index, {}))
+
+    def _keep_windows(self, now_ms: int) -> None:
+        """Have what pods did lately taken into profiles: a service or a notebook may run for months."""
+        runs: dict[str, list[PodPart]] = {}
+        for each in self.view.parts:
+            runs.setdefault(each.pod.uid, []).append(each)
+        self._window_ms = {uid: self._window_ms.get(uid, now_ms) for uid in runs}
+        for uid, parts in runs.items():
+            since_ms, card = self._window_ms[uid], self._allotments.cards[parts[0].part.index]
+            if now_ms - since_ms >= self._settings.window_s * 1000:
+                mine = tuple(each.part for each in parts)
+                usage = usage_of([each.region for each in parts])
+                seen = Seen(parts[0].pod, mine, usage, card.model, card.mem_mib, now_ms, since_ms)
+                keep_seen(self._settings.state, seen)
+                self._window_ms[uid] = now_ms
 
     def _escaped(
         self, seen: Mapping[int, str], regions: Mapping[str, Sequence[Partition]]
@@ -228,7 +238,7 @@ class Agent:
         """Those that this look and the one before found outside their pod's regions."""
         members: dict[str, set[tuple[int, int]]] = {}
         for name, parts in regions.items():
-            for pod in self.pod_of_allotment(self._allotments.given[name]):
+            for pod in self.pods_of(self._allotments.given[name]):
                 members.setdefault(pod.uid, set()).update(members_of(parts))
         suspected = frozenset(
             Escaped(uid, pid, started(pid), command_of(pid))
@@ -239,121 +249,79 @@ class Agent:
         self._suspected = suspected
         return tuple(sorted(both, key=lambda each: each.pid))
 
+    async def _say(self, pod: Pod, reason: str, message: str, *, evicts: bool = False) -> bool:
+        """Write an event about a pod, and evict it by policy; whether that is done: else the next look tries again."""
+        try:
+            await self._api.tell(pod, reason, message)
+            if evicts and self._settings.on_lost_isolation == "evict":
+                await self._api.evict(pod)
+                self.evicted += 1
+        except KubernetesError as error:
+            log.warning("%s; it will be reported at the next look", error)
+            return False
+        return True
+
     async def _tell(self, escaped: tuple[Escaped, ...]) -> None:
         for each in escaped:
             pod = self._pods.get(each.pod_uid)
             if each in self._told or pod is None:
                 continue
-            ours = any(pod in self.pod_of_allotment(one) for one in self._allotments.given.values())
-            what = f"process {each.pid} ({each.command}) uses a GPU"
-            try:
-                if ours:
-                    why = "outside the limit of its pod: libberth is not in it, so nothing holds it to its share"
-                    await self._api.tell(pod, LOST_REASON, f"{what} {why}")
-                    await self._evict_by_policy(pod)
-                else:
-                    await self._api.tell(
-                        pod, NONE_REASON, f"{what}, and its pod was given no part of one by berth"
-                    )
-            except KubernetesError as error:
-                log.warning("%s; it will be reported at the next look", error)
-                continue
-            self._told.add(each)
-        self._told &= set(escaped)
-
-    async def _tell_unenforced(self) -> None:
-        """Tell of pods that berth placed by words of others (`--compat`) that this node does not serve."""
-        running = [
-            pod
-            for pod in self._listed
-            if pod.phase == "Running" and pod.gpus_placed and not any(each.gpus for each in pod.containers)
-        ]
-        for pod in running:
-            if pod.uid in self._unenforced or pod.deleting:
-                continue
-            why = (
-                "it was placed for a part of a GPU, and asks for none by a resource that this node's agent serves:"
-                " berth holds it to no limit, and which GPU it has is another plugin's choice"
+            ours = any(pod in self.pods_of(one) for one in self._allotments.given.values())
+            reason, why = (
+                (
+                    LOST_REASON,
+                    "outside the limit of its pod: libberth is not in it, so nothing holds it to its share",
+                )
+                if ours
+                else (NONE_REASON, "and its pod was given no part of one by berth")
             )
-            try:
-                await self._api.tell(pod, FOREIGN_REASON, why)
-                await self._evict_by_policy(pod)
-            except KubernetesError as error:
-                log.warning("%s; it will be reported at the next look", error)
-                continue
-            self._unenforced.add(pod.uid)
-        self._unenforced &= {pod.uid for pod in running}
+            message = f"process {each.pid} ({each.command}) uses a GPU{'' if ours else ','} {why}"
+            if await self._say(pod, reason, message, evicts=ours):
+                self._told.add(each)
+        self._told &= set(escaped)
 
     async def _tell_refused(self) -> None:
         """Tell, once for each pod, that it reached its limit: a program that goes on may say nothing of it."""
         for each in self.view.parts:
-            if not each.refused or each.pod.uid in self._refused:
-                continue
-            what = (
-                f"a call for memory of GPU {each.gpu} was refused, because the pod's part of it is"
-                f" {each.limit_bytes >> 20} MiB; the pod goes on if its program does"
-            )
-            try:
-                await self._api.tell(each.pod, REFUSED_REASON, what)
-            except KubernetesError as error:
-                log.warning("%s; it will be reported at the next look", error)
-                continue
-            self._refused.add(each.pod.uid)
+            if each.region.refused and each.pod.uid not in self._refused:
+                what = (
+                    f"a call for memory of GPU {each.part.index} was refused, because the pod's part of it is"
+                    f" {each.region.limit_bytes >> 20} MiB; the pod goes on if its program does"
+                )
+                if await self._say(each.pod, REFUSED_REASON, what):
+                    self._refused.add(each.pod.uid)
         self._refused &= self._pods.keys()
-
-    async def _evict_by_policy(self, pod: Pod) -> None:
-        if self._settings.on_lost_isolation == "evict":
-            await self._api.evict(pod)
-            self.evicted += 1
 
     async def _close(self, now_ms: int) -> None:
         """Note what ended since the last look, and let go of pods that nothing is left of."""
-        open_claims = {each.holder.uid for each in self._allotments.given.values()}
+        given = {key_of(each.holder) for each in self._allotments.given.values()}
         for pod in list(self._pods.values()):
-            holders = [uid for uid in self._ledger.holders() if uid == pod.uid or uid in self._claims_of(pod)]
-            if not holders or open_claims.intersection([pod.uid, *self._claims_of(pod)]):
+            mine = keys_of(pod)
+            if not mine & self._ledger.keys() or mine & given:
                 continue
             last = await self._last(pod)
             if last is None:
                 continue
-            parts, usage = self._ledger.take(holders)
-            ended = ended_pod(last, parts, usage, now_ms)
-            card = self._allotments.cards.get(ended.card)
+            parts, usage = self._ledger.take(mine)
+            card = self._allotments.cards.get(min((part.index for part in parts), default=0))
             if card is not None:  # if a GPU is gone, what a share was a share of is unknown
-                hardware = {"model": card.model, "mem_mib": card.mem_mib}
-                keep_ended(self._settings.state / "ended", ended, hardware)
-            self.out_of_memory += ended.state == "out-of-memory"
-            measured = {"peak_mib": usage.peak_mib, "refused": usage.refused, "needed_mib": usage.needed_mib}
+                keep_seen(self._settings.state, Seen(last, parts, usage, card.model, card.mem_mib, now_ms))
+            self.out_of_memory += ran_out_of_memory(last, usage)
             try:
-                await self._api.annotate(last, {MEASURED: json.dumps(measured)})
+                await self._api.annotate(last, {MEASURED: msgspec.json.encode(usage).decode()})
             except KubernetesError as error:
                 log.warning("what %s used is not written into it: %s", last, error)
             self._pods.pop(pod.uid, None)
-        self._forget(open_claims)
-
-    def _forget(self, given: set[str]) -> None:
-        """Let go of pods that nothing is left of, and of what was used by pods that were never seen."""
-        named = given | self._ledger.holders()
-        claims = {(each.holder.namespace, each.holder.name) for each in self._allotments.given.values()}
-        claims |= set(self._ledger.claims.values())
+        left = given | self._ledger.keys()
         self._pods = {
-            uid: pod
-            for uid, pod in self._pods.items()
-            if uid in named | self._present or any((pod.namespace, claim) in claims for claim in pod.claims)
+            uid: pod for uid, pod in self._pods.items() if uid in self._present or keys_of(pod) & left
         }
         if self._listed_ms:  # else the API server has not told of them yet
-            self._ledger.take(list(self._ledger.holders() - self._known() - given))
+            self._ledger.take(self._ledger.keys() - self._known() - given)
 
     def _known(self) -> set[str]:
-        """The uids of pods that were seen, and of their claims."""
-        return set(self._pods) | {uid for pod in self._pods.values() for uid in self._claims_of(pod)}
-
-    def _claims_of(self, pod: Pod) -> set[str]:
-        return {
-            uid
-            for uid, (namespace, name) in self._ledger.claims.items()
-            if namespace == pod.namespace and name in pod.claims
-        }
+        """The keys of pods that were seen, and of their claims."""
+        return {key for pod in self._pods.values() for key in keys_of(pod)}
 
     async def _last(self, pod: Pod) -> Pod | None:
         """The pod as it ended; None while the API server does not tell."""
@@ -364,23 +332,15 @@ class Agent:
         return found if found is not None and found.uid == pod.uid else pod
 
     async def record(self) -> None:
-        """Have what has ended taken into the history, by a child."""
-        if not any((self._settings.state / "ended").glob("*.json")):
+        """Have what was seen taken into the history and profiles, by a child."""
+        state = self._settings.state
+        if not any((state / SEEN).glob("*.json")):
             return
         child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "berth.live.kubernetes.node.recording",
-            str(self._settings.state),
-            self._settings.node,
-            str(self._settings.state / EXPORT),
+            *(sys.executable, "-m", "berth.live.kubernetes.node.recording", str(state), str(state / EXPORT)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         _, said = await child.communicate()
         if child.returncode:
-            log.warning("what has ended is not recorded yet: %s", said.decode(errors="replace")[-500:])
-
-
-def _plain(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").lower()
+            log.warning("what was seen is not recorded yet: %s", said.decode(errors="replace")[-500:])

@@ -1,32 +1,110 @@
-"""The API server for one node, over the thin client: its objects become the values of `cluster_api`."""
+"""What the node side asks of the API server, and the values in which it gets the answers."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from berth.errors import ApiError, KubernetesError
+from berth.live.kubernetes import objects
+from berth.live.kubernetes.asks import controller_of, moment_ms
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
 from berth.live.kubernetes.consumed import consumed_of
-from berth.live.kubernetes.names import DRIVER, controller_name
-from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
-from berth.live.kubernetes.quantities import cpu_milli, mem_mib
-from berth.live.kubernetes.served import OWN, Served, gpus_asked
+from berth.live.kubernetes.gpu_words import pod_resources
+from berth.live.kubernetes.names import DRIVER, RESOURCE, application_of
+from berth.live.kubernetes.quantities import whole
 
 RESOURCES = "/apis/resource.k8s.io/v1"
+SLICES = f"{RESOURCES}/resourceslices"
 PATIENCE_S = 5.0
 
 
-class ApiServer:
-    """A `NodeApi` that asks the real one."""
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod."""
 
-    def __init__(self, api: Api, node: str, served: tuple[Served, ...] = (OWN,)) -> None:
-        """`served` are the resources by which this node's pods get GPUs."""
-        self._api, self._node, self._served = api, node, served
+    name: str
+    gpus: int
+    """Units of `berth.dev/gpu` that it asks for."""
+    init: bool = False
+    """It ends before the others start; one that stays beside them (a sidecar) is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod, as the API server has it."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    annotations: Mapping[str, str]
+    containers: tuple[Container, ...]
+    application: str = ""
+    """The name under which its profile and its run times are learned."""
+    program: str = ""
+    """Image and command of its first container that asks to run on."""
+    probed: bool = False
+    """Whether the kubelet restarts a container of it that does not answer."""
+    priority: int = 0
+    cpu_milli: int = 0
+    mem_mib: int = 0
+    """CPU and memory of the node that it requests."""
+    created_ms: int = 0
+    claims: tuple[str, ...] = ()
+    """Names of the claims that it uses."""
+    start_ms: int | None = None
+    end_ms: int | None = None
+    """When its last container ended."""
+    exit_code: int | None = None
+    """The highest of its containers'; None while none has ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of its containers will run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """One device that a claim was allocated."""
+
+    request: str
+    pool: str
+    device: str
+    share: str = ""
+    """The id of its share, where several claims share the device."""
+    mem_mib: int | None = None
+    """None: all that the device has."""
+    milli: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One ResourceClaim, with what berth's driver was allocated of it."""
+
+    namespace: str
+    name: str
+    uid: str
+    devices: tuple[ClaimDevice, ...]
+    allocated: bool
+    burst: bool = False
+    priority: str = "normal"
+
+
+class ApiServer:
+    """The API server, for one node. Each call raises `KubernetesError` where it cannot be asked."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self._api, self._node = api, node
         self._node_uid = ""
         self.has_claims = False
         """Whether `resource.k8s.io/v1` is served; `find_claims` finds out."""
@@ -39,66 +117,53 @@ class ApiServer:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name; None where there is none."""
         told = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return None if told is None else pod_of(told, self._served)
+        return None if told is None else pod_of(told)
 
     async def pods(self) -> Sequence[Pod]:
-        """All pods of this node."""
-        params = {
-            "fieldSelector": f"spec.nodeName={self._node}",
-            "resourceVersion": "0",
-        }  # of the server's cache
+        """All pods of this node, as the server's cache has them."""
+        params = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
         told = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
-        return [pod_of(each, self._served) for each in told["items"]]
+        return [pod_of(each) for each in told["items"]]
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
         """The claim of this name; None where there is none."""
         told = await self._find(f"{RESOURCES}/namespaces/{namespace}/resourceclaims/{name}")
         return None if told is None else claim_of(told)
 
-    async def slices(self) -> Sequence[Slice]:
-        """The ResourceSlices that berth's driver has for this node."""
-        path = f"{RESOURCES}/resourceslices"
+    async def slices(self) -> dict[str, int]:
+        """The ResourceSlices that berth's driver has for this node: their generations by their names."""
         selector = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self._node}"}
         try:
-            text = await self._ask("GET", path, params=selector)
+            text = await self._ask("GET", SLICES, params=selector)
         except ApiError as error:
             if error.status != 400:  # a custom resource of this name can be selected by its name alone
                 raise
-            text = await self._ask("GET", path)
+            text = await self._ask("GET", SLICES)
         told = msgspec.json.decode(text)
-        return [
-            Slice(each["metadata"]["name"], each["spec"]["pool"].get("generation", 0), each["spec"])
+        return {
+            each["metadata"]["name"]: each["spec"]["pool"].get("generation", 0)
             for each in told["items"]
             if each["spec"].get("driver") == DRIVER and each["spec"].get("nodeName") == self._node
-        ]
+        }
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         """Make or replace a ResourceSlice, which goes when the node goes."""
-        path = f"{RESOURCES}/resourceslices/{name}"
+        path = f"{SLICES}/{name}"
         there = await self._find(path)
-        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": await self._uid()}
-        body: dict[str, Any] = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": name, "ownerReferences": [owner]},
-            "spec": dict(spec),
-        }
+        body = _slice(name, spec)
+        body["metadata"]["ownerReferences"] = [
+            {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": await self._uid()}
+        ]
         if there is None:
-            await self._ask("POST", f"{RESOURCES}/resourceslices", body)
+            await self._ask("POST", SLICES, body)
         else:
             body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
             await self._ask("PUT", path, body)
 
     async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What the API server would keep of a new ResourceSlice, without one being made; None where it refuses it."""
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": name},
-            "spec": dict(spec),
-        }
         try:
-            told = await self._ask("POST", f"{RESOURCES}/resourceslices", body, params={"dryRun": "All"})
+            told = await self._ask("POST", SLICES, _slice(name, spec), params={"dryRun": "All"})
         except ApiError as error:
             if error.status not in (400, 422):
                 raise
@@ -108,16 +173,22 @@ class ApiServer:
 
     async def remove_slice(self, name: str) -> None:
         """Take a ResourceSlice away."""
-        await self._gone_is_fine("DELETE", f"{RESOURCES}/resourceslices/{name}")
+        await self._if_there("DELETE", f"{SLICES}/{name}")
 
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         """Set labels of this node; None takes one away. ApiError where the kubelet has not made the node yet."""
         body = {"metadata": {"labels": dict(labels)}}
         await self._ask("PATCH", f"/api/v1/nodes/{self._node}", body, content_type=MERGE_PATCH)
 
+    async def advertise(self, resources: Mapping[str, str | None]) -> None:
+        """Set extended resources of this node that no plugin counts; None takes one away. The kubelet keeps them."""
+        body = {"status": {"capacity": dict(resources), "allocatable": dict(resources)}}
+        await self._ask("PATCH", f"/api/v1/nodes/{self._node}/status", body, content_type=MERGE_PATCH)
+
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod, if it is still the same one."""
-        await self._patch(_path(pod), {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}})
+        body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
+        await self._if_there("PATCH", _path(pod), body, content_type=MERGE_PATCH)
 
     async def tell(self, pod: Pod, reason: str, message: str) -> None:
         """Write a warning event about a pod."""
@@ -128,42 +199,26 @@ class ApiServer:
     async def evict(self, pod: Pod) -> None:
         """Delete a pod with its own grace, if it is still the same one."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-        await self._gone_is_fine("DELETE", _path(pod), body)
+        await self._if_there("DELETE", _path(pod), body)
 
     async def _ask(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        params: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-        patience_s: float = PATIENCE_S,
+        self, method: str, path: str, body: object = None, *, patience_s: float = PATIENCE_S, **more: Any
     ) -> bytes:
-        return await self._api.request(
-            method, path, body, params=params, content_type=content_type, patience_s=patience_s
-        )
+        return await self._api.request(method, path, body, patience_s=patience_s, **more)
 
     async def _find(self, path: str, *, patience_s: float = PATIENCE_S) -> dict[str, Any] | None:
         try:
-            text = await self._ask("GET", path, patience_s=patience_s)
-            found: dict[str, Any] = msgspec.json.decode(text)
+            found: dict[str, Any] = msgspec.json.decode(await self._ask("GET", path, patience_s=patience_s))
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
         return found
 
-    async def _gone_is_fine(self, method: str, path: str, body: object = None) -> None:
+    async def _if_there(self, method: str, path: str, body: object = None, **more: Any) -> None:
+        """Ask for a change of an object; one that is gone, or another by now, is left alone."""
         try:
-            await self._ask(method, path, body)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-
-    async def _patch(self, path: str, body: object) -> None:
-        try:
-            await self._ask("PATCH", path, body, content_type=MERGE_PATCH)
+            await self._ask(method, path, body, **more)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -177,20 +232,21 @@ class ApiServer:
         return self._node_uid
 
 
-def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
+def _slice(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    return {**kind, "metadata": {"name": name}, "spec": dict(spec)}
+
+
+def pod_of(told: Mapping[str, Any]) -> Pod:
     """A pod of the API's JSON."""
+    pod = msgspec.convert(told, objects.Pod)
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
         Container(
-            each["name"],
-            _gpus(each, served),
-            init and each.get("restartPolicy") != "Always",
-            _program(each),
-            cpu_milli(_requested(each, "cpu")),
-            mem_mib(_requested(each, "memory")),
+            each.name, whole(each.resources.limits.get(RESOURCE, 0)), init and each.restart_policy != "Always"
         )
-        for init, key in ((True, "initContainers"), (False, "containers"))
-        for each in spec.get(key) or ()
+        for init, those in ((True, pod.spec.init_containers), (False, pod.spec.containers))
+        for each in those
     ]
     claims = [
         each.get("resourceClaimName") or ""
@@ -201,35 +257,28 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
         for each in status.get("containerStatuses") or ()
         if "terminated" in each.get("state", {})
     ]
-    owners = meta.get("ownerReferences") or ()
+    takes, program = dict(pod_resources(pod)), _program(spec["containers"][0])
+    named = application_of(meta["namespace"], pod.metadata.annotations, controller_of(pod.metadata))
     return Pod(
         meta["namespace"],
         meta["name"],
         meta["uid"],
-        spec.get("nodeName", ""),
-        status.get("phase", ""),
-        "deletionTimestamp" in meta,
-        meta.get("annotations") or {},
+        pod.spec.node_name,
+        pod.status.phase,
+        pod.metadata.annotations,
         tuple(containers),
-        _ms(meta.get("creationTimestamp")) or 0,
+        named or program.partition(" ")[0],
+        program,
+        any("livenessProbe" in each for each in spec["containers"]),
+        pod.spec.priority,
+        takes.get("cpu", 0),
+        takes.get("memory", 0),
+        moment_ms(pod.metadata.creation_timestamp) or 0,
         tuple(filter(None, claims)),
-        _ms(status.get("startTime")),
-        max((at for each in ended if (at := _ms(each.get("finishedAt")))), default=None),
+        moment_ms(pod.status.start_time),
+        max((at for each in ended if (at := moment_ms(each.get("finishedAt")))), default=None),
         max((int(each.get("exitCode", 0)) for each in ended), default=None),
-        next((controller_name(each["kind"], each["name"]) for each in owners if each.get("controller")), ""),
     )
-
-
-def _requested(container: Mapping[str, Any], resource: str) -> str:
-    """What it requests of a resource of the node; its limit if it states no request, as for Kubernetes itself."""
-    resources = container.get("resources", {})
-    found = (resources.get(key, {}).get(resource) for key in ("requests", "limits"))
-    return next((str(each) for each in found if each is not None), "0")
-
-
-def _gpus(container: Mapping[str, Any], served: tuple[Served, ...]) -> int:
-    limits = container.get("resources", {}).get("limits") or {}
-    return gpus_asked(limits, served)
 
 
 def _program(container: Mapping[str, Any]) -> str:
@@ -239,10 +288,6 @@ def _program(container: Mapping[str, Any]) -> str:
     if words[1:]:
         told.append(f"#{hashlib.sha256(msgspec.json.encode(words)).hexdigest()[:12]}")
     return " ".join(told)[:500]
-
-
-def _ms(text: str | None) -> int | None:
-    return None if not text else round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def claim_of(told: Mapping[str, Any]) -> Claim:

@@ -10,8 +10,8 @@ from typing import Protocol
 from berth.errors import BerthError, KubernetesError
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part
+from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice
 from berth.live.kubernetes.node.claim_files import ClaimFiles
-from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, NodeApi
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.slices import device_index
 
@@ -41,7 +41,7 @@ class Claims:
         gpus: tuple[int, ...],
         allotments: Allotments,
         files: ClaimFiles,
-        api: NodeApi,
+        api: ApiServer,
         make_room: Callable[[], Awaitable[None]],
         cut: Sequence[CutGpu] = (),
     ) -> None:
@@ -58,26 +58,21 @@ class Claims:
 
         A claim's allocation does not change while it is prepared, so that one that is prepared is answered at once.
         """
-        found: dict[str, list[Allotment] | Exception] = {}
-        rest: dict[str, ClaimRef] = {}
-        with self._allotments.batch():
-            for claim in asked:
-                held = self._held(claim.uid)
-                if held and len(held) == held[0].of:
-                    found[claim.uid] = _tried(self._make, claim.uid, held)
-                else:
-                    rest[claim.uid] = claim
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def allocated(claim: ClaimRef) -> list[Allotment] | Exception:
+        async def wanted_by(claim: ClaimRef) -> list[Allotment] | Exception:
+            held = self._held(claim.uid)
+            if held and len(held) == held[0].of:
+                return held
             async with room:
                 try:
                     return self._wanted(await self._allocated(claim))
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
                     return _told(error)
 
-        wanted = dict(zip(rest, await asyncio.gather(*map(allocated, rest.values())), strict=True))
-        found |= self._give(wanted)
+        answers = await asyncio.gather(*map(wanted_by, asked))
+        wanted = {claim.uid: answer for claim, answer in zip(asked, answers, strict=True)}
+        found = self._give(wanted)
         again = {
             uid: each
             for uid, each in wanted.items()
@@ -104,18 +99,28 @@ class Claims:
         try:
             with self._allotments.batch():
                 for uid, parts in wanted.items():
-                    found[uid] = parts if isinstance(parts, Exception) else _tried(self._anew, uid, parts)
+                    found[uid] = parts if isinstance(parts, Exception) else self._try(uid, parts)
         except OSError as error:  # none of them is kept: the kubelet asks again
             why = KubernetesError(f"{self._allotments.path} cannot be written: {error.strerror}")
             return dict.fromkeys(wanted, why)
         return found
 
-    def _anew(self, uid: str, wanted: list[Allotment]) -> list[Allotment]:
+    def _try(self, uid: str, wanted: list[Allotment]) -> list[Allotment] | Exception:
         """Give a claim its parts; what was half made of it before goes first."""
         held = self._held(uid)
-        if held != wanted:
-            self._take_back(held)
-        return self._make(uid, wanted)
+        try:
+            if held != wanted:
+                self._take_back(held)
+            self._allotments.give(*wanted)
+            try:
+                self._files.write(uid, wanted, self._allotments)
+            except OSError:
+                if held != wanted:
+                    self._take_back(wanted)
+                raise
+        except Exception as error:  # noqa: BLE001 - it harms no other claim
+            return _told(error)
+        return wanted
 
     def unprepare(self, uid: str) -> None:
         """Take back what a claim has; PartitionError while processes use it. An unknown claim is no error."""
@@ -138,17 +143,6 @@ class Claims:
     def _held(self, uid: str) -> list[Allotment]:
         found = [each for each in self._allotments.of_holder(uid) if not each.holder.container]
         return sorted(found, key=lambda each: int(each.name.rpartition(".")[2]))
-
-    def _make(self, uid: str, wanted: list[Allotment]) -> list[Allotment]:
-        held = self._held(uid)
-        self._allotments.give(*wanted)
-        try:
-            self._files.write(uid, wanted, self._allotments)
-        except OSError:
-            if not held:
-                self._take_back(wanted)
-            raise
-        return wanted
 
     def _take_back(self, given: list[Allotment]) -> None:
         for each in given:
@@ -207,15 +201,6 @@ class Claims:
                 " 1 MiB and 1 to 1000 milli can be given"
             )
         return Part(index, mem_mib, milli, burst=claim.burst, priority=claim.priority)
-
-
-def _tried(
-    make: Callable[[str, list[Allotment]], list[Allotment]], uid: str, parts: list[Allotment]
-) -> list[Allotment] | Exception:
-    try:
-        return make(uid, parts)
-    except Exception as error:  # noqa: BLE001 - it harms no other claim
-        return _told(error)
 
 
 def _told(error: Exception) -> Exception:

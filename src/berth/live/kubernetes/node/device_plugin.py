@@ -26,16 +26,15 @@ from berth.live.kubernetes.apis import (
     plugins,
     serve,
 )
+from berth.live.kubernetes.names import RESOURCE, SLOTS_PER_GPU
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder
-from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.placement import digest_of, parts_of
-from berth.live.kubernetes.served import OWN, Served
 from berth.partition.regions import INSIDE
 
-SOCKET = "berth{mark}.sock"
-"""One for each resource that is served."""
+SOCKET = "berth.sock"
 LOOK_S = 0.5
 
 
@@ -55,8 +54,6 @@ class PluginSettings:
     """The loader's list that names it."""
     gpus: tuple[int, ...]
     """The GPUs that the plugin gives parts of."""
-    served: Served = OWN
-    """The resource by which it does."""
 
 
 def allotment_name(device_ids: Iterable[str]) -> str:
@@ -73,24 +70,24 @@ class DevicePlugin:
         allotments: Allotments,
         driver: DriverFiles,
         identity: Identity,
-        api: NodeApi,
+        api: ApiServer,
         make_room: Callable[[], Awaitable[None]],
+        admit: Callable[[Allotment, Pod], None] = lambda allotment, pod: None,
     ) -> None:
-        """`make_room` takes back what containers that ended had; it is asked where something does not fit."""
+        """`make_room` takes back what containers that ended had; it is asked where something does not fit. `admit`
+        hears of each container that is about to start."""
         self._settings, self._allotments, self._driver = settings, allotments, driver
-        self._identity, self._api, self._make_room = identity, api, make_room
+        self._identity, self._api, self._make_room, self._admit = identity, api, make_room, admit
         self._lost: frozenset[int] = frozenset()
         self._changed = asyncio.Condition()
         self.registrations = 0
         """How often the kubelet has accepted the plugin."""
-        mark = settings.served.mark.rstrip("-")
-        self._socket = SOCKET.format(mark=f"-{mark}" if mark else "")
         self.trouble = ""
         """Why it is not registered."""
 
     async def run(self) -> None:
         """Serve and register, again after each restart of the kubelet, until cancelled."""
-        own, kubelet = self._settings.folder / self._socket, self._settings.folder / "kubelet.sock"
+        own, kubelet = self._settings.folder / SOCKET, self._settings.folder / "kubelet.sock"
         while True:
             server = await serve(own, {DEVICE_PLUGIN: self})
             try:
@@ -106,8 +103,8 @@ class DevicePlugin:
     async def _register(self, kubelet: Path) -> str:
         request = plugins.RegisterRequest(
             version="v1beta1",
-            endpoint=self._socket,
-            resource_name=self._settings.served.resource,
+            endpoint=SOCKET,
+            resource_name=RESOURCE,
             options=plugins.DevicePluginOptions(pre_start_required=True),
         )
         try:
@@ -127,11 +124,10 @@ class DevicePlugin:
 
     def units(self) -> list[tuple[str, bool]]:
         """All units, and whether each is healthy. They count places on GPUs: the placement says which GPU it is."""
-        served = self._settings.served
         return [
-            (f"{served.mark}gpu{gpu}-{slot:02}", gpu not in self._lost)
+            (f"gpu{gpu}-{slot:02}", gpu not in self._lost)
             for gpu in self._settings.gpus
-            for slot in range(served.units(self._allotments.cards[gpu].mem_mib))
+            for slot in range(SLOTS_PER_GPU)
         ]
 
     # What the kubelet calls; the names are the service's.
@@ -154,24 +150,14 @@ class DevicePlugin:
                 while self._lost == lost:
                     await self._changed.wait()
 
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Any units do."""
-        answer = plugins.PreferredAllocationResponse()
-        for each in request.container_requests:
-            must = list(each.must_include_deviceIDs)
-            free = [unit for unit in each.available_deviceIDs if unit not in must]
-            answer.container_responses.add(deviceIDs=(must + free)[: each.allocation_size])
-        return answer
-
     async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The files and nodes of containers with these units, which are there when they start."""
         answer = plugins.AllocateResponse()
         for each in request.container_requests:
-            served = self._settings.served
-            if len(each.devices_ids) > len(self._settings.gpus) and not served.of_memory:
+            if len(each.devices_ids) > len(self._settings.gpus):
                 await context.abort(
                     grpc.StatusCode.INVALID_ARGUMENT,
-                    f"a container asks for {len(each.devices_ids)} of {served.resource}, a part of a GPU each,"
+                    f"a container asks for {len(each.devices_ids)} of {RESOURCE}, a part of a GPU each,"
                     f" and this node has {len(self._settings.gpus)} GPUs",
                 )
             answer.container_responses.append(self._container(allotment_name(each.devices_ids)))
@@ -241,6 +227,7 @@ class DevicePlugin:
         except KubernetesError:
             await self._make_room()
             self._allotments.give(asked)
+        self._admit(asked, pod)
         node_folder(self._settings.nodes / name, self._driver.nodes_of(mine))
 
 

@@ -8,16 +8,16 @@ where it can be read, both must agree.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes.apis import POD_RESOURCES, call, open_channel, pod_resources
-from berth.live.kubernetes.served import OWN
+from berth.live.kubernetes.names import RESOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,9 @@ class Held:
 class Identity:
     """The kubelet's notes."""
 
-    def __init__(self, socket: Path, checkpoint: Path, resources: Collection[str] = (OWN.resource,)) -> None:
-        """`socket` is of the pod-resources service, `checkpoint` the device manager's file; `resources` are those
-        whose units are looked for."""
+    def __init__(self, socket: Path, checkpoint: Path) -> None:
+        """`socket` is of the pod-resources service, `checkpoint` the device manager's file."""
         self._socket, self._checkpoint = socket, checkpoint
-        self._resources = frozenset(resources)
 
     async def holder_of(self, device_ids: Iterable[str]) -> Held:
         """The container that holds exactly these units; KubernetesError where the kubelet names none."""
@@ -74,7 +72,7 @@ class Identity:
                 ids = frozenset(
                     unit
                     for devices in container.devices
-                    if devices.resource_name in self._resources
+                    if devices.resource_name == RESOURCE
                     for unit in devices.device_ids
                 )
                 if not ids:
@@ -95,16 +93,11 @@ class Identity:
             told = json.loads(self._checkpoint.read_bytes())
             entries = told["Data"]["PodDeviceEntries"] or ()
             return {
-                (entry["ContainerName"], frozenset(_ids(entry["DeviceIDs"]))): entry["PodUID"]
+                (entry["ContainerName"], frozenset(chain.from_iterable(entry["DeviceIDs"].values()))): entry[
+                    "PodUID"
+                ]
                 for entry in entries
-                if entry["ResourceName"] in self._resources
+                if entry["ResourceName"] == RESOURCE
             }
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-
-
-def _ids(told: Any) -> list[str]:
-    """Units by NUMA node, or, before 1.20, as one list."""
-    if isinstance(told, dict):
-        return [unit for units in told.values() for unit in units]
-    return list(told)

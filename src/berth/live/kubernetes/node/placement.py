@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+
+import msgspec
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes.names import BURST, PLACED_UID, PLACEMENT
 from berth.live.kubernetes.node.allotments import Part
-from berth.live.kubernetes.node.cluster_api import Pod
+from berth.live.kubernetes.node.api_server import Pod
+from berth.live.kubernetes.placements import Placed
 from berth.live.local.cards import Card
 
 
@@ -61,33 +63,31 @@ def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
             f" {pod.uid}: it is another pod's, or written by hand"
         )
     try:
-        told = json.loads(text)
-        if (node := told.get("node", "")) not in ("", pod.node):
+        placed = msgspec.json.decode(text, type=Placed)
+        if placed.node not in ("", pod.node):
             raise KubernetesError(
-                f"the placement of {pod} is for node {node}, and it is bound to {pod.node}; it starts when berth has"
-                " one for it here"
+                f"the placement of {pod} is for node {placed.node}, and it is bound to {pod.node}; it starts when berth"
+                " has one for it here"
             )
-        best_effort = bool(told.get("best_effort", False))
+        if not all(gpu.mem_mib for gpu in placed.gpus):
+            raise KubernetesError(f"the placement of {pod} gives it no memory: {text[:200]}")
         burst = pod.annotations.get(BURST, "").lower() in ("true", "1", "yes")
-        return tuple(_part(gpu, by_uuid, best_effort=best_effort, burst=burst) for gpu in told["gpus"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return tuple(
+            # By its UUID where the placement names one: a restart of the machine may number GPUs anew.
+            Part(
+                by_uuid[gpu.uuid] if gpu.uuid else gpu.index,
+                gpu.mem_mib,
+                gpu.milli,
+                placed.best_effort,
+                burst,
+            )
+            for gpu in placed.gpus
+        )
+    except KeyError as error:
         raise KubernetesError(
-            f"the annotation {PLACEMENT} of {pod} is no placement ({error!r}): {text[:200]}"
+            f"the annotation {PLACEMENT} of {pod} names GPU {error}, and this node has no such GPU"
         ) from error
-
-
-def _part(gpu: dict[str, Any], by_uuid: Mapping[str, int], *, best_effort: bool, burst: bool) -> Part:
-    """By its UUID where the placement names one: a restart of the machine may number GPUs anew."""
-    uuid = gpu.get("uuid")
-    if uuid and uuid not in by_uuid:
-        raise ValueError(f"this node has no GPU {uuid}")
-    part = Part(
-        by_uuid[uuid] if uuid else int(gpu["index"]),
-        int(gpu["mem_mib"]),
-        int(gpu["milli"]),
-        best_effort,
-        burst,
-    )
-    if part.mem_mib < 1 or not 0 <= part.milli <= 1000 or part.index < 0:
-        raise ValueError(f"out of range: {gpu}")
-    return part
+    except msgspec.DecodeError as error:
+        raise KubernetesError(
+            f"the annotation {PLACEMENT} of {pod} is no placement ({error}): {text[:200]}"
+        ) from error

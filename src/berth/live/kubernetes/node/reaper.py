@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from berth.errors import BerthError, KubernetesError, PartitionError
 from berth.live.kubernetes.node.allotments import Allotment, Allotments
+from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
 from berth.live.kubernetes.node.identity import Identity
 
 
 class Reaper:
     """Compares what was given with the pods that are there."""
 
-    def __init__(self, allotments: Allotments, api: NodeApi, identity: Identity | None) -> None:
+    def __init__(self, allotments: Allotments, api: ApiServer, identity: Identity | None) -> None:
         """`identity` is None where the node has no device plugin."""
         self._allotments, self._api, self._identity = allotments, api, identity
         self.claims: Claims | None = None

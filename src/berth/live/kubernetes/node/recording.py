@@ -1,16 +1,20 @@
 """A short-lived child of the agent: takes pods that have ended into the node's history, and profiles from life.
 
-`recording.py STATE_FOLDER NODE` reads `ended/*.json` and `samples/`, and removes what it has recorded. It may be killed
-at any time and run again: the history knows a pod by its name and when it was made.
+`recording.py STATE_FOLDER ARCHIVE` reads `seen/*.json` and `samples/`, and removes what it has recorded. It may be
+killed at any time and run again: the history knows a pod by its name and when it was made.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tarfile
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+
+import msgspec
 
 from berth.files import whole_file
 from berth.history.importing.simulated import import_records
@@ -18,33 +22,51 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.live.card_models import card_model
-from berth.live.driver.records import Sampled
 from berth.live.driver.records import record_of as record_of_end
 from berth.live.driver.site import End, Gpu
+from berth.live.kubernetes.node.agent import SAMPLES
+from berth.live.kubernetes.node.ledger import SEEN, Seen, ran_out_of_memory
 from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.samples import Sample, read_samples
-from berth.model import NO_GPU, Job, Record, RecordState, Share
+from berth.model import Job, Record, RecordState, Share
 from berth.profiles import IN_HISTORY
 from berth.profiles.profiles import ENDING
 
+STATES = {"Succeeded": RecordState.COMPLETED, "Failed": RecordState.FAILED}
 MOST = 5000
 """Pods that one child takes over."""
+MOST_SAMPLES = 4000
+"""Of a pod on one GPU that count."""
+MOST_BYTES = 300_000
+"""Of a file of samples; a longer one, of some 10,000 lines, is thinned out."""
 
 
 def main() -> None:
-    """Record all that has ended."""
-    state, node = Path(sys.argv[1]), sys.argv[2]
+    """Record all that was seen."""
+    state, archive = Path(sys.argv[1]), Path(sys.argv[2])
     history = state / "history"
-    paths = sorted((state / "ended").glob("*.json"))[:MOST]
-    profiles, records = ProfileRecorder(history), []
+    paths = sorted((state / SEEN).glob("*.json"))[:MOST]
+    profiles, records, done = ProfileRecorder(history), [], list[Path]()
     for path in paths:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        samples = read_samples(str(state / "samples"), told["uid"])
-        records.append(record_of(told, samples, node))
-        if told["state"] == "completed" and told["gpus"] == 1:
-            hardware = card_model(told["hardware"]["model"], told["hardware"]["mem_mib"])
-            # Images and arguments change from run to run: the profile is the application's, with their spread.
-            profiles.learn(told["application"], "", hardware, samples, told["peak_mib"] or None)
+        seen = msgspec.json.decode(path.read_bytes(), type=Seen)
+        record, ended = record_of(seen), seen.since_ms is None
+        files = sorted((state / SAMPLES).glob(f"*/{path.stem}"))
+        of_gpus = [thinned(read_samples(str(file.parent), file.name)) for file in files]
+        for samples in of_gpus if record.state is RecordState.COMPLETED or not ended else ():
+            fresh = [sample for sample in samples if sample.time_ms >= (seen.since_ms or 0)]
+            alone = [sample for sample in fresh if sample.alone]
+            profiles.learn(
+                record.application,
+                "",  # images and arguments change from run to run: the profile is the application's
+                card_model(seen.model, seen.card_mib),
+                alone if alone and not ended else fresh,
+                seen.usage.peak_mib or None,
+                whole=ended,
+            )
+        if ended:
+            records.append(with_samples(record, [*chain.from_iterable(of_gpus)], seen.card_mib))
+            done += files
+        done.append(path)
     if records:
         draft = state / "records.parquet"
         write_records(records, draft)
@@ -52,11 +74,13 @@ def main() -> None:
             open_history(history, importing="this node's pods"), draft, Options(cluster="kubernetes")
         )
         draft.unlink()
-        export(history, Path(sys.argv[3]))
-    for path in paths:
-        (state / "samples" / path.stem).unlink(missing_ok=True)
+    if paths:
+        export(history, archive)
+    for path in done:
         path.unlink()
-    print(json.dumps({"recorded": len(paths), "said": profiles.said}))
+    for path in (state / SAMPLES).glob("*/*"):
+        if path.stat().st_size > MOST_BYTES:
+            thin_out(path)
 
 
 def export(history: Path, file: Path) -> None:
@@ -70,44 +94,69 @@ def export(history: Path, file: Path) -> None:
     records.unlink()
 
 
-def record_of(told: dict[str, Any], samples: list[Sample], node: str) -> Record:
-    """The record of a pod; unmeasured values are None."""
-    card_mib = told["hardware"]["mem_mib"]
+def record_of(seen: Seen) -> Record:
+    """The record of a pod, without what samples say."""
+    pod, parts, usage = seen.pod, seen.parts, seen.usage
+    end_ms = pod.end_ms or seen.now_ms
+    share = Share(
+        max((part.milli for part in parts), default=0), max((part.mem_mib for part in parts), default=0)
+    )
     job = Job(
-        told["job"],
-        told["submit_ms"],
+        str(pod),
+        pod.created_ms or end_ms,
         None,
-        user=told["user"],
-        application=told["application"],
-        gpus=told["gpus"],
-        share=Share(told["milli"], told["mem_mib"]),
-        cpu_milli=told.get("cpu_milli", 0),
-        mem_mib=told.get("host_mem_mib", 0),
+        user=pod.namespace,
+        application=pod.application,
+        gpus=len(parts),
+        share=share,
+        cpu_milli=pod.cpu_milli,
+        mem_mib=pod.mem_mib,
     )
-    end = End(
-        told["job"],
-        RecordState(told["state"]),
-        told["end_ms"],
-        peak_mib=told["peak_mib"] or None,
-        exit_code=told["exit_code"],
-    )
+    state = STATES.get(pod.phase, RecordState.CANCELLED)
+    if ran_out_of_memory(pod, usage):
+        state = RecordState.OUT_OF_MEMORY
     return record_of_end(
         job,
-        end,
+        End(job.id, state, end_ms, peak_mib=usage.peak_mib or None, exit_code=pod.exit_code),
         attempt=1,
         queued_ms=None,
-        start_ms=told["start_ms"],
-        gpus=[Gpu(node, index) for index in told.get("cards", ())] or [Gpu(node, NO_GPU)],
-        share=job.share,
-        gpu_model=card_model(told["hardware"]["model"], card_mib).name,
-        card_mib=card_mib,
-        sampled=Sampled(
-            [sample.use_pct / 100 for sample in samples if sample.use_pct is not None],
-            [sample.mem_mib / card_mib for sample in samples],
-        ),
-        name=told["name"],
-        command=told["program"],
+        start_ms=pod.start_ms,
+        gpus=[Gpu(pod.node, index) for index in sorted({part.index for part in parts})],
+        share=share,
+        gpu_model=card_model(seen.model, seen.card_mib).name,
+        card_mib=seen.card_mib,
+        name=pod.name,
+        command=pod.program,
     )
+
+
+def with_samples(record: Record, samples: Sequence[Sample], card_mib: int) -> Record:
+    """The record with what its GPUs did; unmeasured values are None."""
+    uses = [sample.use_pct / 100 for sample in samples if sample.use_pct is not None]
+    return replace(
+        record,
+        gpu_use_mean=fmean(uses) if uses else None,
+        gpu_use_peak=max(uses, default=None),
+        gpu_mem_mean=fmean(sample.mem_mib / card_mib for sample in samples) if samples else None,
+    )
+
+
+def thinned(samples: Sequence[Sample]) -> list[Sample]:
+    """Samples at an even distance, at most `MOST_SAMPLES`: those of long ago may have been thinned out already."""
+    lasted_ms = samples[-1].time_ms - samples[0].time_ms if samples else 0
+    kept, next_ms = list[Sample](), 0
+    for sample in samples:
+        if sample.time_ms >= next_ms:
+            kept.append(sample)
+            next_ms = sample.time_ms + lasted_ms // MOST_SAMPLES
+    return kept
+
+
+def thin_out(file: Path) -> None:
+    """Leave every second line of a file of samples."""
+    lines = file.read_text(encoding="ascii").splitlines(keepends=True)
+    with whole_file(file) as aside:
+        aside.write_text("".join(lines[::2]), encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from berth.live.card_models import card_model
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.gpu_labels import label_of
 from berth.live.kubernetes.names import (
+    ASKED_MEM_MIB,
+    ASKED_MILLI,
     LABEL_GPU_COUNT,
     LABEL_GPU_INDICES,
     LABEL_GPU_MEMORY_MIB,
@@ -31,13 +33,13 @@ from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
 from berth.live.kubernetes.node.dra_driver import DraDriver
 from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, installed_library, real_driver
+from berth.live.kubernetes.node.growing import Growing
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, cut_devices_of, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
-from berth.live.kubernetes.served import served_by
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
 from berth.partition.mig import Place, instances_on, places_on
@@ -76,8 +78,9 @@ class NodeSettings:
     """How often the agent looks."""
     on_lost_isolation: Literal["report", "evict"] = "report"
     fake: bool = False
-    compat: str | None = None
-    """Whose words for parts of GPUs are enforced beside berth's own; see `served`."""
+    grow: str = "off"
+    """Which memory may grow: `off`, of pods that say how far; `on`, of all up to the card; `suspend`, the same, and a
+    pod that matters less leaves its GPU if there is no room."""
 
 
 def split_gpus(
@@ -163,13 +166,12 @@ class _Node:
         identity = Identity(
             kubelet / "pod-resources" / "kubelet.sock",
             kubelet / "device-plugins" / CHECKPOINT,
-            [each.resource for each in served_by(settings.compat)],
         )
         self.reaper = Reaper(self.allotments, server, identity if self.plugin_gpus else None)
-        self.plugins: list[DevicePlugin] = []
+        self.plugin: DevicePlugin | None = None
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
-        for each in served_by(settings.compat) if self.plugin_gpus else ():
+        if self.plugin_gpus:
             places = PluginSettings(
                 settings.node,
                 kubelet / "device-plugins",
@@ -177,10 +179,11 @@ class _Node:
                 library,
                 preload,
                 self.plugin_gpus,
-                each,
             )
-            self.plugins.append(
-                DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
+            card = os.environ["BERTH_FAKE_CARD"] if settings.fake else ""
+            self.growing = Growing(self.allotments, server, settings.grow, fake_card=card)
+            self.plugin = DevicePlugin(
+                *(places, self.allotments, driver, identity, server, self._make_room, self.growing.admit)
             )
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, library, preload, driver)
@@ -198,7 +201,7 @@ class _Node:
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
         self.agent = Agent(
-            AgentSettings(settings.node, state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
+            AgentSettings(state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
             cards,
             self.allotments,
             server,
@@ -214,19 +217,21 @@ class _Node:
 
     def registrations(self) -> dict[str, int]:
         """How often the kubelet took each plugin."""
-        found = {"device-plugin": self.plugins[0].registrations} if self.plugins else {}
-        return found if self.driver is None else {**found, "dra": self.driver.registrations}
+        parts = {"device-plugin": self.plugin, "dra": self.driver}
+        return {name: part.registrations for name, part in parts.items() if part is not None}
 
     async def look(self) -> None:
         """Look every few seconds, and tell the kubelet and the cluster what changed."""
         while True:
             try:
                 view = await self.agent.step(time.time_ns() // 1_000_000)
-                for plugin in self.plugins:
-                    await plugin.set_lost(frozenset(view.ailing))
+                if self.plugin is not None:
+                    await self.plugin.set_lost(frozenset(view.ailing))
                 if self.claims is not None:
                     self.claims.lost = frozenset(gpu for gpu, why in view.ailing.items() if why == LOST)
                 await self._tell_cluster(view.ailing)
+                if self.growing is not None:
+                    await self.growing.tell(self.agent.pods)
                 await self.agent.record()
             except (BerthError, OSError) as error:
                 log.warning("%s", error)
@@ -235,9 +240,11 @@ class _Node:
             await asyncio.sleep(self.settings.every_s)
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
-        labels = _labels([card for card in self.cards.cards if card.index in self.plugin_gpus], ailing)
+        cards = [card for card in self.cards.cards if card.index in self.plugin_gpus]
+        labels = _labels(cards, ailing)
         if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
             await self.server.label_node(labels)
+            await self.server.advertise(_resources(cards))
             self._labels_told, self._labelled_s = labels, time.monotonic()
         if not self.server.has_claims:
             return
@@ -277,10 +284,19 @@ def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str |
     }
 
 
+def _resources(cards: Sequence[Card]) -> dict[str, str | None]:
+    """What Kubernetes counts of the device plugin's GPUs. Those that ail are in it, because their pods are too."""
+    mem_mib = sum(card.mem_mib for card in cards)
+    return {
+        ASKED_MILLI: str(1000 * len(cards)) if cards else None,
+        ASKED_MEM_MIB: str(mem_mib) if cards else None,
+    }
+
+
 async def run_node(settings: NodeSettings, api: Api) -> None:
     """Serve the kubelet and look, until cancelled."""
     cards = Cards(fake=settings.fake)
-    server = ApiServer(api, settings.node, served_by(settings.compat))
+    server = ApiServer(api, settings.node)
     await server.find_claims()
     node = _Node(settings, cards, server)
     loop = asyncio.get_running_loop()
@@ -305,7 +321,7 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.look())
-            for part in (*node.plugins, node.driver):
+            for part in (node.growing, node.plugin, node.driver):
                 if part is not None:
                     tasks.create_task(part.run())
     finally:

@@ -7,6 +7,8 @@ with what the API server has before each write.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +17,8 @@ from typing import Any, Literal
 from berth.files import whole_file
 from berth.live.card_models import card_model
 from berth.live.kubernetes.names import DRIVER
-from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
-from berth.live.kubernetes.quantities import amount
 from berth.live.local.cards import Card
 from berth.partition.mig import Place
 
@@ -91,7 +92,7 @@ def _capacity(whole: str, step: str) -> dict[str, Any]:
 class SlicePublisher:
     """Writes the slices of this node when they change."""
 
-    def __init__(self, node: str, folder: Path, api: NodeApi) -> None:
+    def __init__(self, node: str, folder: Path, api: ApiServer) -> None:
         """`folder` keeps the last generation."""
         self._node, self._api = node, api
         self._path = folder / "slice-generation"
@@ -109,17 +110,14 @@ class SlicePublisher:
         allocate more instances than a GPU has room for.
         """
         specs = await self._specs(devices, [each for each in cut if each.devices])
-        there = {each.name: each for each in await self._api.slices()}
+        there = await self._api.slices()
+        digest = hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
+        kept, of = self._kept()
+        newest = max([kept, *there.values()])
         # Each tells how many there are, so that one that goes changes all.
-        same = specs.keys() == there.keys() and all(
-            _plain(there[name].spec.get(key)) == _plain(spec.get(key))
-            for name, spec in specs.items()
-            for key in ("driver", "nodeName", "devices", "sharedCounters")
-        )
-        newest = max([self._kept(), *(each.generation for each in there.values())])
-        written = not same or any(there[name].generation < newest for name in specs)
+        written = digest != of or there != dict.fromkeys(specs, newest)
         if written and specs:
-            self._keep(newest + 1)
+            self._keep(newest + 1, digest)
             pool = {"name": self._node, "generation": newest + 1, "resourceSliceCount": len(specs)}
             for name, spec in specs.items():
                 await self._api.write_slice(name, {**spec, "pool": pool})
@@ -176,33 +174,15 @@ class SlicePublisher:
         self._form = found
         return found
 
-    def _kept(self) -> int:
+    def _kept(self) -> tuple[int, str]:
+        """The last generation, and the digest of what it told."""
         try:
-            return int(self._path.read_text())
+            generation, _, digest = self._path.read_text().partition(" ")
+            return int(generation), digest
         except (OSError, ValueError):
-            return 0
+            return 0, ""
 
-    def _keep(self, generation: int) -> None:
+    def _keep(self, generation: int, digest: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(self._path) as aside:
-            aside.write_text(str(generation))
-
-
-def _plain(told: Any) -> Any:
-    """As it was sent: without what the API server adds, a taint's time, and with amounts in place of the way in which
-    it writes them (`1k` for `1000`)."""
-    if isinstance(told, list):
-        return [_plain(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    found = {key: _plain(value) for key, value in told.items() if key != "timeAdded"}
-    for key in ("capacity", "counters"):
-        if key in found:
-            found[key] = {name: _amounts(each) for name, each in found[key].items()}
-    return found
-
-
-def _amounts(told: Any) -> Any:
-    if isinstance(told, dict):
-        return {key: _amounts(value) for key, value in told.items()}
-    return [_amounts(each) for each in told] if isinstance(told, list) else amount(told)
+            aside.write_text(f"{generation} {digest}")

@@ -9,14 +9,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic
 
 from berth.errors import PartitionError
-from berth.live.local.book import Book
-from berth.live.local.cards import Card
-from berth.live.local.entry import RUNNING, SUSPENDED, SUSPENDING, Entry
-from berth.live.local.request import WHOLE
-from berth.live.local.runner import Runner
-from berth.live.local.watching import Watch
+from berth.live.driver.tenants import SUSPENDED, SUSPENDING, WHOLE_MILLI, Host, T
 from berth.partition import Granter, Watching
 from berth.partition.regions import root_folder
 
@@ -46,10 +42,10 @@ def is_safe(free_mib: int, jobs: Iterable[tuple[int, int]]) -> bool:
 
 
 @dataclass(slots=True)
-class Growing:
+class Growing(Generic[T]):
     """A job whose memory may grow, or that leaves its GPUs while it is idle, as long as it starts or runs."""
 
-    entry: Entry
+    entry: T
     granters: list[Granter]
     """One for each of its GPUs, in the order of its slots."""
     most_mib: int
@@ -69,92 +65,82 @@ class Growing:
     """Calls of CUDA, as they were counted last; None: they were not yet."""
 
 
-class Growth:
-    """Answers the wishes of the running jobs: older jobs first, and never more than a card has."""
+class Growth(Generic[T]):
+    """Answers the wishes of the running jobs: older jobs first, and never more than a card has.
 
-    def __init__(
-        self,
-        book: Book,
-        cards: tuple[Card, ...],
-        runner: Runner,
-        watch: Watch,
-        log: Callable[..., None],
-        *,
-        act: Callable[[], None],
-        now_ms: Callable[[], int],
-        can_suspend: Callable[[Entry], bool],
-        suspends: bool = False,
-    ) -> None:
-        """`act` is called when a limit has grown or a job is to be suspended. With `suspends` a job is if others grow;
-        for one that comes back it always may be. Everything here runs in the thread of the event loop."""
-        self._now_ms, self._can_suspend, self._suspends = now_ms, can_suspend, suspends
-        self._book, self._cards, self._runner, self._watch = book, cards, runner, watch
-        self._log, self._act = log, act
-        self.jobs: dict[str, Growing] = {}
+    A host calls `begin` when a job's partitions are there, `end` when it has ended, `room_made` when one has ended or
+    left its GPUs, and `leaves` and `go_on` around a suspension.
+    """
+
+    def __init__(self, host: Host[T], *, can_suspend: Callable[[T], bool], suspends: bool = False) -> None:
+        """With `suspends` a job is suspended if others grow; for one that comes back it always may be. Everything here
+        runs in the thread of the event loop."""
+        self._host, self._can_suspend, self._suspends = host, can_suspend, suspends
+        self.jobs: dict[str, Growing[T]] = {}
         self.asked = self.granted = self.refused = 0
         """Wishes of all jobs since the broker started."""
         self._woken: set[str] = set()
         self.looks = 0
         """How often wishes were looked at."""
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: T) -> None:
         """Answer a job from now on: its partitions are there, and it may run already."""
-        card_mib = min(self._cards[at].mem_mib for at in entry.slots)
-        most_mib = min(self._book.limits.most_mib(entry.request), card_mib)
+        card_mib = min(self._host.gpus[at].mem_mib for at in entry.slots)
+        most_mib = min(self._host.most_mib(entry), card_mib)
         grows = 0 < entry.share[1] < most_mib
-        if not (grows or entry.request.interactive):
+        if not (grows or entry.interactive):
             return
         loop, granters = asyncio.get_running_loop(), list[Granter]()
-        folder = root_folder() / self._runner.partition_of(entry)
+        folder = root_folder() / self._host.partition_of(entry)
 
         def woken() -> None:
             loop.call_soon_threadsafe(self._wake, entry.id)
 
         try:
             for at in entry.slots:
-                uuid = self._cards[at].uuid.removeprefix("GPU-").lower()
+                uuid = self._host.gpus[at].uuid.removeprefix("GPU-").lower()
                 granters.append(Granter(folder, uuid, woken))
             growing = Growing(entry, granters, most_mib if grows else entry.share[1] or card_mib, grows)
             if grows and not entry.suspension:
                 had_mib = max(granter.demand().limit_bytes for granter in granters) // _MIB
                 if had_mib > entry.share[1]:  # a broker before this one was killed while it let the job grow
-                    self._book.grown(entry, had_mib)
+                    self._host.grown(entry, had_mib)
                 for granter in granters:
                     granter.limit(entry.share[1] * _MIB)
             self._watch_calls(growing, Watching.AWAY if entry.suspension else Watching.COUNTS)
             self._allow(growing, AWAY_MS if entry.suspension else ASK_MS)
         except PartitionError as error:
-            self._log("grows-not", job=entry.id, why=str(error))
+            self._host.log("grows-not", job=entry.id, why=str(error))
             for granter in granters:
                 granter.close()
             return
         self.jobs[entry.id] = growing
 
     @staticmethod
-    def _allow(growing: Growing, ask_ms: int) -> None:
+    def _allow(growing: Growing[T], ask_ms: int) -> None:
         entry = growing.entry
         for granter in growing.granters:
             granter.allow(
                 promise_mib=entry.promise_mib or entry.share[1],
                 max_mib=growing.most_mib,
                 ask_ms=ask_ms,
-                shows_max=entry.request.mem_shows_max,
+                shows_max=entry.shows_max,
             )
 
     @staticmethod
-    def _watch_calls(growing: Growing, watching: Watching) -> None:
-        if growing.entry.request.interactive:
+    def _watch_calls(growing: Growing[T], watching: Watching) -> None:
+        if growing.entry.interactive:
             for granter in growing.granters:
                 granter.watch(watching)
 
-    def count_calls(self, growing: Growing) -> int | None:
+    def count_calls(self, growing: Growing[T]) -> int | None:
         """How often the programs of an interactive job have called CUDA; None: it cannot be told."""
         try:
             return sum(granter.demand().calls for granter in growing.granters)
         except PartitionError:
             return None
 
-    def leaves(self, entry: Entry) -> bool:
+    def leaves(self, entry: T) -> bool:
         """A job is to leave its GPUs: what it asks from now on, or asked already, waits until it runs on.
 
         False: it was to leave because it is idle, and has called CUDA since that was found. Calls wait before they are
@@ -165,7 +151,7 @@ class Growth:
         growing = self.jobs.get(entry.id)
         return not entry.idle or (growing is not None and self.count_calls(growing) == growing.calls)
 
-    def go_on(self, entry: Entry) -> None:
+    def go_on(self, entry: T) -> None:
         """A suspended job runs on: answer what it asked before, then let it wait as long as ever."""
         if (growing := self.jobs.get(entry.id)) is None:
             self.begin(entry)
@@ -176,12 +162,12 @@ class Growth:
         self._woken.add(entry.id)
         self._look()
 
-    def _have_wait(self, growing: Growing, ask_ms: int, watching: Watching) -> None:
+    def _have_wait(self, growing: Growing[T], ask_ms: int, watching: Watching) -> None:
         try:
             self._allow(growing, ask_ms)
             self._watch_calls(growing, watching)
         except PartitionError as error:
-            self._log("grows-not", job=growing.entry.id, why=str(error))
+            self._host.log("grows-not", job=growing.entry.id, why=str(error))
             self.end(growing.entry)
 
     def room_made(self) -> None:
@@ -189,7 +175,7 @@ class Growth:
         if any(growing.waits for growing in self.jobs.values()):
             self._look()
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: T) -> None:
         """Answer a job no more."""
         growing = self.jobs.pop(entry.id, None)
         for granter in growing.granters if growing is not None else ():
@@ -216,12 +202,12 @@ class Growth:
                 if not self._must_wait(growing):
                     (self._bring_back if growing.entry.suspension else self._answer)(growing)
             except PartitionError as error:
-                self._log("grows-not", job=growing.entry.id, why=str(error))
+                self._host.log("grows-not", job=growing.entry.id, why=str(error))
                 self.end(growing.entry)
         if sum(growing.entry.share[1] for growing in asking) > before:
-            self._act()
+            self._host.act()
 
-    def _must_wait(self, growing: Growing) -> bool:
+    def _must_wait(self, growing: Growing[T]) -> bool:
         """Whether a job has asked too often of late; it is looked at again when it has not."""
         now_s = time.monotonic()
         growing.owed = max(0.0, growing.owed - (now_s - growing.owed_s) * PER_S)
@@ -232,7 +218,7 @@ class Growth:
         asyncio.get_running_loop().call_later(wait_s, self._wake, growing.entry.id)
         return True
 
-    def _answer(self, growing: Growing) -> None:
+    def _answer(self, growing: Growing[T]) -> None:
         waited, growing.waits = growing.waits, False
         for granter in growing.granters:
             demand = granter.demand()
@@ -260,20 +246,19 @@ class Growth:
                     granter.refuse(wish)
                     growing.refused += 1
                     self.refused += 1
-                    self._log(
+                    self._host.log(
                         "not-grown", job=growing.entry.id, needs_mib=needed_mib, mib=growing.entry.share[1]
                     )
 
         if waited is not growing.waits:
             self._allow(growing, ROOM_MS if growing.waits else ASK_MS)
 
-    def _may_grow(self, growing: Growing, needed_mib: int) -> bool:
+    def _may_grow(self, growing: Growing[T], needed_mib: int) -> bool:
         """Whether a job may have as much if there is room."""
         entry = growing.entry
-        going = not entry.stop and entry.over is None
-        return going and needed_mib <= growing.most_mib and entry.id not in self._watch.uncounted
+        return entry.going and needed_mib <= growing.most_mib and self._host.is_counted(entry)
 
-    def _grow(self, growing: Growing, needed_mib: int) -> bool:
+    def _grow(self, growing: Growing[T], needed_mib: int) -> bool:
         """Have the limit of a job be as much as is needed, if that can be."""
         entry = growing.entry
         if needed_mib <= entry.share[1]:
@@ -284,18 +269,19 @@ class Growth:
         sizes = sorted({min(whole_mib, growing.most_mib), needed_mib}, reverse=True)
         return any(needed_mib <= each <= growing.most_mib and self._raise(growing, each) for each in sizes)
 
-    def _raise(self, growing: Growing, mem_mib: int) -> bool:
+    def _raise(self, growing: Growing[T], mem_mib: int) -> bool:
         """Raise the limit of a job to this, if there is room."""
         entry = growing.entry
-        if not all(self._has_room(entry, at, mem_mib) for at in entry.slots):
-            return False
-        self._book.grown(entry, mem_mib)  # before the pages: their sum is never more than the book's
-        for granter in growing.granters:
-            granter.limit(mem_mib * _MIB)
-        self._log("grown", job=entry.id, mib=mem_mib)
+        with self._host.room_kept():
+            if not all(self._has_room(entry, at, mem_mib) for at in entry.slots):
+                return False
+            self._host.grown(entry, mem_mib)  # before the pages: their sum is never more than what is kept
+            for granter in growing.granters:
+                granter.limit(mem_mib * _MIB)
+        self._host.log("grown", job=entry.id, mib=mem_mib)
         return True
 
-    def _waits_for_ends(self, growing: Growing, needed_mib: int) -> bool:
+    def _waits_for_ends(self, growing: Growing[T], needed_mib: int) -> bool:
         """Whether a job gets what it needs when others on its GPUs have ended. It takes what is free by then, so that
         no new job does.
 
@@ -304,9 +290,7 @@ class Growth:
         entry = growing.entry
         if not self._may_grow(growing, needed_mib):
             return False
-        ends = [
-            job for job in self._book.active.values() if job is not entry and self._ends_before(job, entry)
-        ]
+        ends = [job for job in self._host.tenants() if job is not entry and self._ends_before(job, entry)]
         if not any(at in job.slots for job in ends for at in entry.slots):
             return False
         for at in entry.slots:
@@ -318,14 +302,14 @@ class Growth:
             self._raise(growing, min(entry.share[1] + free_mib, needed_mib))
         return True
 
-    def _ends_before(self, job: Entry, entry: Entry) -> bool:
+    def _ends_before(self, job: T, entry: T) -> bool:
         """Whether a job can end without what another waits for."""
         growing = self.jobs.get(job.id)
         waits = growing is not None and growing.waits and job.serial < entry.serial
         waits_with_it = bool(job.gang) and job.gang == entry.gang
         return not (waits or waits_with_it or job.suspension)
 
-    def _gets_room(self, growing: Growing, needed_mib: int) -> bool:
+    def _gets_room(self, growing: Growing[T], needed_mib: int) -> bool:
         """Whether other jobs are leaving, or are told to leave now, so that this one gets what it needs: those that
         matter less than it."""
         entry = growing.entry
@@ -334,19 +318,19 @@ class Growth:
         lacks = {at: (-self._free_mib(entry, at, needed_mib), 0) for at in entry.slots}
         return self._have_leave(growing, lacks, lambda job: _matters(job) < _matters(entry))
 
-    def _bring_back(self, growing: Growing) -> None:
+    def _bring_back(self, growing: Growing[T]) -> None:
         """Let a job run on that was suspended because it was idle and is not any more. If its GPUs are full, others
         leave that are not interactive and have no higher priority."""
         entry = growing.entry
         wishes = (wish for granter in growing.granters for wish in granter.demand().wishes)
         growing.waits = any(wish.comes_back for wish in wishes)
-        if not (growing.waits and entry.idle and entry.suspension == SUSPENDED) or entry.stop:
+        if not (growing.waits and entry.idle and entry.suspension == SUSPENDED and entry.going):
             return
         growing.owed += 1
         if not entry.resumes:
-            self._log("calls-again", job=entry.id)
-            self._book.let_resume(entry, self._now_ms())
-            self._act()
+            self._host.log("calls-again", job=entry.id)
+            self._host.let_resume(entry)
+            self._host.act()
         lacks = {
             at: (-self._free_mib(entry, at, entry.share[1]), -self._free_milli(entry, at))
             for at in entry.slots
@@ -354,11 +338,11 @@ class Growth:
         self._have_leave(
             growing,
             lacks,
-            lambda job: not job.request.interactive and job.request.priority <= entry.request.priority,
+            lambda job: not job.interactive and job.priority <= entry.priority,
         )
 
     def _have_leave(
-        self, growing: Growing, lacks: Mapping[int, tuple[int, int]], may: Callable[[Entry], bool]
+        self, growing: Growing[T], lacks: Mapping[int, tuple[int, int]], may: Callable[[T], bool]
     ) -> bool:
         """Whether jobs are leaving, or are told to leave now, that have what the GPUs lack, in MiB and milli.
 
@@ -366,12 +350,10 @@ class Growth:
         several leave, and none that is not needed.
         """
         entry = growing.entry
-        if any(
-            job.lends_to == entry.id and job.suspension == SUSPENDING for job in self._book.active.values()
-        ):
+        if any(job.lends_to == entry.id and job.suspension == SUSPENDING for job in self._host.tenants()):
             return True
 
-        def enough(leaving: list[Entry]) -> bool:
+        def enough(leaving: list[T]) -> bool:
             return all(
                 sum(self._given_mib(job, at) for job in leaving if at in job.slots) >= lack_mib
                 and sum(_given_milli(job) for job in leaving if at in job.slots) >= lack_milli
@@ -382,9 +364,9 @@ class Growth:
             return False
         others = [
             job
-            for job in sorted(self._book.active.values(), key=_matters)
-            if job.state == RUNNING
-            and not (job.stop or job.suspension or job.gang or job is entry or job.over is not None)
+            for job in sorted(self._host.tenants(), key=_matters)
+            if job.runs
+            and not (job.suspension or job.gang or job is entry)
             and job.id not in growing.tried
             and not {*job.slots}.isdisjoint(lacks)
             and may(job)
@@ -403,12 +385,12 @@ class Growth:
             return False
         for job in leaving:
             growing.tried.add(job.id)
-            self._book.lend(job, entry, self._now_ms())
-            self._log("lends", job=job.id, to=entry.id)
-        self._act()
+            self._host.lend(job, entry)
+            self._host.log("lends", job=job.id, to=entry.id)
+        self._host.act()
         return True
 
-    def _can(self, growing: Growing, job: Entry) -> bool:
+    def _can(self, growing: Growing[T], job: T) -> bool:
         """Whether a job can be suspended for another; if not, it is not asked again."""
         if job.id in growing.tried:
             return False
@@ -418,50 +400,50 @@ class Growth:
             return False
         return True
 
-    def _given_mib(self, job: Entry, at: int) -> int:
-        return job.share[1] or self._cards[at].mem_mib
+    def _given_mib(self, job: T, at: int) -> int:
+        return job.share[1] or self._host.gpus[at].mem_mib
 
-    def _free_milli(self, entry: Entry, at: int) -> int:
+    def _free_milli(self, entry: T, at: int) -> int:
         """What would be left of a GPU's compute if a job had its part of it."""
-        here = (job for job in self._book.active.values() if at in job.slots and job.suspension != SUSPENDED)
-        return WHOLE - sum(_given_milli(job) for job in here if job is not entry) - _given_milli(entry)
+        here = (job for job in self._host.tenants() if at in job.slots and job.suspension != SUSPENDED)
+        return WHOLE_MILLI - sum(_given_milli(job) for job in here if job is not entry) - _given_milli(entry)
 
-    def _free_mib(self, entry: Entry, at: int, mem_mib: int) -> int:
+    def _free_mib(self, entry: T, at: int, mem_mib: int) -> int:
         """What would be left of a GPU if a job had this much of it; below 0 if that is not there."""
         held = self._held_mib(entry, at, mem_mib)
-        return self._cards[at].mem_mib - self._watch.others_mib(at) - sum(held.values())
+        return self._host.gpus[at].mem_mib - self._host.others_mib(at) - sum(held.values())
 
-    def _held_mib(self, entry: Entry, at: int, mem_mib: int) -> dict[str, int]:
+    def _held_mib(self, entry: T, at: int, mem_mib: int) -> dict[str, int]:
         """What each job would hold of a GPU if one had this much of it."""
-        card_mib = self._cards[at].mem_mib
-        here = (job for job in self._book.active.values() if at in job.slots and job.suspension != SUSPENDED)
+        card_mib = self._host.gpus[at].mem_mib
+        here = (job for job in self._host.tenants() if at in job.slots and job.suspension != SUSPENDED)
         return {job.id: job.share[1] or card_mib for job in here} | {entry.id: mem_mib}
 
-    def _has_room(self, entry: Entry, at: int, mem_mib: int) -> bool:
+    def _has_room(self, entry: T, at: int, mem_mib: int) -> bool:
         """Whether a job may have this much of a GPU: it is there, and the others can still get what they may need, or
         the job is the oldest of those that have not got that."""
         free_mib = self._free_mib(entry, at, mem_mib)
         if free_mib < 0:
             return False
         held = self._held_mib(entry, at, mem_mib)
-        here = [self._book.jobs[job_id] for job_id in held]
+        here = [job for job in self._host.tenants() if job.id in held]
         claims = {job.id: max(held[job.id], self._claim_mib(job)) for job in here}
         if is_safe(free_mib, ((held[job.id], claims[job.id]) for job in here)):
             return True
         older = (job for job in here if job.serial < entry.serial)
         return all(claims[job.id] == held[job.id] for job in older)
 
-    def _claim_mib(self, job: Entry) -> int:
+    def _claim_mib(self, job: T) -> int:
         """What a job is believed to need of each GPU, as far as it may have it."""
         growing = self.jobs.get(job.id)
         return 0 if growing is None else min(job.peak_mib, growing.most_mib)
 
 
-def _given_milli(job: Entry) -> int:
+def _given_milli(job: T) -> int:
     """What a job has of the compute of each GPU."""
     return 0 if job.best_effort else job.share[0]
 
 
-def _matters(job: Entry) -> tuple[int, int]:
+def _matters(job: T) -> tuple[int, int]:
     """The order in which jobs leave for others: the least first."""
-    return job.request.priority, -job.serial
+    return job.priority, -job.serial

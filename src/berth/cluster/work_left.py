@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from berth.card_speeds import CardSpeeds, card_us
-from berth.cluster import Cluster, Running
+from berth.cluster.cluster import Cluster
 from berth.cluster.outages import Recovery
+from berth.cluster.running import Running
 from berth.model import FOREVER_MS, work_of
 
 

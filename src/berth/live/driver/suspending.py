@@ -1,7 +1,7 @@
 """Suspends running jobs and lets them run on: in processes of their own, one after a kill like one before it.
 
-What is to become of a job is in the store before it begins (`Entry.suspension`). What has become of its processes is
-the driver's to say (`berth.partition.checkpoint`). So a broker that is killed at any step leaves all that its successor
+What is to become of a job is kept before it begins (`Tenant.suspension`). What has become of its processes is the
+driver's to say (`berth.partition.checkpoint`). So a host that is killed at any step leaves all that its successor
 needs, which does the step again.
 """
 
@@ -14,12 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Generic
 
 from berth.errors import BerthError
-from berth.live.local.book import Book
-from berth.live.local.entry import PREEMPTED, RESUMING, RUNNING, SUSPENDED, SUSPENDING, Entry
-from berth.live.local.places import Places
-from berth.live.local.runner import Runner
+from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING, MovingHost, T
 from berth.partition import fake_driver_folder, find
 from berth.partition.checkpoint import Outcome, read_outcome, why_not
 from berth.partition.gpus import driver_version
@@ -40,40 +38,28 @@ MOST_SILENT, SILENT_S = 10, 2 * MOVE_S
 """How often in a row, and for how long, the driver may give no answer. A process that is killed gives none either."""
 
 
-class Suspending:
+class Suspending(Generic[T]):
     """What is done about the jobs that are to leave their GPUs or to come back."""
 
     def __init__(
-        self,
-        book: Book,
-        runner: Runner,
-        places: Places,
-        log: Callable[..., None],
-        *,
-        fake: bool,
-        now_ms: Callable[[], int],
-        moved: Callable[[], None],
-        leaves: Callable[[Entry], bool],
-        runs_on: Callable[[Entry], None],
+        self, host: MovingHost[T], *, leaves: Callable[[T], bool], runs_on: Callable[[T], None]
     ) -> None:
-        """`moved` is called whenever something has come of it, `leaves` with a job before it is suspended, which
-        tells whether it still is to be, and `runs_on` with one that runs on."""
-        self._book, self._runner, self._places, self._log = book, runner, places, log
-        self._fake, self._now_ms, self._moved = fake, now_ms, moved
-        self._leaves, self._runs_on = leaves, runs_on
+        """`leaves` is called with a job before it is suspended, which tells whether it still is to be, and `runs_on`
+        with one that runs on."""
+        self._host, self._leaves, self._runs_on = host, leaves, runs_on
         self._moves: dict[str, asyncio.Task[None]] = {}
-        self._deferred: dict[str, Entry] = {}
+        self._deferred: dict[str, T] = {}
         self._children: set[subprocess.Popen[str]] = set()
         self._begun: set[str] = set()
-        """Jobs that a broker before this one may have begun to suspend."""
-        self.trouble = _trouble(fake=fake)
+        """Jobs that a host before this one may have begun to suspend."""
+        self.trouble = _trouble(fake=host.fake)
         """Why no job can be suspended; empty if jobs can be."""
         self.refusals: dict[str, str] = {}
         """Why jobs could not be suspended when that was tried last."""
         self.mib_per_s = MIB_PER_S
         """How fast the driver moved the last job that was large enough to tell."""
 
-    def why_not(self, entry: Entry) -> str:
+    def why_not(self, entry: T) -> str:
         """Why a running job cannot be suspended, as far as that is known before; empty if it may be."""
         if self.trouble:
             return self.trouble
@@ -81,33 +67,37 @@ class Suspending:
             held_mib, room_mib = self._held_mib(entry), self._free_mib()
             if held_mib > room_mib:
                 return f"it holds {held_mib} MiB of GPU memory, and the machine has {room_mib} MiB free to take it"
-            left_mib = self._runner.cgroups.left_mib(self._runner.run_name(entry))
+            left_mib = self._host.left_mib(entry)
             if left_mib is not None and held_mib > left_mib:
                 return (
-                    f"it holds {held_mib} MiB of GPU memory, and --host-mem {entry.request.host_mem_mib}M leaves"
-                    f" {left_mib} MiB to take it"
+                    f"it holds {held_mib} MiB of GPU memory, and its limit of host memory leaves {left_mib} MiB to"
+                    " take it"
                 )
-            return why_not(self._runner.partition_of(entry))
+            return why_not(self._host.partition_of(entry))
         except (BerthError, OSError) as error:
             return str(error)
 
     def go_on(self) -> None:
-        """After a start of the broker: keep the processes of suspended jobs stopped, and end what was begun."""
-        for entry in self._book.active.values():
-            if entry.suspension == SUSPENDED:
-                self.stand_still(entry)
-            elif entry.suspension == SUSPENDING:
-                self._begun.add(entry.id)
+        """After a start of the host: keep the processes of suspended jobs stopped, and end what was begun."""
+        for entry in self._host.tenants():
+            self.take_over(entry)
 
-    def stand_still(self, entry: Entry) -> None:
+    def take_over(self, entry: T) -> None:
+        """The same for one job."""
+        if entry.suspension == SUSPENDED:
+            self.stand_still(entry)
+        elif entry.suspension == SUSPENDING:
+            self._begun.add(entry.id)
+
+    def stand_still(self, entry: T) -> None:
         """Stop the processes of a suspended job; one that was idle goes on with all but CUDA."""
-        if not (entry.stop or entry.idle):
-            self._runner.signal(entry, signal.SIGSTOP)
+        if entry.going and not entry.idle:
+            self._host.signal(entry, signal.SIGSTOP)
 
-    def move(self, entry: Entry) -> None:
+    def move(self, entry: T) -> None:
         """Do what is written of a job."""
         if entry.id not in self._moves:
-            self._runner.keep_limit(entry)
+            self._host.moves(entry)
             task = asyncio.get_running_loop().create_task(self._move(entry, entry.start))
             self._moves[entry.id] = task
             task.add_done_callback(lambda done: self._ended(entry, done))
@@ -126,28 +116,28 @@ class Suspending:
         for child in [*self._children]:
             child.kill()
 
-    def leaving(self, entry: Entry) -> bool:
+    def leaving(self, entry: T) -> bool:
         """Whether another job is still about to leave one of its GPUs."""
         return any(
             not {*entry.slots}.isdisjoint(other.slots)
-            for other in self._book.active.values()
-            if other is not entry and (other.stop == PREEMPTED or other.suspension == SUSPENDING)
+            for other in self._host.tenants()
+            if other is not entry and other.makes_way
         )
 
-    def _ended(self, entry: Entry, task: asyncio.Task[None]) -> None:
+    def _ended(self, entry: T, task: asyncio.Task[None]) -> None:
         self._moves.pop(entry.id, None)
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            self._log("move-failed", job=entry.id, why=repr(error))
+            self._host.log("move-failed", job=entry.id, why=repr(error))
             asyncio.get_running_loop().call_later(AGAIN_S, self.move, entry)
             return
         self._begun.discard(entry.id)
-        self._moved()
+        self._host.moved()
         if entry.suspension in (SUSPENDING, RESUMING) and entry.id not in self._deferred:
             self.move(entry)  # it was told anew meanwhile
 
-    async def _move(self, entry: Entry, start: int) -> None:
+    async def _move(self, entry: T, start: int) -> None:
         """One way of one job."""
         silent, since_s = 0, time.monotonic()
         while entry.suspension in (SUSPENDING, RESUMING) and entry.start == start:
@@ -157,7 +147,7 @@ class Suspending:
                 self._deferred[entry.id] = entry
                 return
             if leaves and self._deferred.pop(entry.id, None) is not None:
-                self._book.left_gpus(entry, entry.parked_mib)  # it has not begun to come back
+                self._host.left_gpus(entry, entry.parked_mib)  # it has not begun to come back
                 return
             held_mib = 0
             why = ""
@@ -170,14 +160,14 @@ class Suspending:
                     if not self._leaves(entry) and not begun:
                         why = "it calls CUDA again"
             else:
-                self._runner.signal(entry, signal.SIGCONT)
+                self._host.signal(entry, signal.SIGCONT)
             outcome: Outcome | None = Outcome(False, why)
             if not why:
                 began_s = time.monotonic()
-                outcome = await self._run(what, self._runner.partition_of(entry))
+                outcome = await self._run(what, self._host.partition_of(entry))
                 if leaves and outcome is not None and outcome.done and held_mib > LEAST_MIB:
                     self.mib_per_s = held_mib * len(entry.slots) / (time.monotonic() - began_s)
-            if entry.start != start or entry.state != RUNNING:
+            if entry.start != start or not self._is_there(entry):
                 return  # it has ended meanwhile
             if outcome is None:
                 silent += 1
@@ -190,42 +180,45 @@ class Suspending:
             self._settle(entry, what, outcome, held_mib)
             if outcome.no_room:
                 await asyncio.sleep(AGAIN_S)
-                self._book.kept_off(entry)
+                self._host.kept_off(entry)
 
-    def _settle(self, entry: Entry, what: str, outcome: Outcome, held_mib: int) -> None:
+    def _is_there(self, entry: T) -> bool:
+        return any(each is entry for each in self._host.tenants())
+
+    def _settle(self, entry: T, what: str, outcome: Outcome, held_mib: int) -> None:
         """Note what came of it; one that was to leave again while it came back does that next."""
-        book, now_ms = self._book, self._now_ms()
-        self._log(what, job=entry.id, done=outcome.done, why=outcome.why)
+        host = self._host
+        self._host.log(what, job=entry.id, done=outcome.done, why=outcome.why)
         if not outcome.done:
             self.refusals[entry.id] = outcome.why
         if outcome.lost:
-            book.lose(entry, now_ms)
+            host.lost(entry)
         elif what == RESUMING and not outcome.done:
-            book.left_gpus(entry, entry.parked_mib)  # if it was to leave again
+            host.left_gpus(entry, entry.parked_mib)  # if it was to leave again
             self.stand_still(entry)
         elif entry.suspension != what:
             return
         elif what == RESUMING:
-            book.came_back(entry, now_ms)
+            host.came_back(entry)
             self._runs_on(entry)
         elif outcome.done:
-            book.left_gpus(entry, held_mib)
+            host.left_gpus(entry, held_mib)
             self.stand_still(entry)
         else:
-            book.stayed(entry, now_ms)
+            host.stayed(entry)
             self._runs_on(entry)
 
-    def move_s(self, entry: Entry) -> float:
+    def move_s(self, entry: T) -> float:
         """How long it takes to move what a job holds, one way."""
         return START_S + self._held_mib(entry) / self.mib_per_s
 
-    def _held_mib(self, entry: Entry) -> int:
+    def _held_mib(self, entry: T) -> int:
         """GPU memory that a job's processes hold, on all of its GPUs together."""
-        return sum(-(-part.used_bytes >> 20) for part in find(self._runner.partition_of(entry)))
+        return sum(-(-part.used_bytes >> 20) for part in find(self._host.partition_of(entry)))
 
     def _free_mib(self) -> int:
         """Memory of the machine that is free; a fake GPU's takes none."""
-        if self._fake:
+        if self._host.fake:
             return int(os.environ.get("BERTH_FAKE_HOST_MIB") or 1 << 30)
         with open("/proc/meminfo") as file:
             return next(int(line.split()[1]) >> 10 for line in file if line.startswith("MemAvailable"))
@@ -234,19 +227,19 @@ class Suspending:
         """Have a process do it; None: it gave no answer."""
         verb = {SUSPENDING: "suspend", RESUMING: "resume"}.get(what, what)
         words = [sys.executable, "-m", MODULE, verb, partition]
-        words.append(str(fake_driver_folder()) if self._fake else "")
+        words.append(str(fake_driver_folder()) if self._host.fake else "")
         try:
             answer = await asyncio.to_thread(self._output_of, words)
             return read_outcome(answer.splitlines()[-1])
         except (OSError, ValueError, IndexError, TypeError, BerthError, subprocess.SubprocessError) as error:
-            self._log("no-answer", what=what, partition=partition, why=repr(error))
+            self._host.log("no-answer", what=what, partition=partition, why=repr(error))
             return None
 
     def _output_of(self, words: list[str]) -> str:
         """What a process printed; its exit code may have been taken by `Runner.reap`."""
         environment = dict(os.environ)
-        if self._fake:
-            environment["BERTH_FAKE_CARD"] = self._places.fake_card
+        if self._host.fake:
+            environment["BERTH_FAKE_CARD"] = self._host.fake_card
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         with subprocess.Popen(
             words, stdin=null, stdout=pipe, stderr=null, text=True, env=environment

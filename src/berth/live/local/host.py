@@ -1,0 +1,85 @@
+"""The broker as the host of growth and suspension: what is to become of a job is the book's to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from berth.live.local.book import Book
+from berth.live.local.cards import Card
+from berth.live.local.entry import Entry
+from berth.live.local.runner import Runner
+from berth.live.local.watching import Watch
+from berth.partition.gpus import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class BookHost:
+    """The jobs of one book on these cards."""
+
+    book: Book
+    cards: tuple[Card, ...]
+    runner: Runner
+    watch: Watch
+    log: Callable[..., None]
+    now_ms: Callable[[], int]
+    act: Callable[[], None]
+    moved: Callable[[], None]
+    fake: bool = False
+    fake_card: str = ""
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        return [card.gpu for card in self.cards]
+
+    def tenants(self) -> Iterable[Entry]:
+        return self.book.active.values()
+
+    def partition_of(self, entry: Entry) -> str:
+        return self.runner.partition_of(entry)
+
+    def most_mib(self, entry: Entry) -> int:
+        return self.book.limits.most_mib(entry.request)
+
+    def others_mib(self, at: int) -> int:
+        return self.watch.others_mib(at)
+
+    def is_counted(self, entry: Entry) -> bool:
+        return entry.id not in self.watch.uncounted
+
+    def room_kept(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def grown(self, entry: Entry, mem_mib: int) -> None:
+        self.book.grown(entry, mem_mib)
+
+    def lend(self, entry: Entry, to: Entry) -> None:
+        self.book.lend(entry, to, self.now_ms())
+
+    def let_resume(self, entry: Entry) -> None:
+        self.book.let_resume(entry, self.now_ms())
+
+    def moves(self, entry: Entry) -> None:
+        self.runner.keep_limit(entry)
+
+    def signal(self, entry: Entry, number: int) -> None:
+        self.runner.signal(entry, number)
+
+    def left_mib(self, entry: Entry) -> int | None:
+        return self.runner.cgroups.left_mib(self.runner.run_name(entry))
+
+    def left_gpus(self, entry: Entry, parked_mib: int) -> None:
+        self.book.left_gpus(entry, parked_mib)
+
+    def stayed(self, entry: Entry) -> None:
+        self.book.stayed(entry, self.now_ms())
+
+    def came_back(self, entry: Entry) -> None:
+        self.book.came_back(entry, self.now_ms())
+
+    def kept_off(self, entry: Entry) -> None:
+        self.book.kept_off(entry)
+
+    def lost(self, entry: Entry) -> None:
+        self.book.lose(entry, self.now_ms())

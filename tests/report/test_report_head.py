@@ -1,0 +1,56 @@
+"""The head of a report: what was found, and the five figures that matter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from berth.cli.app import app
+from berth.errors import SettingError
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from tests.history import exports
+
+BEGIN = 1_767_225_600  # 2026-01-01, a Thursday
+DAY = 86_400
+
+
+def a_history(folder: Path, every_s: int = DAY // 2, jobs: int = 59) -> Path:
+    lines = [
+        exports.line(
+            JobIDRaw=at, User=["12", "", "<b>", "ann"][at % 4], State=["COMPLETED", "FAILED"][at % 3 == 0],
+            Submit=BEGIN + at * every_s, Eligible=BEGIN + at * every_s,
+            Start=BEGIN + at * every_s + at, End=BEGIN + at * every_s + 3600 + at,
+        )
+        + ("|" if at % 5 == 0 else f"|0.{at % 60 + 1}")
+        for at in range(1, jobs + 1)
+    ]  # fmt: skip
+    file = exports.write(folder / "f", lines, f"{exports.HEADER}|uGPUcore")
+    import_text(open_history(folder / "h"), file, Options("c"))
+    return folder / "h"
+
+
+def test_a_page_begins_with_what_was_found_and_five_figures(tmp_path: Path) -> None:
+    history = a_history(tmp_path)
+    words = ["report", str(tmp_path / "r.html"), "--history", str(history)]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    page = (tmp_path / "r.html").read_text()
+    head = page[page.index("<h1>") : page.index('<dl class="after">')]
+    said = re.findall(r'<p class="answer">(.*?)</p>', head)
+    assert [sentence.split()[:2] for sentence in said] == [["56", "jobs"], ["32", "%"], ["Half", "of"]]
+    assert head.index("answer") < head.index('<table id="figures">')
+    assert head.count('<th scope="row">') == 5
+    assert "2026-01-03 to 2026-01-30, against the 28 days before" in head
+    assert "<td>+" in head  # more jobs than before
+
+
+def test_a_server_type_without_gpus_is_refused_and_not_divided_by(tmp_path: Path) -> None:
+    words = ["report", str(tmp_path / "r.html"), "--history", str(a_history(tmp_path)), "--gpus", "a100=0"]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, SettingError)
+    assert (
+        str(done.exception) == "--gpus a100=0: expected SERVER=N with at least 1 GPU, such as amd_a100nv_8=8"
+    )
