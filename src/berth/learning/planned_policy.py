@@ -38,8 +38,8 @@ CHANGED, SIZE = 0.4, 0.3
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 
-FOLLOWED, FORESEEN = 3, 100
-"""Where beliefs are in doubt, starts that are followed, and waiting jobs that are placed after each of them."""
+FOLLOWED = 3
+"""Starts that are followed where beliefs are in doubt."""
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class LearnedWithPlans(Learned):
         if situation is None:
             return super()._chosen(scene)
         model, tenants, queue = situation
-        after_ms = model.starts_ms(tenants[None], queue[None, :FORESEEN], actions, NETWORK_ALONE[None])
+        after_ms = model.starts_ms(tenants[None], queue[None], actions, NETWORK_ALONE[None])
         pick: IntArray = actions[[after_ms.argmin()]]
         if not pick[0]:
             ends_ms = scene.forecasts.ends_ms[0, 0]

@@ -29,7 +29,7 @@ from berth_papers.baselines.image_learner import ImageLearner, PaperSettings
 from berth_papers.baselines.images import image_model_bytes
 
 FEW_SETS = ForecastSettings(sets=2, fading=12)
-"""Both deeprm learn as much from twelve iterations of two sets as they can tell."""
+"""Both deeprm choose among few combinations: a minute of training on small iterations is enough for them."""
 REFUSED_S = 30.0
 """What a demand offers though memory would run out, or all would end later than in turn, costs this much more than the
 worst of the others."""
