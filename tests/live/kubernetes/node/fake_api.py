@@ -9,7 +9,7 @@ from typing import Any
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes.names import PLACED_UID, PLACEMENT, application_of
-from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice, Container, Pod, Slice
+from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice, Container, Pod
 
 
 class FakeApi(ApiServer):
@@ -46,11 +46,9 @@ class FakeApi(ApiServer):
         self._check()
         return self.claims.get((namespace, name))
 
-    async def slices(self) -> Sequence[Slice]:
+    async def slices(self) -> dict[str, int]:
         self._check()
-        return [
-            Slice(name, spec["pool"]["generation"], spec) for name, spec in sorted(self.known_slices.items())
-        ]
+        return {name: spec["pool"]["generation"] for name, spec in self.known_slices.items()}
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         self._check()

@@ -175,6 +175,11 @@ class Agent:
     def _regions(self, name: str) -> list[Partition]:
         return [each for each in regions_of(name, self._allotments.root) if isinstance(each, Partition)]
 
+    @property
+    def pods(self) -> list[Pod]:
+        """The pods of this node that have a part of a GPU, or may have."""
+        return [*self._pods.values()]
+
     def pods_of(self, allotment: Allotment) -> list[Pod]:
         """The pods that use an allotment: its own, or those that name its claim."""
         key = key_of(allotment.holder)
