@@ -271,6 +271,7 @@ def watch(
     from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
+    told: list[str] = []
     looks = 0
     reconciler = Reconciler()
     console = Console()
@@ -293,7 +294,9 @@ def watch(
                 shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
                 typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
                 for text in lost:
-                    typer.echo(f"berth: {text}", err=True)
+                    if text not in told:
+                        typer.echo(f"berth: {text}", err=True)
+                told = lost
             else:
                 table = partition_table(found, used, console.width)
                 live.update(Group(table, *map(Text, lost)), refresh=True)

@@ -106,7 +106,7 @@ class FakeApi(ApiServer):
         told[PLACED_UID] = uid = uid or f"uid-{name}"
         told |= {f"berth.dev/{key}": value for key, value in annotations.items()}
         pod = Pod(
-            "default", name, uid, node, "Pending", False, told,
+            "default", name, uid, node, "Pending", told,
             tuple(containers) or (Container("main", len(gpus)),), application_of("default", told, ""),
         )  # fmt: skip
         self.known_pods[pod.namespace, pod.name] = pod

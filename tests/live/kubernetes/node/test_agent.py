@@ -53,7 +53,7 @@ class Watched(NodeWorld):
         self.reaper.claims = self.claims
         self.uids: dict[int, str] = {}
         self.processes: list[subprocess.Popen[str]] = []
-        settings = AgentSettings("here", folder / "state", policy, pods_every_s=0)
+        settings = AgentSettings(folder / "state", policy, pods_every_s=0)
         self.nvml = Cards(fake=True)
         self.agent = Agent(
             settings, self.nvml, self.allotments, self.api, self.reaper, lambda pid: self.uids.get(pid, "")
@@ -257,7 +257,7 @@ def test_a_service_is_profiled_while_it_runs_and_an_end_that_completes_counts_mo
     state = watched.folder / "state"
     assert (list(open_history(state / "history").records()), list((state / SEEN).iterdir())) == ([], [])
     took = Collector(watched.api, watched.folder)._take((state / EXPORT).read_bytes(), "here")  # type: ignore[arg-type]
-    assert took == "0 new records, 1 profiles"
+    assert took == "0 new records, 1 profile"
     watched.end(pod, "Succeeded", 0)
     watched.look()
     asyncio.run(watched.agent.record())

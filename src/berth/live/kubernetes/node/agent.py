@@ -51,7 +51,6 @@ SAMPLES = "samples"
 class AgentSettings:
     """How the agent works."""
 
-    node: str
     state: Path
     """Folder for samples, what has ended, and the history."""
     on_lost_isolation: Literal["report", "evict"] = "report"

@@ -43,7 +43,6 @@ class Pod:
     uid: str
     node: str
     phase: str
-    deleting: bool
     annotations: Mapping[str, str]
     containers: tuple[Container, ...]
     application: str = ""
@@ -266,7 +265,6 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         meta["uid"],
         pod.spec.node_name,
         pod.status.phase,
-        "deletionTimestamp" in meta,
         pod.metadata.annotations,
         tuple(containers),
         named or program.partition(" ")[0],

@@ -201,7 +201,7 @@ class _Node:
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
         self.agent = Agent(
-            AgentSettings(settings.node, state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
+            AgentSettings(state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
             cards,
             self.allotments,
             server,
