@@ -33,8 +33,7 @@ static struct pool *pool_named(CUpool handle, CUstream stream)
     if (pool != NULL)
         return pool;
     bool reported =
-        HAVE(cuMemPoolGetAttribute) &&
-        real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
+        REAL(cuMemPoolGetAttribute)(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
         real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_ID, &id) == CUDA_SUCCESS;
     if (reported)
         (void)real.cuMemPoolGetAttribute(handle, CU_POOL_ALLOCATION_TYPE, &kind);
@@ -184,20 +183,18 @@ CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
 CUresult cuMemPoolDestroy(CUpool handle)
 {
     struct pool *pool = limits_any() && handle != NULL ? pool_known(handle) : NULL;
-    bool counted = pool != NULL && pool_device(pool) != NULL;
-    if (pool != NULL)
-        pool_begin(pool, 0);
-    if (counted)
-        pool_trim(pool,
-                  false); /* what is not in use goes now, while the driver can still be asked */
+    if (pool == NULL)
+        return REAL(cuMemPoolDestroy)(handle);
+    bool counted = pool_device(pool) != NULL;
+    pool_begin(pool, 0);
+    if (counted) /* what is not in use goes now, while the driver can still be asked */
+        pool_trim(pool, false);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
-    if (result == CUDA_SUCCESS && pool != NULL) {
+    if (result == CUDA_SUCCESS)
         pool_gone(pool);
-        if (counted)
-            pool_settle(pool, 0, false, NULL);
-    }
-    if (pool != NULL)
-        pool_end(pool, 0, false);
+    if (result == CUDA_SUCCESS && counted)
+        pool_settle(pool, 0, false, NULL);
+    pool_end(pool, 0, false);
     return result;
 }
 

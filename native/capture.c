@@ -50,15 +50,13 @@ bool capturing(CUstream stream, bool per_thread)
     if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
         return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS &&
                status != CU_CAPTURE_NONE;
-    return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_CAPTURE_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
 }
 
 int capture_relax(void)
 {
     int mode = CU_CAPTURE_RELAXED;
-    if (LOAD(captured) && HAVE(cuThreadExchangeStreamCaptureMode) &&
-        real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
+    if (LOAD(captured) && REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS)
         return mode;
     return -1;
 }

@@ -45,8 +45,7 @@ static int position_of(struct card *card, int ordinal)
         return (int)position;
     unsigned index = 0;
     card->nvml = nvml_named(card->uuid);
-    if (card->nvml != NULL && HAVE(nvmlDeviceGetIndex) &&
-        real.nvmlDeviceGetIndex(card->nvml, &index) == NV_SUCCESS)
+    if (card->nvml != NULL && REAL(nvmlDeviceGetIndex)(card->nvml, &index) == NV_SUCCESS)
         return (int)index;
     return -1;
 }
@@ -54,8 +53,7 @@ static int position_of(struct card *card, int ordinal)
 static bool ask(struct card *card, int ordinal, struct berth_error *error)
 {
     CUuuid uuid;
-    CUresult asked = HAVE(cuDeviceGetUuid_v2) ? real.cuDeviceGetUuid_v2(&uuid, card->handle)
-                                              : CUDA_ERROR_NOT_FOUND;
+    CUresult asked = REAL(cuDeviceGetUuid_v2)(&uuid, card->handle);
     if (asked != CUDA_SUCCESS && HAVE(cuDeviceGetUuid))
         asked = real.cuDeviceGetUuid(&uuid, card->handle);
     if (asked != CUDA_SUCCESS) {
@@ -70,10 +68,9 @@ static bool ask(struct card *card, int ordinal, struct berth_error *error)
          real.cuDeviceTotalMem_v2(&card->bytes, card->handle) != CUDA_SUCCESS))
         card->bytes = 0;
     int pageable = 0;
-    card->pageable =
-        HAVE(cuDeviceGetAttribute) &&
-        real.cuDeviceGetAttribute(&pageable, CU_ATTRIBUTE_PAGEABLE, card->handle) == CUDA_SUCCESS &&
-        pageable != 0;
+    card->pageable = REAL(cuDeviceGetAttribute)(&pageable, CU_ATTRIBUTE_PAGEABLE, card->handle) ==
+                         CUDA_SUCCESS &&
+                     pageable != 0;
     if (settings.mem_mib.per_device || settings.core_pct.per_device)
         card->position = position_of(card, ordinal);
     return true;
@@ -82,8 +79,7 @@ static bool ask(struct card *card, int ordinal, struct berth_error *error)
 int cards_ask(struct card cards[MAX_DEVICES], struct berth_error *error)
 {
     int count = 0;
-    CUresult counted =
-        HAVE(cuDeviceGetCount) ? real.cuDeviceGetCount(&count) : CUDA_ERROR_NOT_FOUND;
+    CUresult counted = REAL(cuDeviceGetCount)(&count);
     if (counted != CUDA_SUCCESS) {
         snprintf(
             error->text, sizeof error->text,

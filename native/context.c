@@ -133,8 +133,7 @@ static bool primary_active(CUdevice dev)
 {
     unsigned flags = 0;
     int active = 0;
-    return HAVE(cuDevicePrimaryCtxGetState) &&
-           real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
+    return REAL(cuDevicePrimaryCtxGetState)(dev, &flags, &active) == CUDA_SUCCESS && active;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
@@ -238,8 +237,8 @@ static CUresult destroy_green(CUdevice dev)
 static bool is_freed(const struct entry *entry)
 {
     unsigned type;
-    return (entry->kind == LINEAR || entry->kind == POOLED) && HAVE(cuPointerGetAttribute) &&
-           real.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, entry->key) ==
+    return (entry->kind == LINEAR || entry->kind == POOLED) &&
+           REAL(cuPointerGetAttribute)(&type, CU_POINTER_MEMORY_TYPE, entry->key) ==
                CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -265,8 +264,7 @@ CUresult cuGreenCtxDestroy(CUgreen ctx)
     struct entry entry;
     CUcontext as_context = NULL;
     bool known = limits_any() && ledger_take(GREEN, (uintptr_t)ctx, &entry);
-    if (known && HAVE(cuCtxFromGreenCtx) &&
-        real.cuCtxFromGreenCtx(&as_context, ctx) != CUDA_SUCCESS)
+    if (known && REAL(cuCtxFromGreenCtx)(&as_context, ctx) != CUDA_SUCCESS)
         as_context = NULL;
     CUresult result = REAL(cuGreenCtxDestroy)(ctx);
     if (known && result != CUDA_SUCCESS) {

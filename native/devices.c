@@ -236,7 +236,7 @@ static struct device *context_unknown(CUresult result)
 CUcontext context_current(void)
 {
     CUcontext context = NULL;
-    return HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+    return REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
 bool context_enter(CUcontext context)
@@ -295,7 +295,7 @@ static struct device *device_of_context(CUcontext context)
     CUdevice handle;
     if (ledger_get(CONTEXT, (uintptr_t)context, &entry))
         return device_at(entry.device);
-    if (HAVE(cuCtxGetDevice_v2) && real.cuCtxGetDevice_v2(&handle, context) == CUDA_SUCCESS)
+    if (REAL(cuCtxGetDevice_v2)(&handle, context) == CUDA_SUCCESS)
         return device_of(handle);
     if (!HAVE(cuCtxGetDevice) || !context_enter(context))
         return NULL;
@@ -320,14 +320,12 @@ struct device *device_of_stream(CUstream stream, bool *known)
         return device_first();
     if ((uintptr_t)stream <= 2)
         return device_for_memory();
-    if (HAVE(cuStreamGetDevice) && real.cuStreamGetDevice(stream, &handle) == CUDA_SUCCESS)
+    if (REAL(cuStreamGetDevice)(stream, &handle) == CUDA_SUCCESS)
         device = device_of(handle);
-    if (device == NULL && HAVE(cuStreamGetCtx) &&
-        real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context != NULL)
+    if (device == NULL && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS && context != NULL)
         device = device_of_context(context);
-    if (device == NULL && HAVE(cuStreamGetGreenCtx) &&
-        real.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green != NULL &&
-        ledger_get(GREEN, (uintptr_t)green, &entry))
+    if (device == NULL && REAL(cuStreamGetGreenCtx)(stream, &green) == CUDA_SUCCESS &&
+        green != NULL && ledger_get(GREEN, (uintptr_t)green, &entry))
         device = device_at(entry.device);
     *known = device != NULL;
     return device;

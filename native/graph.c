@@ -132,16 +132,12 @@ static bool add_needs(struct memory *memory, CUgraph graph, int depth)
         if ((result = real.cuGraphNodeGetType(nodes[i], &type)) != CUDA_SUCCESS) {
             reported = refuse_unreported("cuGraphNodeGetType", result);
         } else if (type == CU_NODE_MEM_ALLOC) {
-            result = HAVE(cuGraphMemAllocNodeGetParams)
-                         ? real.cuGraphMemAllocNodeGetParams(nodes[i], &node)
-                         : CUDA_ERROR_NOT_FOUND;
+            result = REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &node);
             reported = result == CUDA_SUCCESS
                            ? add_need(memory, &node)
                            : refuse_unreported("cuGraphMemAllocNodeGetParams", result);
         } else if (type == CU_NODE_GRAPH) {
-            result = HAVE(cuGraphChildGraphNodeGetGraph)
-                         ? real.cuGraphChildGraphNodeGetGraph(nodes[i], &child)
-                         : CUDA_ERROR_NOT_FOUND;
+            result = REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child);
             reported = result == CUDA_SUCCESS
                            ? add_needs(memory, child, depth + 1)
                            : refuse_unreported("cuGraphChildGraphNodeGetGraph", result);

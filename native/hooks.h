@@ -217,6 +217,35 @@ PASSES(cuMemcpyPeerAsync, ptsz,
        (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
         size_t bytes, CUstream stream),
        (to, to_context, from, from_context, bytes, stream))
+PASSES(cuMemcpyAtoA_v2, ptds,
+       (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+       (to, to_offset, from, from_offset, bytes))
+PASSES(cuMemcpyAtoD_v2, ptds, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
+       (to, from, offset, bytes))
+PASSES(cuMemcpyAtoH_v2, ptds, (void *to, CUarray from, size_t offset, size_t bytes),
+       (to, from, offset, bytes))
+PASSES(cuMemcpyDtoA_v2, ptds, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes),
+       (to, offset, from, bytes))
+PASSES(cuMemcpyHtoA_v2, ptds, (CUarray to, size_t offset, const void *from, size_t bytes),
+       (to, offset, from, bytes))
+PASSES(cuMemcpyAtoHAsync_v2, ptsz,
+       (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream),
+       (to, from, offset, bytes, stream))
+PASSES(cuMemcpyHtoAAsync_v2, ptsz,
+       (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
+       (to, offset, from, bytes, stream))
+PASSES(cuMemcpyBatchAsync_v2, ptsz,
+       (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes,
+        size_t *first, size_t attribute_count, CUstream stream),
+       (to, from, bytes, count, attributes, first, attribute_count, stream))
+PASSES(cuMemcpy3DBatchAsync_v2, ptsz,
+       (size_t count, void *copies, unsigned long long flags, CUstream stream),
+       (count, copies, flags, stream))
+PASSES(cuMemcpyWithAttributesAsync, ptsz,
+       (CUdeviceptr to, CUdeviceptr from, size_t bytes, void *attributes, CUstream stream),
+       (to, from, bytes, attributes, stream))
+PASSES(cuMemcpy3DWithAttributesAsync, ptsz, (void *copy, unsigned long long flags, CUstream stream),
+       (copy, flags, stream))
 
 /* graph.c: captures and graphs */
 TWINS(cuStreamBeginCapture, (CUstream stream))

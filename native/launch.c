@@ -322,8 +322,8 @@ LAUNCHES(cuLaunchKernelEx, blocks_of(launch), stream_of(launch),
 static bool enter(CUstream stream)
 {
     CUcontext context = NULL;
-    return (uintptr_t)stream > 2 && HAVE(cuStreamGetCtx) &&
-           real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context_enter(context);
+    return (uintptr_t)stream > 2 && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS &&
+           context_enter(context);
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)

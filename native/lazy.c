@@ -14,8 +14,8 @@ enum { FIRST_MODULE_BYTES = 64 << 20 };
 static bool eager(enum kind kind)
 {
     int mode = CU_LOADING_LAZY;
-    return kind == MODULE && HAVE(cuModuleGetLoadingMode) &&
-           real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_LOADING_EAGER;
+    return kind == MODULE && REAL(cuModuleGetLoadingMode)(&mode) == CUDA_SUCCESS &&
+           mode == CU_LOADING_EAGER;
 }
 
 /* Of what may bring as much as the largest before it. */
@@ -88,8 +88,7 @@ static bool asked_begin(struct overhead *overhead, struct device *device, enum k
 static bool is_loaded(CUfunction function)
 {
     int loaded = 0;
-    return !HAVE(cuFuncLoad) || (HAVE(cuFuncIsLoaded) &&
-                                 real.cuFuncIsLoaded(&loaded, function) == CUDA_SUCCESS && loaded);
+    return !HAVE(cuFuncLoad) || (REAL(cuFuncIsLoaded)(&loaded, function) == CUDA_SUCCESS && loaded);
 }
 
 /* What a loaded function needs besides. */

@@ -31,11 +31,16 @@ static uint64_t coarse_ns(void)
 
 /* ---- whether a member lives ---- */
 
+static struct flock byte_of(uint32_t index, short type)
+{
+    return (struct flock){
+        .l_type = type, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
+    };
+}
+
 static int lock_byte(int fd, int command, uint32_t index)
 {
-    struct flock lock = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
-    };
+    struct flock lock = byte_of(index, F_WRLCK);
     int answer = fcntl(fd, command, &lock);
     if (command == F_OFD_GETLK)
         return answer == 0 && lock.l_type == F_UNLCK;
@@ -85,30 +90,40 @@ static bool read_life(const char *path, struct life *life)
     return true;
 }
 
-/* Called when the lock of the slot is free, its memory gone: has its process also closed its files,
-   the driver's among them? The kernel closes them before a process becomes a zombie, but its last
-   thread may be another than the one that let go of the memory, and the first thread is a zombie
-   before the others have ended. That is known only in the same pid namespace; elsewhere the lock
-   decides, which a thread lets go of after the files that it closes itself. */
-static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
+/* What has become of a slot's process, which is known in its own pid namespace only. The first
+   thread is a zombie before the others have ended. */
+enum fate { UNKNOWN, LIVING, ENDING, ENDED };
+
+static enum fate fate_of(struct berth_slot *slot, uint64_t own_namespace)
 {
-    if (LOAD(slot->pid_namespace) == 0 || LOAD(slot->pid_namespace) != own_namespace)
-        return true;
-    if (kill((pid_t)LOAD(slot->pid), 0) != 0 && errno == ESRCH)
-        return true;
     char path[40];
     struct life life = { 0 };
+    if (own_namespace == 0 || LOAD(slot->pid_namespace) != own_namespace)
+        return UNKNOWN;
+    if (kill((pid_t)LOAD(slot->pid), 0) != 0 && errno == ESRCH)
+        return ENDED;
     snprintf(path, sizeof path, "/proc/%u/stat", LOAD(slot->pid));
     if (!read_life(path, &life))
+        return UNKNOWN;
+    bool zombie = life.state == 'Z' || life.state == 'X';
+    if ((zombie && life.threads <= 1) || life.start_ticks != LOAD(slot->start_ticks))
+        return ENDED;
+    return zombie || (life.flags & EXITING) != 0 ? ENDING : LIVING;
+}
+
+/* Called when the lock of the slot is free, its memory gone: has its process also closed its files,
+   the driver's among them? The kernel closes them before a process becomes a zombie, but its last
+   thread may be another than the one that let go of the memory. Where its fate is not known, the
+   lock decides, which a thread lets go of after the files that it closes itself. */
+static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
+{
+    enum fate fate = fate_of(slot, own_namespace);
+    if (fate == UNKNOWN || fate == ENDED || LOAD(slot->pid) == (uint32_t)getpid())
         return true;
-    bool ended = (life.state == 'Z' || life.state == 'X') && life.threads <= 1;
-    if (ended || life.start_ticks != LOAD(slot->start_ticks) ||
-        LOAD(slot->pid) == (uint32_t)getpid())
-        return true;
-    if (life.state == 'Z' || life.state == 'X' || (life.flags & EXITING) != 0)
+    if (fate == ENDING)
         return false;
-    /* It lives and is not about to end: it has become another program. That closes the driver's
-       files a moment after it lets go of the memory. */
+    /* It has become another program. That closes the driver's files a moment after it lets go of
+       the memory. */
     uint64_t now = clock_ns(), since = 0;
     if (atomic_compare_exchange_strong(&slot->unproven_ns, &since, now))
         since = now;
@@ -167,9 +182,7 @@ _Static_assert((int)BY_LOCK < (int)BERTH_LENDS, "the states of a slot are apart"
 
 static void unlock_byte(int fd, uint32_t index)
 {
-    struct flock off = {
-        .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
-    };
+    struct flock off = byte_of(index, F_UNLCK);
     fcntl(fd, F_OFD_SETLK, &off);
 }
 
@@ -224,36 +237,20 @@ static bool clear_by_lock(struct berth_region *region, uint32_t index, int fd,
     return ours;
 }
 
-/* Without a lock to ask: known of processes of the same pid namespace only, by when they started.
-   One that has become another program still looks alive. */
-static bool has_ended(struct berth_slot *slot, uint64_t own_namespace)
-{
-    char path[40];
-    struct life life = { 0 };
-    if (own_namespace == 0 || LOAD(slot->pid_namespace) != own_namespace)
-        return false;
-    if (kill((pid_t)LOAD(slot->pid), 0) != 0)
-        return errno == ESRCH;
-    snprintf(path, sizeof path, "/proc/%u/stat", LOAD(slot->pid));
-    if (!read_life(path, &life))
-        return false;
-    return life.start_ticks != LOAD(slot->start_ticks) ||
-           ((life.state == 'Z' || life.state == 'X') && life.threads <= 1);
-}
-
+/* Without a lock to ask: one that has become another program still looks alive. */
 static bool clear_by_pid(struct berth_region *region, uint32_t index, uint64_t own_namespace)
 {
     struct berth_use_file *use = region->use;
     struct berth_slot *slot = &use->slots[index];
     uint32_t state = LOAD_ACQUIRE(slot->state), ours = (uint32_t)(BY_SLOT + region->slot);
-    if (region->slot < 0 || state == 0 || state >= BY_LOCK || !has_ended(slot, own_namespace))
+    if (region->slot < 0 || state == 0 || state >= BY_LOCK || fate_of(slot, own_namespace) != ENDED)
         return false;
-    if (state > 1 && !has_ended(&use->slots[state - BY_SLOT], own_namespace))
+    if (state > 1 && fate_of(&use->slots[state - BY_SLOT], own_namespace) != ENDED)
         return false;
     if (!atomic_compare_exchange_strong(&slot->state, &state, ours))
         return false;
-    if (!has_ended(
-            slot, own_namespace)) { /* cleared by another process meanwhile, and taken by a third */
+    /* Cleared by another process meanwhile, and taken by a third? */
+    if (fate_of(slot, own_namespace) != ENDED) {
         atomic_compare_exchange_strong(&slot->state, &ours, 1);
         return false;
     }

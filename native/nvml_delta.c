@@ -278,7 +278,7 @@ static bool read_list(NVdevice handle, struct nvml_snapshot *look)
 uint64_t driver_free(void)
 {
     size_t free_bytes = 0, total = 0;
-    bool said = HAVE(cuMemGetInfo_v2) && real.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS;
+    bool said = REAL(cuMemGetInfo_v2)(&free_bytes, &total) == CUDA_SUCCESS;
     return said ? free_bytes : 0;
 }
 
@@ -293,8 +293,8 @@ static void read_sums(struct device *device, struct nvml_snapshot *look)
     for (int attempts = 0; attempts < 4 && !look->steady; attempts++) {
         look->change = atomic_load(&use->total.tag);
         look->charged = atomic_load(&use->total.used);
-        look->totalled = handle != NULL && HAVE(nvmlDeviceGetMemoryInfo) &&
-                         real.nvmlDeviceGetMemoryInfo(handle, &memory) == NV_SUCCESS;
+        look->totalled =
+            handle != NULL && REAL(nvmlDeviceGetMemoryInfo)(handle, &memory) == NV_SUCCESS;
         look->total = look->totalled ? memory.used : 0;
         look->free_bytes = driver_free();
         look->steady = atomic_load(&use->total.tag) == look->change;

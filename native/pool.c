@@ -153,12 +153,10 @@ static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
     if (pool->standing != NAMED)
         return false;
     if (pool->handle != NULL)
-        return HAVE(cuMemPoolGetAttribute) &&
-               real.cuMemPoolGetAttribute(pool->handle, CU_POOL_RESERVED_CURRENT, bytes) ==
-                   CUDA_SUCCESS;
-    return HAVE(cuDeviceGetGraphMemAttribute) &&
-           real.cuDeviceGetGraphMemAttribute(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT,
-                                             bytes) == CUDA_SUCCESS;
+        return REAL(cuMemPoolGetAttribute)(pool->handle, CU_POOL_RESERVED_CURRENT, bytes) ==
+               CUDA_SUCCESS;
+    return REAL(cuDeviceGetGraphMemAttribute)(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT,
+                                              bytes) == CUDA_SUCCESS;
 }
 
 /* A pool grows by whole steps: the largest power of two that divides every growth seen. */

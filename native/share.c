@@ -284,8 +284,8 @@ static void ask(struct device *device, struct report *report, uint64_t after_us)
         report->others += !ours && pct != 0;
     }
     report->reported = report->by_process && report->total_pct != 0;
-    report->rated = handle != NULL && HAVE(nvmlDeviceGetUtilizationRates) &&
-                    real.nvmlDeviceGetUtilizationRates(handle, &rates) == NV_SUCCESS &&
+    report->rated = handle != NULL &&
+                    REAL(nvmlDeviceGetUtilizationRates)(handle, &rates) == NV_SUCCESS &&
                     rates.gpu_pct <= 100;
     report->rated_pct = report->rated ? rates.gpu_pct : 0;
     if (!report->reported && report->rated) {

@@ -435,8 +435,7 @@ static struct record *exported_as(const void *from, int type, const struct expor
 static struct device *device_of_handle(CUhandle handle)
 {
     CUalloc_prop prop;
-    if (HAVE(cuMemGetAllocationPropertiesFromHandle) &&
-        real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) == CUDA_SUCCESS)
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle) == CUDA_SUCCESS)
         return device_at_location(&prop.location, prop.type);
     return device_for_memory();
 }

@@ -213,4 +213,6 @@ def test_a_tile_shows_promised_and_used_compute_and_memory(browser: Browser, tmp
         meters = page.locator("#tiles button").nth(1).locator(".meter").all_inner_texts()
         page.context.close()
     told = [" ".join(each.split()) for each in meters]
-    assert told == ["promised 70 %", "promised 56 GiB", "compute 55 %", "memory 28 GiB"]
+    assert told == [
+        *("compute 70 % promised", "memory 56 GiB promised", "compute 55 % used", "memory 28 GiB used")
+    ]

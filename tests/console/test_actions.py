@@ -14,6 +14,7 @@ from berth.cli.app import app
 from berth.console.audit import Audit
 from berth.console.identity import CSRF_HEADER
 from berth.console.roles import Role
+from berth.console.sources.submission import submit_command
 from berth.console.sources.values import ValuesSource, look_of
 from tests.console.world import World
 
@@ -62,11 +63,25 @@ def test_what_a_role_does_not_include_is_refused(
 def test_a_job_is_submitted_by_a_user_and_written_down(world: World, source: ValuesSource) -> None:
     job = {"source": "local", "command": "python train.py --lr 1", "gpus": "0.5", "folder": "my run"}
     answer = world.browser("ann").post("/api/v1/jobs", json=job)
-    command = "cd 'my run' && berth submit --gpus 0.5 -- 'python train.py --lr 1'"
+    command = "cd 'my run' && berth submit --gpus 0.5 -- python train.py --lr 1"
     assert (answer.status_code, answer.json()) == (201, {"id": "200001", "command": command})
     assert source.done == [("submit", "python train.py --lr 1", "ann")]
     assert lines(world) == [("ann", command, "asked"), ("ann", command, "done")]
     assert 'id="submit"' in world.browser("ann").get("/queue").text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python train.py --lr=1", "python train.py --lr=1"),
+        ("./run.sh", "./run.sh"),
+        ("cd data && ./run.sh", "'cd data && ./run.sh'"),
+        ("LR=1 python train.py", "'LR=1 python train.py'"),
+        ("echo 'two  words' *", "'echo '\"'\"'two  words'\"'\"' *'"),
+    ],
+)
+def test_only_a_line_that_needs_a_shell_is_one_word(line: str, words: str) -> None:
+    assert submit_command({"command": line}) == f"berth submit -- {words}"
 
 
 def test_a_submission_is_refused_without_the_role_the_mark_the_option_or_with_an_unknown_field(

@@ -266,7 +266,8 @@ def test_an_address_that_is_taken_is_named_with_the_cause(tmp_path: Path) -> Non
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        console = "from berth.cli import main; main()", "console", "--state", tmp_path, "--listen", address
+        state = tmp_path / "state"
+        console = "from berth.cli import main; main()", "console", "--state", state, "--listen", address
         done = subprocess.run(
             [sys.executable, "-c", *console], capture_output=True, text=True, timeout=60, check=False
         )
@@ -274,3 +275,4 @@ def test_an_address_that_is_taken_is_named_with_the_cause(tmp_path: Path) -> Non
     assert done.stderr == (
         f"berth: cannot listen on {address}: address already in use; name another address with --listen\n"
     )
+    assert not state.exists()

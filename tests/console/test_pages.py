@@ -85,3 +85,20 @@ def test_a_page_takes_what_its_script_and_its_form_write(
     told |= {"range": "WAIT_h:0:2", "at": "2024-11-01", "groups": "all"}
     chosen = {name: told.get(name, "") for name in names}
     assert world.browser("ann", Role.OPERATOR).get(path, params=chosen).status_code == 200
+
+
+def test_an_address_without_a_page_is_answered_by_a_page_that_names_those_there_are(world: World) -> None:
+    answer = world.browser().get("/nowhere?x=1")
+    assert answer.status_code == 404
+    assert "there is nothing at /nowhere; what there is: /now, /queue, /then, /what-if, /me" in answer.text
+    assert '<nav aria-label="Pages">' in answer.text
+    told = world.program().get("/api/v1/nothing")
+    assert (told.status_code, told.json()) == (
+        404,
+        {"detail": "there is nothing at /api/v1/nothing; what there is: /api/v1/openapi.json"},
+    )
+
+
+def test_the_history_is_found_where_people_look_for_it(world: World) -> None:
+    answer = world.browser().get("/history?by=application")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/then?by=application")

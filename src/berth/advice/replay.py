@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -85,60 +84,53 @@ def replay(
     known = make_knowledge(knowledge, chosen, model)
     made = make_policy(policy, Setting(0, knowledge=known))
     cluster = Cluster(workload.nodes)
-    return _Account(workload).outcome_of(simulate(chosen, cluster, made, knowledge=known, interference=model))
+    return _outcome(workload, simulate(chosen, cluster, made, knowledge=known, interference=model))
 
 
-class _Account:
+def _outcome(workload: Workload, events: Iterable[Event]) -> Outcome:
     """Adds up events as they come."""
-
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-        self.last_ms = max((job.submit_ms for job in workload.jobs), default=0)
-
-    def outcome_of(self, events: Any) -> Outcome:
-        """The outcome of a whole run."""
-        measured = self.workload.measured
-        started: dict[str, int] = {}
-        waits: dict[str, list[float]] = defaultdict(list)
-        other_waits_s: list[float] = []
-        groups: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * 8)
-        held_ms = never = ran_ms = alone_ms = 0
-        event: Event
-        for event in events:
-            job, kind = event.job, event.kind
-            nodes = len({slot.node for slot in event.slots})
-            for scope, name in (("user", job.user), ("virtual-cluster", job.virtual_cluster)):
-                _count(groups[scope, name], kind, job, nodes)
-            if kind is EventKind.START:
-                started[job.id] = event.time_ms
-                if job.id in measured:
-                    waits[job.user].append((event.time_ms - job.submit_ms) / 1000)
-                elif not job.gpus:
-                    other_waits_s.append((event.time_ms - job.submit_ms) / 1000)
-            elif kind is EventKind.REJECT:
-                never += job.id in measured
-            elif kind is not EventKind.SUBMIT:
-                begin = started.pop(job.id)
-                within = max(min(event.time_ms, self.last_ms) - begin, 0)
-                held_ms += within * job.gpus * event.share.milli
-                ran_ms += event.time_ms - begin
-                alone_ms += min(work_of(job), event.time_ms - begin)
-        every = np.array([wait for each in waits.values() for wait in each] or [0.0])
-        capacity = self.workload.gpus * 1000 * max(self.last_ms, 1)
-        return Outcome(
-            wait_median_s=float(np.median(every)),
-            wait_p90_s=float(np.quantile(every, 0.9)),
-            wait_mean_s=float(every.mean()),
-            utilisation_pct=100 * held_ms / capacity,
-            never=never,
-            user_wait_s={user: float(np.mean(each)) for user, each in sorted(waits.items())},
-            others_wait_s=float(np.mean(other_waits_s)) if other_waits_s else 0.0,
-            slowed_pct=100 * (ran_ms / alone_ms - 1) if alone_ms else 0.0,
-            peaks={
-                group: Peaks(sums[4], sums[5], -(-sums[6] // 1000), sums[7])
-                for group, sums in sorted(groups.items())
-            },
-        )
+    last_ms = max((job.submit_ms for job in workload.jobs), default=0)
+    measured = workload.measured
+    started: dict[str, int] = {}
+    waits: dict[str, list[float]] = defaultdict(list)
+    other_waits_s: list[float] = []
+    groups: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * 8)
+    held_ms = never = ran_ms = alone_ms = 0
+    for event in events:
+        job, kind = event.job, event.kind
+        nodes = len({slot.node for slot in event.slots})
+        for scope, name in (("user", job.user), ("virtual-cluster", job.virtual_cluster)):
+            _count(groups[scope, name], kind, job, nodes)
+        if kind is EventKind.START:
+            started[job.id] = event.time_ms
+            if job.id in measured:
+                waits[job.user].append((event.time_ms - job.submit_ms) / 1000)
+            elif not job.gpus:
+                other_waits_s.append((event.time_ms - job.submit_ms) / 1000)
+        elif kind is EventKind.REJECT:
+            never += job.id in measured
+        elif kind is not EventKind.SUBMIT:
+            begin = started.pop(job.id)
+            within = max(min(event.time_ms, last_ms) - begin, 0)
+            held_ms += within * job.gpus * event.share.milli
+            ran_ms += event.time_ms - begin
+            alone_ms += min(work_of(job), event.time_ms - begin)
+    every = np.array([wait for each in waits.values() for wait in each] or [0.0])
+    capacity = workload.gpus * 1000 * max(last_ms, 1)
+    return Outcome(
+        wait_median_s=float(np.median(every)),
+        wait_p90_s=float(np.quantile(every, 0.9)),
+        wait_mean_s=float(every.mean()),
+        utilisation_pct=100 * held_ms / capacity,
+        never=never,
+        user_wait_s={user: float(np.mean(each)) for user, each in sorted(waits.items())},
+        others_wait_s=float(np.mean(other_waits_s)) if other_waits_s else 0.0,
+        slowed_pct=100 * (ran_ms / alone_ms - 1) if alone_ms else 0.0,
+        peaks={
+            group: Peaks(sums[4], sums[5], -(-sums[6] // 1000), sums[7])
+            for group, sums in sorted(groups.items())
+        },
+    )
 
 
 def _count(sums: list[int], kind: EventKind, job: Job, nodes: int) -> None:

@@ -71,8 +71,8 @@ def _print_os_error(error: OSError) -> None:
     where = error.filename or ("standard output" if full else "")
     # Reading raises it too, from a disk with a fault, and names no file.
     faulty = " while a file was read or written; the kernel's log (dmesg) names the disk with the fault"
-    said = faulty if error.errno == errno.EIO and not where else ""
-    print(f"berth: {where}{': ' if where else ''}{error.strerror or error}{said}", file=sys.stderr)
+    hint = faulty if error.errno == errno.EIO and not where else ""
+    print(f"berth: {where}{': ' if where else ''}{error.strerror or error}{hint}", file=sys.stderr)
     _drop_output()
 
 

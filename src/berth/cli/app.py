@@ -121,9 +121,9 @@ def _in_one_line() -> Iterator[None]:
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
             raise
-        said = error.format_message().rstrip(".")
+        message = error.format_message().rstrip(".")
         path = error.ctx.command_path if error.ctx else "berth"
-        print(f"berth: {said}; see: {path} --help", file=sys.stderr)
+        print(f"berth: {message}; see: {path} --help", file=sys.stderr)
         raise typer.Exit(2) from error
 
 

@@ -220,7 +220,7 @@ def _run(
     ray: str | None = None,
     records: Path | None = None,
 ) -> None:
-    from berth.cli.files import told_what_is_kept
+    from berth.cli.files import interruption_explained
     from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.compare import compare as compare_policies
     from berth.traces import read_trace
@@ -228,7 +228,7 @@ def _run(
     conditions = conditions_asked(options)
     source = read_trace(trace, columns=options.map, reader=options.reader)
     runs = f"{len(policies)} × {len(seeds)} runs"
-    with progress_bar(runs) as progress, compiling_shown(), told_what_is_kept(options.out):
+    with progress_bar(runs) as progress, compiling_shown(), interruption_explained(options.out):
         result = compare_policies(
             source,
             policies,

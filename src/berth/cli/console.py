@@ -66,10 +66,12 @@ def console(
     """Show the live cluster, its history and 'what if' in a browser."""
     if context.invoked_subcommand is not None:
         return
+    from dataclasses import replace
+
     from berth.console.certificate import fingerprint, is_loopback, own_certificate
     from berth.console.identity import Doorkeeper
     from berth.console.roles import Role
-    from berth.console.server import serve
+    from berth.console.server import listening, serve
     from berth.console.settings import Settings, parse_listen
     from berth.errors import SettingError
     from berth.live.local.places import Places, find_socket, queue_folder
@@ -82,15 +84,7 @@ def console(
             raise SettingError(f"{name} {path}: no such file")
     listened = parse_listen(listen)
     beyond = listened.socket is None and not is_loopback(listened.host)
-    own = own_certificate(_state(state), listened.host) if beyond and not (certificate or proxies) else None
-    if own is not None:
-        certificate, key = own
-    elif beyond and not (certificate or proxies):
-        print(
-            "berth: warning: others on the network can read the traffic between browsers and this console, tokens"
-            " too; name a certificate (--cert, --key), or listen on 127.0.0.1 and reach it by ssh -L",
-            file=sys.stderr,
-        )
+    bare = beyond and not (certificate or proxies)
     local = Path(find_socket())
     folder = Path(history or os.environ.get("BERTH_HISTORY") or Places(queue_folder()).history)
     settings = Settings(
@@ -109,22 +103,32 @@ def console(
         what_if_processes=what_if_processes,
         what_if_mem_mib=mem_mib(what_if_mem),
     )
-    tokens = Doorkeeper(settings).tokens
-    token = "" if settings.listen.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
-
-    def say(address: str) -> None:
-        if token and beyond:  # an address is kept in histories and logs
-            print(f"{address}\ntoken: {token}", flush=True)
-        else:
-            print(f"{address}/login?token={token}" if token else address, flush=True)
+    with listening(listened) as bound:
+        own = own_certificate(settings.state, listened.host) if bare else None
         if own is not None:
+            settings = replace(settings, certificate=own[0], key=own[1])
+        elif bare:
             print(
-                f"a browser asks whether to trust this console's own certificate, SHA-256 {fingerprint(own[0])}",
+                "berth: warning: others on the network can read the traffic between browsers and this console, tokens"
+                " too; name a certificate (--cert, --key), or listen on 127.0.0.1 and reach it by ssh -L",
                 file=sys.stderr,
             )
-        print("the console runs until Ctrl-C", file=sys.stderr)
+        tokens = Doorkeeper(settings).tokens
+        token = "" if listened.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
 
-    serve(settings, say)
+        def say(address: str) -> None:
+            if token and beyond:  # an address is kept in histories and logs
+                print(f"{address}\ntoken: {token}", flush=True)
+            else:
+                print(f"{address}/login?token={token}" if token else address, flush=True)
+            if own is not None:
+                print(
+                    f"a browser asks whether to trust this console's own certificate, SHA-256 {fingerprint(own[0])}",
+                    file=sys.stderr,
+                )
+            print("the console runs until Ctrl-C", file=sys.stderr)
+
+        serve(settings, bound, say)
 
 
 @app.command()

@@ -35,7 +35,7 @@ def command_line() -> str:
 
 
 @contextmanager
-def told_what_is_kept(out: Path | None, folder: str = "runs") -> Iterator[None]:
+def interruption_explained(out: Path | None, folder: str = "runs") -> Iterator[None]:
     """Make the folder of an experiment's runs; on an interruption say how many are in its `folder`."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is refused before the work

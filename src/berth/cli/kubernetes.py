@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
+from berth.cli.kubernetes_node import Grow, GrowOption
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
@@ -209,10 +210,10 @@ def history(
     if follow:
         _log()
         _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
-    said = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
-    if printed(form, as_json, [{"node": node, "result": result} for node, result in said.items()]):
+    results = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
+    if printed(form, as_json, [{"node": node, "result": result} for node, result in results.items()]):
         return
-    for node, result in said.items():
+    for node, result in results.items():
         print(f"{node}: {result}")
 
 
@@ -254,6 +255,7 @@ def install(
     evict: Annotated[
         bool, typer.Option("--evict", help="Let agents delete pods that escaped their limit.")
     ] = False,
+    grow: GrowOption = Grow.OFF,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -284,6 +286,7 @@ def install(
         fake_gpus,
         claims,
         evict,
+        grow.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,

@@ -73,8 +73,8 @@ def _options(parameters: list[Any]) -> str:
     for each in parameters:
         default = each.default
         shown = "" if default in (None, "", ()) or default is False or each.required else f" [{default}]"
-        said = " ".join(str(getattr(each, "help", "") or "").split())
-        text += f".TP\n.B {_roff(written(each))}\n{_roff(said + shown) or chr(92) + '&'}\n"
+        help_text = " ".join(str(getattr(each, "help", "") or "").split())
+        text += f".TP\n.B {_roff(written(each))}\n{_roff(help_text + shown) or chr(92) + '&'}\n"
     return text
 
 

@@ -215,16 +215,18 @@ def create(
     if mig is not None:
         made = partitions.create_mig(name, card, mig, access=access, driver_folder=_driver(fake_gpu))
     else:
-        make = partitions.create_mps if mps else partitions.create
         limit = partitions.Limit(
             partitions.mem_mib(mem or ""), core_pct, burst, priority=priority or "normal"
         )
-        if native:
-            made = partitions.create_native(
-                name, card, limit, access=access, overcommit=overcommit, driver_folder=_driver(fake_gpu)
-            )
-        else:
-            made = make(name, card, limit, access=access, overcommit=overcommit)
+        made = partitions.create(
+            name,
+            card,
+            limit,
+            by="mps" if mps else "native" if native else "libberth",
+            access=access,
+            overcommit=overcommit,
+            driver_folder=_driver(fake_gpu),
+        )
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
     )
@@ -269,6 +271,7 @@ def watch(
     from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
+    told: list[str] = []
     looks = 0
     reconciler = Reconciler()
     console = Console()
@@ -288,10 +291,12 @@ def watch(
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if live is None:
-                said = partition_lines(found, used, time.strftime("%H:%M:%S"))
-                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(said))
+                shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
+                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
                 for text in lost:
-                    typer.echo(f"berth: {text}", err=True)
+                    if text not in told:
+                        typer.echo(f"berth: {text}", err=True)
+                told = lost
             else:
                 table = partition_table(found, used, console.width)
                 live.update(Group(table, *map(Text, lost)), refresh=True)

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TextIO
+from typing import Any
 
 
 def warn_in_one_line() -> None:
     """Print warnings as errors are printed: without the file and line of code that they came from."""
     usual = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
         if category is UserWarning:
             print(f"berth: {message}", file=sys.stderr)
         else:
-            usual(message, category, filename, lineno, file, line)
+            usual(message, category, *place)
 
-    warnings.showwarning = show
+    warnings.showwarning = show  # type: ignore[assignment]

@@ -22,7 +22,7 @@ QUIET = "BERTH_QUIET"
 class Update(Protocol):
     """What shows how far something is."""
 
-    def __call__(self, done: float, total: float, said: str = "", /) -> None:
+    def __call__(self, done: float, total: float, note: str = "", /) -> None:
         """Note how much of the whole is done; `said` stands beside it."""
 
 
@@ -57,12 +57,12 @@ def progress_bar(what: str, *, long: bool = False) -> Iterator[Update | None]:
     begin = time.monotonic()
     shown = False
 
-    def update(done: float, total: float, said: str = "", /) -> None:
+    def update(done: float, total: float, note: str = "", /) -> None:
         nonlocal shown
         if not shown and (long or time.monotonic() - begin > QUIET_S):
             bar.start()
             shown = True
-        bar.update(task, completed=done, total=total, description=f"{what}: {said}" if said else what)
+        bar.update(task, completed=done, total=total, description=f"{what}: {note}" if note else what)
 
     try:
         yield update
@@ -102,12 +102,12 @@ def _lines(what: str, long: bool) -> Update:
     """What writes a line every `LINE_S` seconds; of long work the first call and the last too."""
     told_s = None if long else time.monotonic()
 
-    def update(done: float, total: float, said: str = "", /) -> None:
+    def update(done: float, total: float, note: str = "", /) -> None:
         nonlocal told_s
         now_s = time.monotonic()
         if told_s is None or now_s - told_s >= LINE_S or (long and done >= total):
             told_s = now_s
             part = f"{done:,.0f} of {total:,.0f}"
-            print(f"{what}: {part}{f', {said}' if said else ''}", file=sys.stderr, flush=True)
+            print(f"{what}: {part}{f', {note}' if note else ''}", file=sys.stderr, flush=True)
 
     return update

@@ -36,14 +36,14 @@ def sweep(
     form: Format = Form.TABLE,
 ) -> None:
     """Simulate every policy and seed of a plan at every load, size and condition, as one table."""
-    from berth.cli.files import command_line, told_what_is_kept, write_aside
+    from berth.cli.files import command_line, interruption_explained, write_aside
     from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.sweep import read_plan
     from berth.experiments.sweep import sweep as run_plan
 
     share = _part(part, out)
     read = read_plan(plan)
-    with progress_bar(f"{len(read.cases)} cases") as progress, compiling_shown(), told_what_is_kept(out):
+    with progress_bar(f"{len(read.cases)} cases") as progress, compiling_shown(), interruption_explained(out):
         found = run_plan(read, processes=jobs, ray=ray, keep=out, part=share, progress=progress)
     if share is not None:
         print(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +15,9 @@ from berth.cli.run_options import Columns, Reader
 from berth.counts import counted
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from berth.errors import TraceError
-    from berth.model import Job
     from berth.traces import Trace
+    from berth.traces.catalogue import RemoteFile
     from berth.traces.description import Description
 
 app = typer.Typer(no_args_is_help=True, help="Describe, convert and fetch traces of GPU jobs.")
@@ -83,14 +82,16 @@ def convert(
     source = read_trace(trace, columns=columns, reader=reader)
     if nodes is not None and source.nodes is None:
         raise ClusterError(f"{trace} brings no cluster to write to {nodes}")
-    numbered = _Counted(source.jobs(skip_bad=bad if skip_bad else None, compress=compress))
-    write(numbered, out)
+    numbers = count()
+    jobs = source.jobs(skip_bad=bad if skip_bad else None, compress=compress)
+    write((job for job, _ in zip(jobs, numbers, strict=False)), out)
+    number = next(numbers)
     if nodes is not None and source.nodes is not None:
         write_nodes(source.nodes, nodes)
-    answer = {"out": str(out), "jobs": numbered.number}
+    answer = {"out": str(out), "jobs": number}
     if printed(form, as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
         return
-    typer.echo(f"{counted(numbered.number, 'job')} written to {out}")
+    typer.echo(f"{counted(number, 'job')} written to {out}")
     _list_problems(bad)
 
 
@@ -112,7 +113,6 @@ def fetch(
     """Download a public trace from its publisher; resumes, and verifies the download."""
     from berth.errors import FetchError
     from berth.traces.catalogue import public_trace
-    from berth.traces.fetch import fetch_file
 
     trace = public_trace(name)
     folder = to or Path(name)
@@ -123,23 +123,27 @@ def fetch(
     if form is Form.TABLE and not as_json:
         typer.echo(f"{trace.name}: {trace.summary}\nfrom {trace.publisher}")
         typer.echo(f"licence: {trace.licence}\ncite: {trace.cite}")
-    paths = []
-    with _progress_bars() as bars:
-        for file in files:
-            bar = bars.add_task(file.name, total=file.size_bytes)
-
-            def advance(done: int, total: int | None, bar: TaskID = bar) -> None:
-                bars.update(bar, completed=done, total=total)
-
-            path = fetch_file(file, folder, progress=advance)
-            bars.update(bar, completed=path.stat().st_size, total=path.stat().st_size)
-            paths.append(str(path))
+    paths = [_fetched(file, folder) for file in files]
     answer = {"name": trace.name, "licence": trace.licence}
     if printed(form, as_json, [{**answer, "file": path} for path in paths], {**answer, "files": paths}):
         return
     typer.echo(f"{counted(len(paths), 'file')} in {folder}")
     if not trace.readable:
         typer.echo("berth does not read these files as they are; `berth trace formats` lists what it reads")
+
+
+def _fetched(file: RemoteFile, folder: Path) -> str:
+    """Download one file, with a bar; its path."""
+    from berth.cli.progress import progress_bar
+    from berth.traces.fetch import fetch_file
+
+    with progress_bar(file.name) as update:
+
+        def advance(done: int, total: int | None) -> None:
+            if update is not None:
+                update(done, total or file.size_bytes or done)
+
+        return str(fetch_file(file, folder, progress=advance))
 
 
 @app.command()
@@ -172,19 +176,6 @@ def formats(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
         typer.echo(f"synthetic:{name}?{settings}")
     for trace in PUBLIC_TRACES.values():
         typer.echo(f"berth trace fetch {trace.name}: {trace.summary}; {trace.licence}")
-
-
-class _Counted:
-    """Jobs that are counted as they pass."""
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._jobs = jobs
-        self.number = 0
-
-    def __iter__(self) -> Iterator[Job]:
-        for job in self._jobs:
-            self.number += 1
-            yield job
 
 
 def _problems(bad: list[TraceError]) -> list[dict[str, object]]:
@@ -253,24 +244,6 @@ def _distribution(numbers: Mapping[Any, int], total: int) -> str:
 
 
 def _duration(time_ms: int) -> str:
-    seconds = time_ms / 1000
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
+    from berth.history.values.durations import duration_text
 
-
-def _progress_bars() -> Progress:
-    """Bars on standard error; quiet where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    return duration_text(time_ms / 1000)

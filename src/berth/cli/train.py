@@ -116,7 +116,7 @@ def train(
         _from_history(plan, from_history, profiles, seed, first) if from_history else make(plan, start=first)
     )
     with (
-        _told_how_to_go_on(checkpoints, settings),
+        _interruption_explained(checkpoints, settings),
         progress_bar(f"training {learner}", long=True) as progress,
     ):
         found = learn(
@@ -155,7 +155,7 @@ def train(
 
 
 @contextmanager
-def _told_how_to_go_on(folder: Path | None, settings: TrainingSettings) -> Iterator[None]:
+def _interruption_explained(folder: Path | None, settings: TrainingSettings) -> Iterator[None]:
     """On an interruption say how much is kept, and how one goes on from it."""
     from berth.errors import ModelError
     from berth.learning.checkpoint import FORMAT, VERSION
@@ -167,19 +167,19 @@ def _told_how_to_go_on(folder: Path | None, settings: TrainingSettings) -> Itera
     except KeyboardInterrupt:
         every = f"every {settings.keep_every} iterations"
         if folder is None:
-            said = f"nothing is kept; --checkpoints FOLDER keeps the training {every}"
+            message = f"nothing is kept; --checkpoints FOLDER keeps the training {every}"
         elif not (path := folder / CHECKPOINT).is_file():
-            said = f"nothing is kept yet in {folder}, which happens {every}; the same command starts from the beginning"
+            message = f"nothing is kept yet in {folder}, which happens {every}; the same command starts anew"
         else:
             try:
                 done = len(read_arrays(path, FORMAT, VERSION)[0]["notes"]["curve"])
             except (ModelError, KeyError, TypeError):
                 raise KeyboardInterrupt from None
-            said = (
+            message = (
                 f"{done} of {settings.iterations} iterations are in {path};"
                 " the same command with --resume continues from there"
             )
-        print(f"berth: {said}", file=sys.stderr)
+        print(f"berth: {message}", file=sys.stderr)
         raise
 
 

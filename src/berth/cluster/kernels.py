@@ -259,25 +259,6 @@ def fitting_nodes(
 
 
 @compiled
-def fits_on_some(
-    request: IntArray,
-    free_cpu: IntArray,
-    free_mem: IntArray,
-    free_milli: IntArray,
-    free_gpu_mem: IntArray,
-    traits: IntArray,
-    wanted: int,
-) -> bool:
-    """Whether at least `wanted` nodes fit."""
-    left = wanted
-    for node in range(free_cpu.shape[0]):
-        left -= fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits)
-        if left <= 0:
-            return True
-    return False
-
-
-@compiled
 def fit_on(
     block: IntArray,
     requests: IntArray,  # (≥ every number + 1, ≥ 10)

@@ -122,6 +122,44 @@ def check_outage(outage: Outage, nodes: int) -> None:
 def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
     """The outages of a file, in order of time; TraceError says what is wrong with it and where."""
     numbers = {node.name: number for number, node in enumerate(nodes)}
+    found = []
+    for row in csv_rows(path, "the columns node, down_s and up_s", "node", "down_s", "up_s"):
+        if row["node"] not in numbers:
+            raise row.error("node", f"a node of the cluster: {few_names(nodes)}")
+        down_ms = row.ms("down_s")
+        up_ms = row.ms("up_s") if row["up_s"] else None
+        if up_ms is not None and up_ms <= down_ms:
+            raise row.error("up_s", f"a time after down_s, {row['down_s']}")
+        drain_ms = row.ms("drain_s") if row.get("drain_s") else 0
+        if drain_ms > down_ms:
+            raise row.error("drain_s", f"at most down_s, {row['down_s']}")
+        found.append(Outage(numbers[row["node"]], down_ms, up_ms, drain_ms))
+    return tuple(sorted(found, key=lambda outage: outage.down_ms))
+
+
+class CsvRow(dict[str, str]):
+    """A row of a CSV file by column."""
+
+    path: str
+    line: int
+
+    def error(self, column: str, expected: str) -> TraceError:
+        """That a column has not what is expected."""
+        return TraceError(self.path, expected, line=self.line, column=column, value=self[column])
+
+    def ms(self, column: str) -> int:
+        """The seconds of a column, as milliseconds. Raises TraceError where they are none."""
+        try:
+            seconds = float(self[column])
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < 1e15:
+            raise self.error(column, "seconds, 0 or more")
+        return round(seconds * 1000)
+
+
+def csv_rows(path: str | Path, expected: str, *needed: str) -> Iterator[CsvRow]:
+    """The rows of a CSV file; TraceError where it cannot be read or lacks a column."""
     name = str(path)
     try:
         lines = Path(path).read_text("utf-8-sig").splitlines()
@@ -131,48 +169,18 @@ def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
         raise TraceError(name, f"a CSV file in UTF-8 ({error})") from error
     rows = csv.reader(lines)
     header = [column.strip() for column in next(rows, [])]
-    for column in ("node", "down_s", "up_s"):
+    for column in needed:
         if column not in header:
-            raise TraceError(
-                name, "the columns node, down_s and up_s", line=1, column=column, value=", ".join(header)
-            )
-    at_node, at_down, at_up = (header.index(column) for column in ("node", "down_s", "up_s"))
-    at_drain = header.index("drain_s") if "drain_s" in header else None
-    found: list[Outage] = []
-    for row in rows:
-        line = rows.line_num
-        if not row:
-            continue
-        if len(row) < len(header):
-            raise TraceError(name, f"{len(header)} columns", line=line, value=",".join(row))
-        if row[at_node] not in numbers:
-            few = ", ".join(list(numbers)[:5]) + (", …" if len(numbers) > 5 else "")
-            raise TraceError(
-                name, f"a node of the cluster: {few}", line=line, column="node", value=row[at_node]
-            )
-        down_ms = milliseconds_of(name, line, "down_s", row[at_down])
-        up_ms = milliseconds_of(name, line, "up_s", row[at_up]) if row[at_up] else None
-        if up_ms is not None and up_ms <= down_ms:
-            raise TraceError(
-                name, f"a time after down_s, {row[at_down]}", line=line, column="up_s", value=row[at_up]
-            )
-        drain_ms = 0
-        if at_drain is not None and row[at_drain]:
-            drain_ms = milliseconds_of(name, line, "drain_s", row[at_drain])
-            if drain_ms > down_ms:
-                raise TraceError(
-                    name, f"at most down_s, {row[at_down]}", line=line, column="drain_s", value=row[at_drain]
-                )
-        found.append(Outage(numbers[row[at_node]], down_ms, up_ms, drain_ms))
-    return tuple(sorted(found, key=lambda outage: outage.down_ms))
+            raise TraceError(name, expected, line=1, column=column, value=", ".join(header))
+    for values in rows:
+        if 0 < len(values) < len(header):
+            raise TraceError(name, f"{len(header)} columns", line=rows.line_num, value=",".join(values))
+        if values:
+            row = CsvRow(zip(header, values, strict=False))
+            row.path, row.line = name, rows.line_num
+            yield row
 
 
-def milliseconds_of(path: str, line: int, column: str, value: str) -> int:
-    """The seconds of a column, as milliseconds. Raises TraceError where they are none."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e15:
-        raise TraceError(path, "seconds, 0 or more", line=line, column=column, value=value)
-    return round(seconds * 1000)
+def few_names(nodes: Sequence[Node]) -> str:
+    """The first nodes of a cluster by name."""
+    return ", ".join([node.name for node in nodes[:5]] + ["…"] * (len(nodes) > 5))

@@ -240,16 +240,15 @@ class Room(NodeRows):
         if self._owners:  # what is reserved will not be for ever
             row = row.copy()
             row[kernels.ALLOWED :] = self._words_of_kinds(job.models, job.labels, job.gpus, None)
-        cpu_milli, mem_mib, milli, gpu_mem_mib = self._capacity
-        gpus = (milli, gpu_mem_mib, self._traits_when_up())
-        if kernels.fits_on_some(row, cpu_milli, mem_mib, *gpus, max(1, min(job.nodes, MORE_THAN_ANY_NODE))):
+        amounts = (*self._capacity, self._traits_when_up())
+        found = np.empty(len(self.nodes), dtype=np.bool_)
+        kernels.fitting_nodes(row, *amounts, found)
+        if found.sum() >= max(1, job.nodes):
             return True
-        if job.nodes:
+        if job.nodes or job.gpus > self._capacity.milli.size:
             return False
-        devices = np.empty(len(self.nodes), dtype=np.int64)
-        kernels.fitting_devices(row, *gpus, devices)
-        usable = spreadable_gpus(job, devices, cpu_milli, mem_mib)
-        return int(usable.sum()) >= job.gpus > 0
+        slots, scratch = np.empty((job.gpus, 2), dtype=np.int64), np.empty((3, len(found)), dtype=np.int64)
+        return int(kernels.spread_slots(row, self.rank, *amounts, slots, scratch)) > 0
 
     def _request_table(self, rows: int = 64) -> IntArray:
         """Room for this many request types."""
@@ -310,16 +309,3 @@ def _tightest(job: Job, room: Room) -> tuple[GpuSlot, ...] | None:
     nodes = room.fitting_nodes(job)
     free_milli = np.maximum(room.free.milli[nodes], 0).sum(axis=1)
     return room.slots_for(job, nodes[np.lexsort((room.rank[nodes], room.free.cpu_milli[nodes], free_milli))])
-
-
-def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: IntArray) -> IntArray:
-    """(N,): how many GPUs of a job that may spread each node can take, its part of CPU and memory included.
-
-    `fitting` (N,) has the number of GPUs on each node that one GPU of the job fits on.
-    """
-    usable = fitting
-    if job.cpu_milli:
-        usable = np.minimum(usable, cpu_milli * job.gpus // job.cpu_milli)
-    if job.mem_mib:
-        usable = np.minimum(usable, mem_mib * job.gpus // job.mem_mib)
-    return usable

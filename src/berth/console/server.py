@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from berth import __version__
 from berth.console import actions, api, events, job, metrics, now, plotly_script, queue
 from berth.console.audit import Audit, now_ms
-from berth.console.error_answers import IN_WORDS, only_known, words_of
+from berth.console.error_answers import DOCUMENT, IN_WORDS, only_known, words_of
 from berth.console.history import api as history_api
 from berth.console.history import me
 from berth.console.history import page as history_page
@@ -36,7 +36,7 @@ from berth.console.pages import page
 from berth.console.rate_limits import RateLimits
 from berth.console.recent import HOUR, Recent
 from berth.console.roles import Role, Viewer
-from berth.console.settings import Settings
+from berth.console.settings import Listen, Settings
 from berth.console.source import Source
 from berth.console.sources import sources_of
 from berth.console.texts import LANGUAGES
@@ -61,6 +61,7 @@ MOST_FORM = 4096
 MOST_BODY = 64 << 10
 """Bytes that a request may carry; a body is read before it is known who sends it."""
 NOT_TEXT = "the body cannot be read as JSON; expected JSON in UTF-8"
+PAGES = ("/now", "/queue", "/then", "/what-if", "/me")
 STRANGER = Viewer("", Role.VIEWER, "", "")
 """The viewer of the page that asks for a token."""
 
@@ -93,6 +94,7 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.post("/login", include_in_schema=False)(_login_by_form)
     app.post("/logout", include_in_schema=False)(_logout)
     app.get("/", include_in_schema=False)(_first_page)
+    app.get("/history", include_in_schema=False)(_history)
     app.get("/language/{language}", include_in_schema=False)(_language)
     parts = (history_api, history_page, me, events, now, queue, job, api, actions, metrics)
     for router in (*(part.router for part in parts), what_if):
@@ -158,7 +160,11 @@ async def _refused(request: Request, error: Exception) -> Response:
     """A refusal as a page for people and as JSON for programs."""
     assert isinstance(error, StarletteHTTPException)
     detail = NOT_TEXT if error.detail == "There was an error parsing the body" else str(error.detail)
-    if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("Accept", ""):
+    of_programs = request.url.path.startswith("/api/")
+    if (error.status_code, detail) == (404, "Not Found"):  # as Starlette says of an address without a route
+        known = DOCUMENT if of_programs else ", ".join(PAGES)
+        detail = f"there is nothing at {request.url.path[:80]}; what there is: {known}"
+    if of_programs or "text/html" not in request.headers.get("Accept", ""):
         return JSONResponse({"detail": detail}, error.status_code, error.headers)
     try:
         viewer = request.app.state.doorkeeper.recognise(request)
@@ -185,6 +191,11 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 async def _first_page(request: Request, who: Annotated[Viewer, Depends(of_request)]) -> Response:
     return RedirectResponse("/now", 303)
+
+
+async def _history(request: Request) -> Response:
+    """Lead to the page of the history from where people look for it."""
+    return RedirectResponse(f"/then?{request.url.query}".rstrip("?"), 303)
 
 
 async def _login_by_form(request: Request) -> Response:
@@ -254,10 +265,23 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Listen until it is interrupted. Raises LiveError if it cannot listen."""
-    listen = settings.listen
-    where = {"uds": str(listen.socket)} if listen.socket else {"host": listen.host, "port": listen.port}
+def listening(listen: Listen) -> sockets.socket:
+    """The socket of an address, before anything is written for it. Raises LiveError if it cannot listen."""
+    config = uvicorn.Config("", log_level="warning", **_where(listen))
+    logging.disable()  # uvicorn logs why it cannot listen, and exits
+    try:
+        return config.bind_socket()
+    except (OSError, SystemExit) as error:
+        why = error.__context__ if isinstance(error, SystemExit) else error
+        cause = cause_of(why) if isinstance(why, OSError) else str(why)
+        address = listen.socket or f"{listen.host}:{listen.port}"
+        raise LiveError(f"cannot listen on {address}: {cause}; name another address with --listen") from error
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def serve(settings: Settings, bound: sockets.socket, say: Callable[[str], None]) -> None:
+    """Serve on a socket of `listening` until it is interrupted."""
     config = uvicorn.Config(
         create_app(settings),
         http=_KnownProtocol,
@@ -268,22 +292,16 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         timeout_graceful_shutdown=2,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
-        **where,
+        **_where(settings.listen),
     )
-    logging.disable()  # uvicorn logs why it cannot listen, and exits
-    try:
-        bound = config.bind_socket()
-    except (OSError, SystemExit) as error:
-        why = error.__context__ if isinstance(error, SystemExit) else error
-        cause = cause_of(why) if isinstance(why, OSError) else str(why)
-        address = listen.socket or f"{listen.host}:{listen.port}"
-        raise LiveError(f"cannot listen on {address}: {cause}; name another address with --listen") from error
-    finally:
-        logging.disable(logging.NOTSET)
-    if listen.socket is None:
+    if settings.listen.socket is None:
         scheme = "https" if settings.certificate else "http"
         host, port = bound.getsockname()[:2]
         say(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
     else:
-        say(f"unix:{listen.socket}")
+        say(f"unix:{settings.listen.socket}")
     _Server(config).run(sockets=[bound])
+
+
+def _where(listen: Listen) -> dict[str, Any]:
+    return {"uds": str(listen.socket)} if listen.socket else {"host": listen.host, "port": listen.port}

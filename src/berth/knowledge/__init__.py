@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 KINDS = {
-    "oracle": "the simulator's truth: what a scheduler could do that knew the future",
+    "oracle": "the simulator's truth, which no scheduler of a real cluster has",
     "user": "what users say: estimates, time limits, memory asked for",
     "history": "what was seen before, and what is learned on the way: history?begin=empty, or begin=FOLDER",
     "noisy": "the truth with seeded errors: noisy?run=0.3&memory=0.1&pair=0.1&seed=0",

@@ -1,4 +1,4 @@
-"""The truth as knowledge: what a scheduler could do that knew the future."""
+"""The truth as knowledge, which no scheduler of a real cluster has."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ from berth.partition.lifecycle import (
     create,
     create_mig,
     create_mig_at,
-    create_mps,
-    create_native,
     create_promised,
     remove,
     remove_unfinished,

@@ -12,13 +12,12 @@ It prints one line of JSON, an `Outcome`.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from typing import Any
 from berth.errors import BerthError, NoRoomError, PartitionError
 from berth.partition.gpus import driver_version, gpus
 from berth.partition.library import resize_region
-from berth.partition.lifecycle import resize
+from berth.partition.lifecycle import locked, resize
 from berth.partition.regions import STOPPED, Limit, Partition, find, root_folder
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
@@ -254,18 +253,10 @@ def _lent_file(name: str, root: Path | None) -> Path:
     return (root or root_folder()) / name / LENT
 
 
-@contextmanager
-def _alone(name: str, root: Path | None) -> Iterator[None]:
+def _alone(name: str, root: Path | None) -> AbstractContextManager[None]:
     """Wait for another process that suspends or resumes the same partition, as one that outlived its caller."""
     find(name, root)
-    descriptor = os.open(
-        (root or root_folder()) / name / "suspending", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-    )
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return locked((root or root_folder()) / name / "suspending", os.O_RDWR | os.O_CREAT)
 
 
 def _words(answer: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from berth.errors import NoRoomError, PartitionError, SettingError
 from berth.partition.access import MAKERS, Access, grant
@@ -27,7 +28,6 @@ from berth.partition.regions import (
     Unreadable,
     check_there,
     find,
-    new_preload_list,
     partitions,
     preload_list,
     read,
@@ -46,20 +46,37 @@ def create(
     gpu: Gpu,
     limit: Limit,
     *,
+    by: Literal["libberth", "mps", "native"] = "libberth",
     access: Access = MAKERS,
     overcommit: bool = False,
+    driver_folder: Path | None = None,
     root: Path | None = None,
 ) -> Partition:
     """Make a partition of a GPU; one of a name that exists is refused, and so is more than the card has.
 
-    All GPUs of a partition are open to the same users: those of `access`, if this is its first.
+    `by` says what keeps the limit. MPS keeps `limit.core_pct` as a part of the GPU's multiprocessors, and the memory of
+    each process; libberth keeps that of all together. `native`: the driver keeps the memory for a cgroup (native.py).
+    A partition by these has one GPU. All GPUs of one by libberth are open to the same users: those of `access`, if this
+    is its first.
     """
     root = root or root_folder()
-    _check_new(name, gpu, root)
-    _check_room(
-        gpu, limit, [] if overcommit else partitions(root), overcommit
-    )  # by the hundred, reading all is slow
-    return _make(name, gpu.uuid, limit, access, root)
+    _check_new(name, gpu, root, alone=by != "libberth")
+    others = [] if overcommit else partitions(root)  # by the hundred, reading all is slow
+    _check_room(gpu, limit, others, overcommit)
+    if by == "libberth":
+        return _make(name, gpu.uuid, limit, access, root)
+    kept = Hardware(by, gpu.uuid, gpu.uuid, limit.mem_mib, core_pct=limit.core_pct)
+    if by == "mps":
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        kept = replace(kept, pipe=str(start_daemon(root, gpu.uuid)))
+        limit = Limit(limit.mem_mib)
+    else:
+        hardware = (part.hardware for part in partitions(root))
+        groups = [Path(one.group) for one in hardware if one is not None and one.group]
+        sweep_groups(root, groups, gpu.uuid, driver_folder)
+        group = make_group(root, name, gpu.uuid, limit.mem_mib << 20, driver_folder)
+        kept = replace(kept, group=str(group))
+    return _make_kept(name, limit, kept, access, driver_folder, root)
 
 
 def create_promised(name: str, gpu: Gpu, limit: Limit, root: Path) -> None:
@@ -96,8 +113,8 @@ def create_mig(
     """Make a partition that is an instance of MIG, of a profile such as `2g.10gb`, which has one GPU."""
     root = root or root_folder()
     _check_new(name, gpu, root, alone=True)
-    instance = create_instance(gpu, profile, driver_folder)
-    return _make_of(name, instance, _kept(gpu, instance), access, driver_folder, root)
+    kept = _kept(gpu, create_instance(gpu, profile, driver_folder))
+    return _make_kept(name, Limit(kept.mem_mib), kept, access, driver_folder, root)
 
 
 def create_mig_at(
@@ -118,7 +135,7 @@ def create_mig_at(
             keep(folder, _BEGUN, Hardware("mig", gpu.uuid, "", 0, profile, start=start))
             instance = create_instance(gpu, profile, driver_folder, start)
         kept = replace(_kept(gpu, instance), start=start, found=found)
-        made = _make_of(name, instance, kept, MAKERS, driver_folder, root)
+        made = _make_kept(name, Limit(kept.mem_mib), kept, MAKERS, driver_folder, root)
     except PartitionError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -144,75 +161,15 @@ def _kept(gpu: Gpu, instance: Instance) -> Hardware:
     )
 
 
-def _make_of(
-    name: str, instance: Instance, kept: Hardware, access: Access, driver_folder: Path | None, root: Path
+def _make_kept(
+    name: str, limit: Limit, kept: Hardware, access: Access, driver_folder: Path | None, root: Path
 ) -> Partition:
-    """The region of an instance, which goes again where that cannot be made."""
+    """The region of what the hardware keeps, which goes again where that cannot be made."""
     try:
-        return _make(name, instance.uuid, Limit(instance.mem_mib), access, root, kept)
-    except BaseException:
-        _release([kept], root, driver_folder)
-        raise
-
-
-def create_mps(
-    name: str,
-    gpu: Gpu,
-    limit: Limit,
-    *,
-    access: Access = MAKERS,
-    overcommit: bool = False,
-    root: Path | None = None,
-) -> Partition:
-    """Make a partition whose processes are clients of MPS, which has one GPU.
-
-    `limit.core_pct` is then a part of the GPU's multiprocessors, which MPS keeps for each process; the library keeps
-    the memory of all together, and MPS that of each.
-    """
-    root = root or root_folder()
-    _check_new(name, gpu, root, alone=True)
-    _check_room(gpu, limit, partitions(root), overcommit)
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    pipe = start_daemon(root, gpu.uuid)
-    pct = limit.core_pct
-    kept = Hardware("mps", gpu.uuid, gpu.uuid, limit.mem_mib, core_pct=pct, pipe=str(pipe))
-    try:
-        return _make(name, gpu.uuid, Limit(limit.mem_mib), access, root, kept)
+        return _make(name, kept.uuid, limit, access, root, kept)
     except BaseException:
         shutil.rmtree(root / name, ignore_errors=True)  # it was not there before
-        _release([kept], root)
-        raise
-
-
-def create_native(
-    name: str,
-    gpu: Gpu,
-    limit: Limit,
-    *,
-    access: Access = MAKERS,
-    overcommit: bool = False,
-    driver_folder: Path | None = None,
-    root: Path | None = None,
-) -> Partition:
-    """Make a partition whose memory limit the driver keeps for a cgroup (native.py), which has one GPU.
-
-    The library counts in it, and keeps the share of time, as in any other.
-    """
-    root = root or root_folder()
-    _check_new(name, gpu, root, alone=True)
-    _check_room(gpu, limit, [] if overcommit else partitions(root), overcommit)
-    kept_groups = [
-        Path(part.hardware.group)
-        for part in partitions(root)
-        if part.hardware is not None and part.hardware.group
-    ]
-    sweep_groups(root, kept_groups, gpu.uuid, driver_folder)
-    group = make_group(root, name, gpu.uuid, limit.mem_mib << 20, driver_folder)
-    kept = Hardware("native", gpu.uuid, gpu.uuid, limit.mem_mib, core_pct=limit.core_pct, group=str(group))
-    try:
-        return _make(name, gpu.uuid, limit, access, root, kept)
-    except BaseException:
-        remove_group(group, gpu.uuid, driver_folder)
+        _release([kept], root, driver_folder)
         raise
 
 
@@ -248,12 +205,10 @@ def _make_files(
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         _check_owner(root)
-        if _is_new(folder):
-            new_preload_list(folder)  # now: a container may be started by a user that may not write here
-        else:
+        if not _is_new(folder):
             _check_owner(folder)
-            preload_list(folder)
             access = _same_access(folder, access)
+        preload_list(folder)  # now: a container may be started by a user that may not write here
         if kept is not None:
             keep(folder, uuid, kept)
     except OSError as error:
@@ -292,14 +247,11 @@ def _clear(folder: Path, uuid: str) -> None:
 def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None) -> None:
     """Give back what partitions had of the hardware; a daemon of MPS ends with its last one."""
     for one in kept:
-        if one.kind == "mig" and one.found:
-            continue
         if one.kind == "native":
             remove_group(Path(one.group), one.gpu, driver_folder)
-            continue
-        if one.kind == "mig":
+        elif one.kind == "mig" and not one.found:
             destroy_instance(one.gpu, one.gpu_instance, one.compute_instance, driver_folder)
-        elif not any(
+        elif one.kind == "mps" and not any(
             other.hardware is not None and other.hardware.kind == "mps" and other.hardware.gpu == one.gpu
             for other in partitions(root)
         ):
@@ -362,79 +314,50 @@ def resize(
     Of two changes at once the second waits for the first, so that neither undoes the other.
     """
     check_there(name, root)
-    _check_writable((root or root_folder()) / name)
-    with _one_at_a_time((root or root_folder()) / name):
-        return _resize(
-            name,
-            mem_mib,
-            core_pct,
-            burst,
-            priority,
-            gpus or [],
-            driver_folder,
-            overcommit=overcommit,
-            root=root,
-        )
+    folder = (root or root_folder()) / name
+    _check_writable(folder)
+    cards = {_plain(gpu.uuid): gpu for gpu in gpus or ()}
+    with locked(folder):
+        changes = [(part, _changed(part, mem_mib, core_pct, burst, priority)) for part in find(name, root)]
+        others = [part for part in partitions(root) if part.name != name]
+        for part, limit in changes:
+            if part.hardware is not None and not part.hardware.resizable:
+                raise PartitionError(
+                    f"the partition '{name}' is one of {part.hardware.text}, which has its size for good; "
+                    "remove it and make another"
+                )
+            if part.uuid in cards:
+                _check_room(cards[part.uuid], limit, others, overcommit, held=part)
+        for part, limit in changes:
+            if part.hardware is not None:
+                kept = replace(part.hardware, mem_mib=limit.mem_mib, core_pct=limit.core_pct)
+                set_limit(Path(kept.group), kept.gpu, limit.mem_mib << 20, driver_folder)
+                keep(part.folder, part.uuid, kept)
+            resize_region(part.folder, part.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        return find(name, root)
+
+
+def _changed(
+    part: Partition, mem_mib: int | None, core_pct: int | None, burst: bool | None, priority: str | None
+) -> Limit:
+    """The limit of a partition where what is given is another."""
+    return Limit(
+        part.limit_bytes >> 20 if mem_mib is None else mem_mib,
+        part.core_pct if core_pct is None else core_pct,
+        part.burst if burst is None else burst,
+        part.priority if priority is None else priority,
+    )
 
 
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other process changes the limits of this partition."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def locked(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[None]:
+    """Wait until no other process has the lock of a file, and have it."""
+    descriptor = os.open(path, flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
-
-
-def _resize(
-    name: str,
-    mem_mib: int | None,
-    core_pct: int | None,
-    burst: bool | None,
-    priority: str | None,
-    gpus: list[Gpu],
-    driver_folder: Path | None,
-    *,
-    overcommit: bool,
-    root: Path | None,
-) -> list[Partition]:
-    held = find(name, root)
-    for partition in held:
-        if partition.hardware is not None and not partition.hardware.resizable:
-            raise PartitionError(
-                f"the partition '{name}' is one of {partition.hardware.text}, which has its size for good; "
-                "remove it and make another"
-            )
-    changes = [
-        (
-            partition,
-            Limit(
-                partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
-                partition.core_pct if core_pct is None else core_pct,
-                partition.burst if burst is None else burst,
-                priority=partition.priority if priority is None else priority,
-            ),
-        )
-        for partition in held
-    ]
-    others = [partition for partition in partitions(root) if partition.name != name]
-    cards = {_plain(gpu.uuid): gpu for gpu in gpus}
-    for partition, limit in changes:
-        if partition.uuid in cards:
-            _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
-    for partition, limit in changes:
-        kept = partition.hardware
-        if kept is not None:
-            set_limit(Path(kept.group), kept.gpu, limit.mem_mib << 20, driver_folder)
-            keep(
-                partition.folder,
-                partition.uuid,
-                replace(kept, mem_mib=limit.mem_mib, core_pct=limit.core_pct),
-            )
-        resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
-    return find(name, root)
 
 
 def remove(

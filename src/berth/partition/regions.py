@@ -238,13 +238,3 @@ def preload_list(folder: Path) -> Path:
         path.write_text(_PRELOADED)
         path.chmod(0o644)
     return path
-
-
-def new_preload_list(folder: Path) -> None:
-    """The same in a folder that has just been made."""
-    opened = os.open(f"{folder}/ld.so.preload", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        os.write(opened, _PRELOADED.encode())
-        os.fchmod(opened, 0o644)  # whatever the umask takes away
-    finally:
-        os.close(opened)

@@ -88,7 +88,7 @@ def _estimated(job: Job) -> int:
 
 @keyed(_work, run_times="true")
 def sjf(queue: Queue) -> Iterator[Job]:
-    """By true run time, which the simulator alone knows: what a scheduler could do that knew the future.
+    """By true run time, which the simulator alone knows: a bound, not a policy to run.
 
     Live jobs are all alike to it; `sjf-expected` goes by what is believed. The first queued on ties.
 

@@ -146,7 +146,7 @@ METRICS = (
         Unit.COUNT,
         lambda summary: float(summary.rejected),
         min,
-        "of those, jobs that left unserved: no node could hold them, their patience ended, or nobody would serve them",
+        "of those, jobs that left: no node could hold them, their patience ended, or no policy would ever start them",
     ),
     Metric(
         "Evictions",

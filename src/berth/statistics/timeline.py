@@ -162,9 +162,11 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
     edges = _edges(columns.time_ms, begin, end, points)
 
     waits, runs = _changes(columns)
-    held_mean, held_max = _binned(columns.time_ms, np.cumsum(_held_deltas(columns)), edges)
-    waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits), edges)
-    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs), edges)
+    waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits, dtype=np.int32), edges)
+    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs, dtype=np.int32), edges)
+    del waits, runs
+    held = _held_deltas(columns)
+    held_mean, held_max = _binned(columns.time_ms, np.cumsum(held, out=held), edges)
     return Timeline(
         edges_ms=edges,
         capacity_milli=1000 * sum(node.gpus for node in nodes),
@@ -232,7 +234,7 @@ def _has_kind(columns: EventColumns, *kinds: EventKind) -> NDArray[np.bool_]:
 
 
 def _binned(
-    time_ms: NDArray[np.int64], level: NDArray[np.int64], edges: NDArray[np.int64]
+    time_ms: NDArray[np.int64], level: NDArray[np.int64 | np.int32], edges: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Time-weighted mean and maximum, in each bin, of a level that each event sets until the next."""
     bins = len(edges) - 1
@@ -241,7 +243,9 @@ def _binned(
     # Of several events at one time only the last lasts.
     lasts = np.concatenate((time_ms[1:] != time_ms[:-1], [True]))
     time_ms, level = time_ms[lasts], level[lasts]
-    area = np.concatenate(([0], np.cumsum(level[:-1] * np.diff(time_ms))))
+    area = np.zeros(len(time_ms), np.int64)  # in place: a million jobs have 24 MB of each array
+    np.multiply(level[:-1], np.diff(time_ms), out=area[1:])
+    np.cumsum(area, out=area)
     at_edge = np.searchsorted(time_ms, edges, side="right") - 1
     area_at_edge = area[at_edge] + level[at_edge] * (edges - time_ms[at_edge])
     widths = np.diff(edges)

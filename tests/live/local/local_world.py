@@ -99,7 +99,7 @@ class LocalWorld:
 
     def hold(self, index: int, mem_mib: int) -> None:
         """A process of no job holds a GPU."""
-        self._world.book.tell({"event": "others", "slots": [(index, 1000 if mem_mib else 0, mem_mib)]})
+        self._world.book.add_event({"event": "others", "slots": [(index, 1000 if mem_mib else 0, mem_mib)]})
 
     def restart(self) -> None:
         """The brain is killed."""

@@ -131,7 +131,7 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
         broker.deciding.outstanding = 1  # nobody is asked
         broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
         broker.book.take_events()
-        broker.watch.heed((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))
+        broker.watch.take((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))
         assert entry.stop == "node-fail"
         assert broker.book.events == [{"event": "others", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
 

@@ -139,7 +139,7 @@ def test_another_program_under_a_known_name_changes_nothing_and_is_said(tmp_path
     life = ProfileRecorder(tmp_path)
     life.learn("train", "train.py", A100, samples([40] * 10, 4000), 4000)
     assert life.learn("train", "other.py", A100, samples([90] * 10, 9000), 9000) is None
-    assert "was recorded of 'train.py', and a job of that name ran 'other.py'" in life.said[0]
+    assert "was recorded of 'train.py', and a job of that name ran 'other.py'" in life.notes[0]
     assert peak_mem_mib(Profiles.of_history(tmp_path)["train"]) == 4000
 
 

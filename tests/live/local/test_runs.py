@@ -82,7 +82,7 @@ def test_the_shim_is_told_no_time_limit_while_the_job_is_suspended(tmp_path: Pat
     limit = Path(_run(tmp_path, ["x"]).folder, "limit")
     runner = object.__new__(of_runner.Runner)
     runner._places, runner._limits = SimpleNamespace(runs=str(tmp_path)), {}  # type: ignore[assignment]
-    runner._untold = set()
+    runner._unlimited = set()
     request = Request(("true",), time_limit_ms=5000)
     entry = Entry("1", 1, 0, "root", request, 1, 1, 1, state=RUNNING, start=1)
     runner.keep_limit(entry)
@@ -103,7 +103,7 @@ def test_a_time_limit_that_cannot_be_written_leaves_no_shorter_one_and_is_tried_
     said: list[str] = []
     runner = object.__new__(of_runner.Runner)
     runner._places, runner._limits = SimpleNamespace(runs=str(tmp_path)), {}  # type: ignore[assignment]
-    runner._untold = set()
+    runner._unlimited = set()
     runner._log = lambda event, **fields: said.append(event)
     entry = Entry("1", 1, 0, "root", Request(("true",), time_limit_ms=5000), 1, 1, 1, start=1)
 

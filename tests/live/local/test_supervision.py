@@ -23,7 +23,7 @@ from berth.live.local.recovery import started_since
 from berth.live.local.request import Request, tasks_of
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
-from berth.live.local.supervision import kept_up
+from berth.live.local.supervision import supervised
 from tests.live.local.world import World, berth
 
 
@@ -63,7 +63,7 @@ def test_a_task_that_fails_is_logged_and_started_again() -> None:
         said.append((event, fields["task"]))
         assert "the disk is full" in fields["why"]
 
-    asyncio.run(kept_up("keep", work, log, pause_s=0))
+    asyncio.run(supervised("keep", work, log, pause_s=0))
     assert (len(runs), said) == (3, [("task-failed", "keep")] * 2)
 
 
@@ -82,7 +82,7 @@ def test_a_task_that_fails_for_ever_is_started_again_ever_more_rarely(
             raise StoreError("the disk is full")
 
     monkeypatch.setattr("berth.live.local.supervision.asyncio.sleep", pause)
-    asyncio.run(kept_up("keep", work, lambda event, **fields: None))
+    asyncio.run(supervised("keep", work, lambda event, **fields: None))
     assert (len(runs), pauses[:7], set(pauses[5:])) == (1101, [1, 2, 4, 8, 16, 30, 30], {30})
 
 
@@ -329,7 +329,7 @@ def test_a_decision_of_before_a_brain_began_anew_counts_no_more(broker: Any) -> 
     begin = broker.deciding._begin("fifo", False)
     assert [event["event"] for event in begin["events"]] == ["waits"]
     start = {"say": "start", "id": "1", "slots": [], "share": [1000, 0], "best_effort": False}
-    broker.deciding.hear({**start, "version": before})
+    broker.deciding.on_message({**start, "version": before})
     assert entry.state == "waiting"
-    broker.deciding.hear({**start, "version": entry.version})
+    broker.deciding.on_message({**start, "version": entry.version})
     assert entry.state == "starting"

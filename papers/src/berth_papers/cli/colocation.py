@@ -73,7 +73,7 @@ def colocation(
     numbers. Oh, "A Job Placement Using Reinforcement Learning in GPU Virtualization Environment", Sookmyung Women's
     University, 2019.
     """
-    from berth.cli.files import told_what_is_kept
+    from berth.cli.files import interruption_explained
     from berth.cli.progress import progress_bar
     from berth.errors import install_command
     from berth.interference import make_interference
@@ -97,7 +97,7 @@ def colocation(
         return
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     what = f"{len(chosen)} × {len(names)} × {seeds} runs"
-    with told_what_is_kept(out, "kept"), progress_bar(what, long=True) as progress:
+    with interruption_explained(out, "kept"), progress_bar(what, long=True) as progress:
         result = measure_colocation(
             chosen,
             interference=interference,
@@ -169,14 +169,14 @@ def _matrix(
     form: Form,
 ) -> None:
     """Measure many worlds, and print or write what came of it."""
-    from berth.cli.files import told_what_is_kept
+    from berth.cli.files import interruption_explained
     from berth.cli.progress import progress_bar
     from berth_papers.cli.pages import show_chapter, write_chapters
     from berth_papers.colocation.matrix import measure_matrix
     from berth_papers.colocation.matrix_chapters import matrix_chapter, matrix_dict
 
     what = f"{len(worlds)} × {len(policies)} × {len(seeds)} runs"
-    with told_what_is_kept(out, "kept"), progress_bar(what, long=True) as progress:
+    with interruption_explained(out, "kept"), progress_bar(what, long=True) as progress:
         found = measure_matrix(
             worlds,
             policies=policies,

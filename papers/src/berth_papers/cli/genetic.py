@@ -110,7 +110,7 @@ def utilisation(
     Figures 3 and 4 of Kwon and Bahn, "Scheduling of Artificial Intelligence Workloads in Cloud Environments Using
     Genetic Algorithms", JIIBC 24(3), 2024.
     """
-    from berth.cli.files import told_what_is_kept
+    from berth.cli.files import interruption_explained
     from berth.cli.progress import progress_bar
     from berth_papers.genetic.cases import case_of
     from berth_papers.genetic.utilisation import (
@@ -122,7 +122,10 @@ def utilisation(
 
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     chosen = [case_of(text) for text in cases or [DEFAULT_CASE]]
-    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress, told_what_is_kept(out):
+    with (
+        progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress,
+        interruption_explained(out),
+    ):
         outcomes = measure_utilisation(
             chosen,
             names,

@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import FloatArray, IntArray, compiled
 from berth.cluster import Cluster, parts_of
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
@@ -24,8 +25,8 @@ from berth.experiments.compare.collector import held_collector
 from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import FOREVER_MS, Event, EventKind, Job, Node
 from berth.policies import Setting, make_policy
-from berth.policies.placements import score_kernels
 from berth.policies.placements.fgd import typical_requests
+from berth.policies.placements.score_kernels import node_fragmentation
 
 UP_TO_PCT = 130
 LARGEST_BATCH = 500
@@ -291,7 +292,7 @@ def _fragmentation_pct(
     arrival, node, cpu, milli, slot = (
         np.concatenate([[first], column]) for first, column in zip((-1, -1, 0, 0, -1), table.T, strict=True)
     )
-    score_kernels.fragmentation_ratios_pct(
+    _fragmentation_ratios_pct(
         cluster.capacity.cpu_milli.copy(),
         cluster.capacity.milli.copy(),
         cluster.node_models.copy(),
@@ -321,3 +322,50 @@ def _by_percent(values: NDArray[np.float64], percent: NDArray[np.float64]) -> ND
             before = float(np.mean(there))
         means[number] = before
     return means
+
+
+@compiled
+def _fragmentation_ratios_pct(
+    cpu: IntArray,  # (N,): CPU of each node, empty; overwritten
+    milli: IntArray,  # (N, G): GPU milli of each slot, empty, −1 where there is no GPU; overwritten
+    models: IntArray,  # (N,): number of each node's GPU model
+    typical: IntArray,  # (M, A)
+    weight: FloatArray,  # (M,)
+    sizes: IntArray,  # (K,)
+    parts: IntArray,  # (K,), overwritten
+    by_node: FloatArray,  # (N,), overwritten
+    step_node: IntArray,  # (S,): the node that each step takes from, −1 for a step that takes nothing
+    step_cpu: IntArray,  # (S,)
+    step_milli: IntArray,  # (S,): milli taken of the slot
+    step_slot: IntArray,  # (S,): the slot that the step takes from, −1 for none
+    ratios: FloatArray,  # (S,), written
+) -> None:
+    """100·fragmentation/idle GPU milli over the cluster after each step of a history in which no job leaves."""
+    nodes, width = milli.shape
+    idle = 0
+    for node in range(nodes):
+        by_node[node] = node_fragmentation(
+            cpu[node], milli, node, models[node], -1, 0, typical, weight, sizes, parts
+        )
+        for index in range(width):
+            idle += max(0, milli[node, index])
+    for step in range(step_node.shape[0]):
+        node = step_node[step]
+        if node >= 0:
+            cpu[node] -= step_cpu[step]
+            if step_slot[step] >= 0:
+                milli[node, step_slot[step]] -= step_milli[step]
+                idle -= step_milli[step]
+            by_node[node] = node_fragmentation(
+                cpu[node], milli, node, models[node], -1, 0, typical, weight, sizes, parts
+            )
+        # Four sums at a time: one alone would wait for each addition to end before the next.
+        first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+        for other in range(0, nodes - 3, 4):
+            first += by_node[other]
+            second += by_node[other + 1]
+            third += by_node[other + 2]
+            fourth += by_node[other + 3]
+        for other in range(nodes - nodes % 4, nodes):
+            first += by_node[other]
+        ratios[step] = 100.0 * (first + second + third + fourth) / idle if idle > 0 else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import subprocess
 import sys
 from shlex import quote
@@ -17,6 +18,8 @@ OPTIONS = ("gpus", "mem", "time", "name")
 """Options of `berth submit` that the form has, besides the folder."""
 _FOLDER = 'cd "$1" 2> /dev/null || exit 96; shift; exec "$@"'
 """Enter the folder with the user's own rights."""
+_PLAIN = re.compile(r"(?!\S*=)[\w@%+=:,./ -]+", re.ASCII)
+"""A line of words in which a shell would change nothing."""
 _NO_FOLDER = 96
 """Exit status if the folder cannot be entered; `berth submit` has no such status."""
 
@@ -75,7 +78,8 @@ def submitted(asked: dict[str, str], viewer: Viewer, socket: str) -> str:
 
 def _words(asked: dict[str, str]) -> list[str]:
     words = [word for name in OPTIONS if asked.get(name) for word in (f"--{name}", asked[name])]
-    return [*words, "--", asked["command"]]
+    line = asked["command"]
+    return [*words, "--", *(line.split() if _PLAIN.fullmatch(line) else [line])]
 
 
 def _account(viewer: Viewer) -> pwd.struct_passwd:

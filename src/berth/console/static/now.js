@@ -50,14 +50,15 @@
   function fill(tile, gpu) {
     const kind = kindOf(gpu);
     tile.className = `tile ${kind}`;
+    const said = (text, amount) => say(text, { amount });
     const promised = gpu.tenants.reduce((sum, each) => sum + each.milli / 10, 0);
     const promisedMib = gpu.tenants.reduce((sum, each) => sum + each.mem_mib, 0);
     const parts = [
       make("span", "head", make("b", "", `${texts.gpu} ${gpu.index}`), make("span", "what", texts[kind])),
-      meter(texts.promised, gpu.tenants.map((each, at) => [each.milli / 10, `c${at % 6}`]), `${Math.round(promised)} %`),
-      meter(texts.promised, gpu.tenants.map((each, at) => [partOf(gpu, each.mem_mib), `c${at % 6}`]), `${gib(promisedMib)} GiB`),
-      meter(texts.compute, gpu.use_pct === null ? [] : [[gpu.use_pct, "cu"]], gpu.use_pct === null ? "–" : `${Math.round(gpu.use_pct)} %`),
-      meter(texts.memory, gpu.used_mib === null ? [] : memoryParts(gpu), gpu.used_mib === null ? "–" : `${gib(gpu.used_mib)} GiB`),
+      meter(texts.compute, gpu.tenants.map((each, at) => [each.milli / 10, `c${at % 6}`]), said(texts.promised, `${Math.round(promised)} %`)),
+      meter(texts.memory, gpu.tenants.map((each, at) => [partOf(gpu, each.mem_mib), `c${at % 6}`]), said(texts.promised, `${gib(promisedMib)} GiB`)),
+      meter(texts.compute, gpu.use_pct === null ? [] : [[gpu.use_pct, "cu"]], gpu.use_pct === null ? "–" : said(texts.inuse, `${Math.round(gpu.use_pct)} %`)),
+      meter(texts.memory, gpu.used_mib === null ? [] : memoryParts(gpu), gpu.used_mib === null ? "–" : said(texts.inuse, `${gib(gpu.used_mib)} GiB`)),
     ];
     const list = make("span", "tenants");
     gpu.tenants.forEach((each, at) => list.append(make("span", "", make("i", `c${at % 6}`), `${each.job} · ${each.user} · ${each.milli / 10} %`)));

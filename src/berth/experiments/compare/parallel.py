@@ -28,6 +28,28 @@ _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A function with its arguments, as `joblib.delayed` makes it."""
 
 
+@contextmanager
+def lasting_processes(processes: int) -> Iterator[None]:
+    """The processes of all sweeps within last until the end: to start one takes a second."""
+    global _lasting
+    _lasting = processes > 1
+    try:
+        yield
+    finally:
+        if _lasting:
+            _end_processes()
+        _lasting = False
+
+
+_lasting = False
+
+
+def _end_processes() -> None:
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+
+
 def run_all(
     tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
 ) -> Iterator[Result]:
@@ -84,7 +106,6 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, 
     Raises what a task raises, and SimulationError where a process dies.
     """
     from joblib import Parallel, delayed
-    from joblib.externals.loky import get_reusable_executor
     from joblib.externals.loky.backend import resource_tracker
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
@@ -102,7 +123,8 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, 
             f"a process of the sweep died, which ran {_named(running)}: memory may have run out (try fewer processes)"
         ) from error
     finally:
-        get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+        if not _lasting:
+            _end_processes()
 
 
 def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Result]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from io import StringIO
 
@@ -88,14 +88,18 @@ def _fits(table: Table, console: Console) -> bool:
 
 
 def text_table(runs: Sequence[Run]) -> TextTable:
-    """What was found, and the table, as plain text, as wide as it needs to be."""
+    """What was found, and the table, as plain text."""
+    return plain(answers(runs), rich_table(runs))
+
+
+def plain(sentences: Iterable[str], table: Table) -> TextTable:
+    """Sentences and a table as plain text, as wide as it needs to be."""
     out = StringIO()
     console = Console(file=out, width=400, color_system=None)
-    for sentence in answers(runs):
-        console.print(sentence)
-    console.print(rich_table(runs))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return TextTable("\n".join(lines).strip("\n"))
+    for sentence in sentences:
+        console.print(sentence, markup=False)
+    console.print(table)
+    return TextTable("\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n"))
 
 
 def html_table(runs: Sequence[Run]) -> str:

@@ -19,7 +19,7 @@ from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.counts import counted
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
-from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.parallel import lasting_processes, run_all
 from berth.experiments.compare.sweep import Task
 from berth.experiments.size.clusters import Resized, models_of, resized
 from berth.experiments.size.served import Measure, Served, measure_named, served
@@ -194,15 +194,18 @@ def smallest_sizes(
     counts = {model: resized(nodes, model, 0).rows for model in models}
     today = {model: len(nodes) - len(rows) for model, rows in counts.items()}
     steps = {model: step or max(1, today[model] // 40) for model in models}
-    scan.look((policy, resized(nodes, model, today[model])) for policy in scan.policies for model in models)
-    scan.set_targets(models[0], today[models[0]])
-    while wanted := [
-        (policy, resized(nodes, model, count))
-        for policy in scan.policies
-        for model in models
-        for count in scan.next_counts(policy, model, today[model], steps[model])
-    ]:
-        scan.look(wanted)
+    with lasting_processes(processes):
+        scan.look(
+            (policy, resized(nodes, model, today[model])) for policy in scan.policies for model in models
+        )
+        scan.set_targets(models[0], today[models[0]])
+        while wanted := [
+            (policy, resized(nodes, model, count))
+            for policy in scan.policies
+            for model in models
+            for count in scan.next_counts(policy, model, today[model], steps[model])
+        ]:
+            scan.look(wanted)
     curves = tuple(
         Curve(policy, model, today[model], scan.points(policy, model))
         for policy in scan.policies

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from io import StringIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from berth.counts import counted
-from berth.experiments.compare.table import TextTable
+from berth.experiments.compare.table import TextTable, plain
 from berth.experiments.sweep.swept import Case, Number, Swept, numbers_of, shown_of
 from berth.statistics import Interval, confidence_interval_95
 from berth.statistics.answers import in_sentence
@@ -104,13 +102,8 @@ def rich_grid(runs: Sequence[Swept]) -> Table:
 
 
 def text_grid(runs: Sequence[Swept]) -> TextTable:
-    """What was found, and the table, as plain text, as wide as it needs to be."""
-    out = StringIO()
-    console = Console(file=out, width=400, color_system=None)
-    for sentence in answers_of(runs):
-        console.print(sentence, markup=False)
-    console.print(rich_grid(runs))
-    return TextTable("\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n"))
+    """What was found, and the table, as plain text."""
+    return plain(answers_of(runs), rich_grid(runs))
 
 
 def _cell(interval: Interval, factor: float) -> str:

@@ -19,6 +19,7 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import is_unserved
 from berth.live.kubernetes.listening import heard
 from berth.live.kubernetes.more_cards import more_cards
+from berth.live.kubernetes.placements import gpu_memory_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, said
@@ -141,7 +142,7 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
                 what = f"other pods: {others.milli / 10:g} % of compute"
                 strangers = (Stranger(what, others.mem_mib, milli=others.milli),)
             tenants = tuple(
-                Tenant(*_named(site.entries[run.job.id]), run.share.milli, run.share.mem_mib or card_mib)
+                _tenant(site.entries[run.job.id], run.share.milli, run.share.mem_mib or card_mib)
                 for run in cluster.jobs_on(slot)
             )
             health = not_ready if gpu.healthy else "it is lost, or had an error (XID)"
@@ -165,6 +166,22 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
             )
 
 
+def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:
+    """A pod on one GPU, with what its node's agent says of its growth."""
+    found = Tenant(*_named(entry), milli, mem_mib)
+    memory = gpu_memory_of(entry.pod.metadata.annotations) if entry.pod is not None else None
+    if memory is None or memory.max_mib <= memory.promise_mib:
+        return found
+    return replace(
+        found,
+        promise_mib=memory.promise_mib,
+        max_mib=memory.max_mib,
+        asked=memory.asked,
+        granted=memory.granted,
+        refused=memory.refused,
+    )
+
+
 def _named(entry: Entry) -> tuple[str, str, str]:
     """A pod's id, what stands for its user, and its name."""
     return entry.title, entry.namespace, entry.name
@@ -174,10 +191,12 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     began_ms = moment_ms(entry.pod.status.start_time if entry.pod is not None else None)
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
-    enough = entry.pod.metadata.annotations.get(names.ENOUGH) if entry.pod is not None else None
+    said = entry.pod.metadata.annotations if entry.pod is not None else {}
+    enough, memory = said.get(names.ENOUGH), gpu_memory_of(said)
+    away = memory is not None and memory.suspended_ms is not None
     return LiveJob(
         *_named(entry),
-        "starting" if began_ms is None else "running",
+        "suspended" if away else "starting" if began_ms is None else "running",
         entry.ask.gpus if entry.ask else 0,
         *share,
         entry.submit_ms,

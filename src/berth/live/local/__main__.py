@@ -53,12 +53,10 @@ def hold_lock(places: Places) -> int:
 
 
 def _lives(pid: str) -> bool:
-    """Whether there is a process of this number."""
     return pid.isdecimal() and os.path.exists(f"/proc/{pid}")
 
 
 async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
-    """Open everything, and serve."""
     store = Store(places.store, tell=lambda text: log("store-mended", what=text))
     settings = _settings(options, store, places)
     fake = settings.get("fake_gpus")
@@ -136,14 +134,18 @@ def _of_gpus(settings: Mapping[str, Any]) -> list[Any]:
 
 def _cards_before(store: Store, settings: Mapping[str, Any]) -> list[Card]:
     """The cards that this queue had since the machine started, so that one that has fallen off the bus is known."""
-    kept = store.meta("cards")
-    if not kept or kept["boot"] != boot_id() or kept["of"] != _of_gpus(settings) or settings.get("no_gpus"):
+    saved = store.meta("cards")
+    if (
+        not saved
+        or saved["boot"] != boot_id()
+        or saved["of"] != _of_gpus(settings)
+        or settings.get("no_gpus")
+    ):
         return []
-    return [Card(index, *fields) for index, fields in enumerate(kept["cards"])]
+    return [Card(index, *fields) for index, fields in enumerate(saved["cards"])]
 
 
 def main() -> None:
-    """Be the broker of the state folder; ends with status 2 and one message where that cannot be."""
     parser = argparse.ArgumentParser(prog="berth-broker")
     parser.add_argument("--policy")
     parser.add_argument("--knowledge")

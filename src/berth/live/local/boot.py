@@ -35,11 +35,10 @@ class Systemd:
 
     def trouble(self) -> str:
         """Why it takes no unit; empty if it does."""
-        good, said = self._ask("show-environment")
-        return "" if good else said
+        ok, output = self._ask("show-environment")
+        return "" if ok else output
 
     def runs(self) -> bool:
-        """Whether the unit runs."""
         return self._ask("is-active", "--quiet", NAME)[0]
 
     def install(self, options: Sequence[str]) -> list[str]:
@@ -55,11 +54,11 @@ class Systemd:
         ours = ours or (allowed and not lingers)
         self._write(self.text(options, linger=ours and not self.root))
         for step in (("daemon-reload",), ("enable", NAME), ("restart", NAME)):
-            good, said = self._ask(*step)
-            if not good:
+            ok, output = self._ask(*step)
+            if not ok:
                 self._put_back(before, unlinger=allowed and not lingers)
                 raise LiveError(
-                    f"berth up --install: `{' '.join(self._words(*step))}` failed, and all is as before: {said}"
+                    f"berth up --install: `{' '.join(self._words(*step))}` failed, and all is as before: {output}"
                 )
         when = "with the machine"
         if not self.root and not allowed:
@@ -77,17 +76,17 @@ class Systemd:
         if MARK not in text:
             raise LiveError(f"berth up --uninstall: {self.path} is not from berth; nothing was taken away")
         if shutil.which("systemctl"):
-            good, said = self._ask("disable", "--now", NAME)
-            if not good:
+            ok, output = self._ask("disable", "--now", NAME)
+            if not ok:
                 raise LiveError(
-                    f"berth up --uninstall: the unit is still there, because systemd says: {said}"
+                    f"berth up --uninstall: the unit is still there, because systemd says: {output}"
                 )
         os.unlink(self.path)
         self._ask("daemon-reload")
         done = [f"removed {self.path}"]
         if LINGER in text:
-            good, said = _ask("loginctl", "disable-linger")
-            done.append("your services run only while you are logged in, as before" if good else said)
+            ok, output = _ask("loginctl", "disable-linger")
+            done.append("your services run only while you are logged in, as before" if ok else output)
         return done
 
     def _put_back(self, before: str | None, *, unlinger: bool) -> None:
@@ -103,15 +102,14 @@ class Systemd:
         self._ask("restart", NAME)
 
     def _lingers(self) -> bool:
-        """Whether the user's services run without a login."""
         return _ask("loginctl", "show-user", _user(), "--property=Linger", "--value")[1].strip() == "yes"
 
     def text(self, options: Sequence[str], *, linger: bool) -> str:
         """The unit; `linger` has it say that the user's services run without a login because of it."""
         words = " ".join(_quoted(each).replace("$", "$$") for each in _command("--foreground", *options))
         variables = [f"Environment={_quoted(f'{name}={value}')}" for name, value in _environment()]
-        said = _ask("systemctl", "--version")[1].split()
-        version = int(said[1]) if len(said) > 1 and said[1].isdigit() else 0
+        output = _ask("systemctl", "--version")[1].split()
+        version = int(output[1]) if len(output) > 1 and output[1].isdigit() else 0
         lines = [
             MARK,
             *([LINGER] if linger else []),
@@ -195,19 +193,19 @@ class Cron:
     @staticmethod
     def _lines() -> list[str]:
         """The crontab. Raises LiveError if it cannot be read, as it would be lost by writing another."""
-        good, said = _ask("crontab", "-l")
-        if not good:
-            if "no crontab for" in said or "No such file" in said:
+        ok, output = _ask("crontab", "-l")
+        if not ok:
+            if "no crontab for" in output or "No such file" in output:
                 return []
-            raise LiveError(f"berth up: `crontab -l` failed, so the crontab is left as it is: {said}")
-        lines = said.splitlines(keepends=True)
+            raise LiveError(f"berth up: `crontab -l` failed, so the crontab is left as it is: {output}")
+        lines = output.splitlines(keepends=True)
         return lines if not lines or lines[-1].endswith("\n") else [*lines[:-1], lines[-1] + "\n"]
 
     @staticmethod
     def _write(lines: list[str], option: str) -> None:
-        good, said = _ask("crontab", "-", text="".join(lines)) if lines else _ask("crontab", "-r")
-        if not good:
-            raise LiveError(f"berth up {option}: crontab refused, and all is as before: {said}")
+        ok, output = _ask("crontab", "-", text="".join(lines)) if lines else _ask("crontab", "-r")
+        if not ok:
+            raise LiveError(f"berth up {option}: crontab refused, and all is as before: {output}")
 
 
 def starter() -> tuple[Systemd | Cron, str]:
@@ -279,5 +277,5 @@ def _ask(*words: str, text: str = "") -> tuple[bool, str]:
         return False, f"{words[0]}: {error.strerror}"
     if done.returncode == 0:
         return True, done.stdout
-    said = " ".join((done.stderr or done.stdout).split())
-    return False, said or f"{words[0]} ended with {done.returncode}"
+    output = " ".join((done.stderr or done.stdout).split())
+    return False, output or f"{words[0]} ended with {done.returncode}"

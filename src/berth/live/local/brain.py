@@ -128,7 +128,6 @@ class Brain:
             self._say({"say": "why", "serial": message["serial"], "found": True, "reasons": found})
 
     def take(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take in what happened, in its order."""
         for event in events:
             if event["event"] == "profile":
                 self._learn_profile(Path(event["path"]))

@@ -47,7 +47,7 @@ from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
-from berth.live.local.supervision import kept_up
+from berth.live.local.supervision import supervised
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
@@ -113,7 +113,7 @@ class Broker:
         )
         self.commits = Commits(store, self._collect, self._not_written, log)
         self.suspending: Suspending[Entry]
-        hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
+        hooks = Hooks(self.now_ms, self.act, self.wake_at, self._send_others, self._has_decided)
         self.deciding = Deciding(
             self.book,
             cards.nodes(limits),
@@ -211,9 +211,9 @@ class Broker:
     def _clock(self) -> int:
         """What is to be added to the time since the machine started, ms. Within one start of the machine it stays, so
         that a clock that jumps changes no job's times."""
-        kept = self.store.meta("clock")
-        if kept and kept["boot"] == self.boot:
-            return int(kept["offset_ms"])
+        saved = self.store.meta("clock")
+        if saved and saved["boot"] == self.boot:
+            return int(saved["offset_ms"])
         offset_ms = time.time_ns() // 1_000_000 - boot_ms()
         self.store.write([of_meta("clock", {"boot": self.boot, "offset_ms": offset_ms})])
         return offset_ms
@@ -233,7 +233,7 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopped.set)
         loop.set_exception_handler(self._failed)
-        committing = asyncio.create_task(kept_up("commits", self.commits.run, self.log))
+        committing = asyncio.create_task(supervised("commits", self.commits.run, self.log))
         self._load()
         server = await self._listen(serve)
         refused = None
@@ -243,14 +243,14 @@ class Broker:
             self.link.start(self.policy)
             await self._note_policy()
         works: dict[str, Callable[[], Awaitable[None]]] = {
-            "limits": self._heed_limits,
+            "limits": self._enforce_limits,
             "keep": self.keeper.run,
             "watch": self.watch.run,
             "notices": self.notices.run,
         }
         if self.metrics:
             works["export"] = partial(self._export, measured)
-        tasks = [asyncio.create_task(kept_up(name, work, self.log)) for name, work in works.items()]
+        tasks = [asyncio.create_task(supervised(name, work, self.log)) for name, work in works.items()]
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
         if refused is None:
@@ -315,7 +315,6 @@ class Broker:
         return await asyncio.start_unix_server(serve, sock=listener, limit=64 << 20, backlog=512)
 
     def _load(self) -> None:
-        """Take over what the store has, and find out what became of what was running."""
         now_ms = self.now_ms()
         entries = self.store.live()
         if not self._reconciled:
@@ -339,7 +338,6 @@ class Broker:
         return list((by_id | {entry.id: entry for entry in found}).values())
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what a callback raised; the loop goes on."""
         self.log("callback-failed", what=context.get("message"), why=repr(context.get("exception")))
 
     async def _export(self, measured: Callable[[], dict[str, Any]]) -> None:
@@ -367,12 +365,13 @@ class Broker:
     def act(self) -> None:
         """Have written what has changed, tell the brain, stop what is to be stopped."""
         book = self.book
-        if book.dirty or book.attempts or book.starts or book.moves:
+        pending = book.pending
+        if pending.entries or pending.attempts or pending.starts or pending.moves:
             self.commits.wake()
         for entry in book.take_stops():
             self.runner.stop(entry)
         if self.link.ready and (event := self.watch.others(self.drained)) is not None:
-            book.tell(event)
+            book.add_event(event)
         self.deciding.decide()
         wake_ms = book.next_ms()
         if wake_ms is not None:
@@ -401,7 +400,7 @@ class Broker:
     def _collect(self) -> tuple[list[Statement], Any]:
         """The rows of what has changed, and what follows when they are written."""
         changes = self.book.changes()
-        rows = [of_entry(entry) for entry in changes.entries]
+        rows = [of_entry(entry) for entry in changes.entries.values()]
         rows += [of_attempt(attempt) for attempt in changes.attempts]
         self._unwritten_ends |= {entry.id: entry for entry in changes.finished}
         return rows, lambda: self._written(changes)
@@ -417,7 +416,7 @@ class Broker:
             self.suspending.move(entry)
         for entry in changes.finished:
             failed = entry.state not in (COMPLETED, CANCELLED)
-            self._tell_user(entry, "fail" if failed and "end" not in entry.request.notify_on else "end")
+            self._notify_user(entry, "fail" if failed and "end" not in entry.request.notify_on else "end")
             if self._unwritten_ends.get(entry.id) is entry:
                 del self._unwritten_ends[entry.id]
             for future in self._waiters.pop(entry.id, ()):
@@ -463,7 +462,7 @@ class Broker:
         self.book.confirmed(entry, min(start_ms, self.now_ms()), self.now_ms())
         self.counters.waited.add(max(0, start_ms - entry.queued_ms) / 1000)
         self.log("began", job=entry.id, attempt=entry.attempt, gpus=entry.slots)
-        self._tell_user(entry, "start")
+        self._notify_user(entry, "start")
         self.act()
 
     def _ended(self, entry: Entry, end: End) -> None:
@@ -474,7 +473,7 @@ class Broker:
         self.counters.ended[entry.over_as or "again" if entry.over is not None else entry.state] += 1
         self.counters.refused += end.refused
         if (entry.over_as if entry.over is not None else entry.state) == OUT_OF_MEMORY:
-            self._tell_user(entry, "out-of-memory")
+            self._notify_user(entry, "out-of-memory")
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
         self._moved()
 
@@ -487,7 +486,7 @@ class Broker:
         self.suspending.retry()
         self.act()
 
-    def _tell_user(self, entry: Entry, event: str) -> None:
+    def _notify_user(self, entry: Entry, event: str) -> None:
         self.notices.post(entry, event, self.runner.output_of(entry)[0])
 
     # The policy
@@ -500,28 +499,26 @@ class Broker:
         await self._keep_policy()
 
     async def _keep_policy(self) -> None:
-        """Keep what decides for the next start."""
         self.policy, chosen = self.link.policy, self.deciding.chosen
-        kept = (("policy", self.policy), ("knowledge", chosen.knowledge), ("paths", chosen.paths))
-        await self.commits.ask([of_meta(*each) for each in kept])
+        saved = (("policy", self.policy), ("knowledge", chosen.knowledge), ("paths", chosen.paths))
+        await self.commits.ask([of_meta(*each) for each in saved])
         await self._note_policy()
 
     async def drain(self, drained: frozenset[int]) -> None:
-        """Start nothing new on these GPUs; what runs there goes on."""
         await self.commits.ask([of_meta("drained", sorted(drained))])
         self.drained = drained
         self.act()
 
-    def _tell_all_others(self) -> None:
+    def _send_others(self) -> None:
         """Have a new brain told what others hold."""
         if (event := self.watch.others(self.drained, anew=True)) is not None:
-            self.book.tell(event)
+            self.book.add_event(event)
 
     def _has_decided(self, seconds: float) -> None:
         self.counters.decided.add(seconds)
 
     def _has_learned(self, path: str) -> None:
-        self.book.tell({"event": "profile", "path": path})
+        self.book.add_event({"event": "profile", "path": path})
 
     async def _note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""
@@ -534,7 +531,7 @@ class Broker:
 
     # Time limits, and what is done now and then
 
-    async def _heed_limits(self) -> None:
+    async def _enforce_limits(self) -> None:
         """Stop the jobs that have reached their time limits."""
         while True:
             await asyncio.sleep(LIMITS_S)
@@ -551,7 +548,6 @@ class Broker:
     # For the service
 
     def next_request_key(self) -> int:
-        """A new key of a request."""
         self._request_key += 1
         return self._request_key
 
@@ -567,7 +563,7 @@ class Broker:
     @property
     def just_finished(self) -> dict[str, Entry]:
         """Jobs that have come to their end and of which the store may not know it yet."""
-        return {**self._unwritten_ends, **{entry.id: entry for entry in self.book.finished}}
+        return {**self._unwritten_ends, **{entry.id: entry for entry in self.book.pending.finished}}
 
     def on_end(self, job_id: str) -> asyncio.Future[None]:
         """Done when the job has come to its end and that is written."""

@@ -62,7 +62,6 @@ class BrokerSite:
         self._ended_tasks: dict[str, int] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take in what the broker tells."""
         what = event["event"]
         if what == "waits":
             job = self._job(event["job"])
@@ -131,28 +130,22 @@ class BrokerSite:
     # What there is
 
     def nodes(self) -> Sequence[SiteNode]:
-        """The machine."""
         return self._nodes
 
     def waiting(self) -> Mapping[str, SiteJob]:
-        """The jobs that wait for nothing but room."""
         return self._waiting
 
     def running(self) -> Mapping[str, SiteRun]:
-        """What starts or runs."""
         return self._running
 
     def others(self) -> Mapping[Gpu, Share]:
-        """What processes of no job hold, and the GPUs that were drained or lost."""
         return self._others
 
     def ended(self) -> Sequence[End | FailedStart]:
-        """What ended or did not start since this was asked last."""
         ended, self._ended = self._ended, []
         return ended
 
     def changed(self) -> Set[str]:
-        """The jobs that the broker told of since this was asked last."""
         changed, self._changed = self._changed, set()
         return changed
 
@@ -163,7 +156,6 @@ class BrokerSite:
     # What the broker is to do
 
     def start(self, start: Start) -> None:
-        """Have a job started; it counts as starting from now on."""
         job = self._waiting.pop(start.job_id)
         self._running[start.job_id] = SiteRun(
             job,
@@ -180,7 +172,6 @@ class BrokerSite:
         })  # fmt: skip
 
     def evict(self, job_id: str) -> None:
-        """Have a running job make room."""
         self._say({"say": "evict", "id": job_id})
 
     def parked_mib(self, job_id: str) -> int | None:
@@ -193,25 +184,20 @@ class BrokerSite:
         return run.share.mem_mib or (model.mem_mib if model is not None else 0)
 
     def suspend(self, job_id: str) -> None:
-        """Have a running job leave its GPUs."""
         self._say({"say": "suspend", "id": job_id})
 
     def resume(self, job_id: str) -> None:
-        """Have a suspended job run on."""
         self._say({"say": "resume", "id": job_id})
 
     def again(self, again: Again) -> None:
-        """Have a job wait for another attempt; the broker tells when it does."""
         self._running.pop(again.job_id, None)
         self._say({"say": "again", **again._asdict()})
 
     def give_up(self, given_up: GiveUp) -> None:
-        """Have a job ended for good."""
         self._running.pop(given_up.job_id, None)
         self._say({"say": "give-up", "job_id": given_up.job_id, "why": given_up.why})
 
     def remember(self, job_id: str, memory: MemoryNeed) -> None:
-        """Have the broker keep what a waiting job needs."""
         self._say({"say": "remember", "job_id": job_id, "needs_mib": memory.mib})
 
     def note(self, job_id: str, why: str) -> None:

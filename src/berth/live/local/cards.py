@@ -38,7 +38,6 @@ class Card:
 
     @property
     def gpu(self) -> Gpu:
-        """As partitions name it."""
         return Gpu(self.index, self.uuid, self.mem_mib)
 
 

@@ -66,7 +66,6 @@ class Cgroups:
             return None
 
     def kill(self, name: str) -> None:
-        """Kill all that is in a run's group."""
         if self.folder:
             with (
                 contextlib.suppress(OSError),

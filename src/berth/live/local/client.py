@@ -32,11 +32,8 @@ def _print_json(answer: object) -> None:
 # Looking
 
 
-def _listing(
-    ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None, *, text: bool
-) -> Message:
-    """The broker's list of jobs, as text or as rows."""
-    message: Message = {"do": "queue", "ids": ids, "ended": ended, "text": text}
+def _listing(ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None) -> Message:
+    message: Message = {"do": "queue", "ids": ids, "ended": ended}
     if user is not None:
         message["user"] = user
     if states is not None:
@@ -48,14 +45,16 @@ def _listing(
 
 def print_queue(ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None) -> None:
     """Print the table of `berth queue`; what keeps all jobs from starting goes to standard error."""
-    answer = _listing(ids, user, states, ended, limit, text=True)
+    from berth.live.local.snapshot import jobs_of
+    from berth.live.local.tables import HEAD, queue_cells, queue_lines
+
+    answer, now_ms = _listing(ids, user, states, ended, limit), time.time() * 1000
     if answer["note"]:
         print(f"berth: {answer['note']}", file=sys.stderr)
-    sys.stdout.write(str(answer["text"]))
+    sys.stdout.write(queue_lines([HEAD, *(queue_cells(job, now_ms) for job in jobs_of(answer))]))
 
 
 def print_status() -> None:
-    """Print whether the queue is up, its policy, and what the GPUs hold."""
     from berth.live.local.tables import status_lines
 
     print("\n".join(status_lines(_ask({"do": "status"}), time.time() * 1000)))
@@ -67,7 +66,7 @@ def snapshot(
     """This machine's GPUs with the jobs that `berth queue` lists, and what else the queue says of itself."""
     from berth.live.local.snapshot import snapshot_of
 
-    status, queue = _ask({"do": "status"}), _listing(ids, user, states, ended, limit, text=False)
+    status, queue = _ask({"do": "status"}), _listing(ids, user, states, ended, limit)
     return snapshot_of(status, queue), {
         name: value for name, value in status.items() if name not in ("gpus", "policy", "trouble")
     }
@@ -104,7 +103,6 @@ def _history_may_know() -> bool:
 
 
 def print_why(job_id: str, as_json: bool) -> None:
-    """Print why a job waits."""
     jobs = _ask({"do": "why", "id": job_id})["jobs"]
     if as_json:
         _print_json(jobs)
@@ -239,7 +237,6 @@ def control(
 
 
 def switch_policy(name: str | None, knowledge: str | None, as_json: bool) -> None:
-    """Change policy or knowledge where one is named, and print which decide."""
     message: Message = {"do": "policy", "cwd": os.getcwd()}
     if name is not None:
         message["name"] = name
@@ -256,7 +253,6 @@ def switch_policy(name: str | None, knowledge: str | None, as_json: bool) -> Non
 
 
 def drain(gpus: list[str], on: bool, as_json: bool) -> None:
-    """Drain GPUs or let jobs start there again, and print those that are drained."""
     for word in gpus:
         if not word.isdigit():
             raise LiveError(f"GPU '{word}'; expected its number, as `berth status` shows it")
@@ -272,7 +268,6 @@ def drain(gpus: list[str], on: bool, as_json: bool) -> None:
 
 
 def shut_down(cancel: bool, as_json: bool) -> None:
-    """Stop the queue, and wait until its processes are gone."""
     answer = _ask({"do": "down", "cancel": cancel})
     socket_path, until = find_socket(), time.monotonic() + DOWN_WITHIN_S
     while (os.path.exists(socket_path) or _lives(answer["pid"])) and time.monotonic() < until:

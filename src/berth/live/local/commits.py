@@ -48,7 +48,6 @@ class Commits:
         """Why the store cannot be written at the moment."""
 
     def wake(self) -> None:
-        """There is something to write."""
         self._due.set()
 
     def doubt(self, error: StoreError) -> None:
@@ -76,7 +75,6 @@ class Commits:
             await self.flushed()
 
     async def run(self) -> None:
-        """Write, until cancelled."""
         while True:
             await self._due.wait()
             await asyncio.sleep(GATHER_S)
@@ -86,7 +84,6 @@ class Commits:
                 self._due.set()
 
     async def close(self) -> None:
-        """Write what is left and end the thread."""
         self._due.clear()
         await self._write()
         self._thread.shutdown()

@@ -20,7 +20,6 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
         self.total += value
         at = next((at for at, bound in enumerate(self.bounds) if value <= bound), len(self.bounds))
         self.counts[at] += 1
@@ -35,8 +34,6 @@ class Histogram:
 
 
 class Counters:
-    """All of them."""
-
     def __init__(self) -> None:
         self.ended: Counter[str] = Counter()
         self.submitted = 0

@@ -63,7 +63,7 @@ class Deciding:
         a running job can be suspended to make room."""
         self._book, self._nodes, self._history = book, nodes, history
         self._log, self._hooks, self._can_suspend = log, hooks, can_suspend
-        self.link = Link(self._begin, self.hear, log, brain=brain, decide_s=decide_s)
+        self.link = Link(self._begin, self.on_message, log, brain=brain, decide_s=decide_s)
         self.chosen = chosen
         self._proposed: Chosen | None = None
         self.decisions = 0
@@ -132,43 +132,42 @@ class Deciding:
             }
         )
 
-    def hear(self, message: Message) -> None:
-        """What the brain says."""
-        said, book, now_ms = message["say"], self._book, self._hooks.now_ms()
-        if said == "start":
+    def on_message(self, message: Message) -> None:
+        kind, book, now_ms = message["say"], self._book, self._hooks.now_ms()
+        if kind == "start":
             share = (message["share"][0], message["share"][1])
             slots, best_effort = tuple(message["slots"]), message["best_effort"]
             peak_mib = message.get("peak_mib", 0)
             book.placed(
                 message["id"], message["version"], slots, share, now_ms, best_effort=best_effort, peak_mib=peak_mib
             )  # fmt: skip
-        elif said == "evict":
+        elif kind == "evict":
             book.evicted(message["id"], now_ms)
-        elif said == "suspend":
+        elif kind == "suspend":
             book.suspended_by_brain(message["id"], now_ms)
-        elif said == "resume":
+        elif kind == "resume":
             book.resumed_by_brain(message["id"], now_ms)
-        elif said in ("again", "give-up"):
+        elif kind in ("again", "give-up"):
             fields = {name: value for name, value in message.items() if name != "say"}
-            (book.again if said == "again" else book.give_up)(**fields, now_ms=now_ms)
-        elif said == "remember":
+            (book.again if kind == "again" else book.give_up)(**fields, now_ms=now_ms)
+        elif kind == "remember":
             book.remember(message["job_id"], message["needs_mib"])
-        elif said == "error":
+        elif kind == "error":
             self.policy_error, self._failed_round = message["why"], self._serial
             self._log("policy-error", why=message["why"])
-        elif said == "refused":
+        elif kind == "refused":
             self._log("refused", why=message["why"])
-        elif said == "why":
+        elif kind == "why":
             future = self._whys.pop(message["serial"], None)
             if future is not None and not future.done():
                 future.set_result(message)
-        elif said == "ready":
+        elif kind == "ready":
             self._log("brain-ready", policy=message["policy"], seconds=message["seconds"])
             self.policy_error = ""
             self._hooks.is_ready()
             self.decide(anyway=True)
-        elif said == "decided":
-            self.link.heard()
+        elif kind == "decided":
+            self.link.answered()
             self.outstanding = 0
             if self._failed_round != message["serial"]:
                 self.policy_error = ""  # it decides again
@@ -187,7 +186,7 @@ class Deciding:
         """Why these waiting jobs wait, in a few words, and from when to when each is believed to start; empty if the
         brain is busy."""
         answer = await self._ask_why({"do": "reasons", "ids": ids}, REASONS_S)
-        return {job_id: tuple(told) for job_id, told in answer.get("reasons", {}).items()}
+        return {job_id: tuple(values) for job_id, values in answer.get("reasons", {}).items()}
 
     async def _ask_why(self, question: Message, seconds: float) -> Message:
         if not self.link.ready:

@@ -29,7 +29,6 @@ class Dependencies:
         """The tasks of each array that have not ended, in order of submission."""
 
     def enter(self, entry: Entry) -> None:
-        """A job has come."""
         if entry.index is not None:
             self.arrays[entry.number][entry.id] = None
         for _, other in entry.request.after:

@@ -200,14 +200,6 @@ _KEPT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """The processes of an attempt are to be ended."""
-
-    job_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class End:
     """How the processes of an attempt ended."""
 

@@ -42,7 +42,6 @@ class _Answer(Collector):
         self._answer = answer
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
         answer = self._answer
         gpus = [gpu_of(gpu) for gpu in answer["gpus"]]
         yield from gpu_metrics(map(_use, gpus))

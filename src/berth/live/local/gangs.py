@@ -37,7 +37,6 @@ class LocalGangs:
             return
 
     def enter(self, entry: Entry) -> None:
-        """A job has come."""
         if entry.gang:
             self._tasks.setdefault(entry.gang, {})[entry.id] = None
             self._ended[entry.gang] = max(self._ended.get(entry.gang, 0), entry.gang_ended)
@@ -57,9 +56,7 @@ class LocalGangs:
         return count, self._jobs[next(iter(self._tasks[gang]))]
 
     def ended(self, gang: str) -> int:
-        """How many tasks of a gang ran and have ended."""
         return self._ended.get(gang, 0)
 
     def tasks(self) -> Mapping[str, list[Entry]]:
-        """The tasks of each gang that have not ended."""
         return {gang: [self._jobs[job_id] for job_id in ids] for gang, ids in self._tasks.items()}

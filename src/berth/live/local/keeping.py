@@ -60,7 +60,6 @@ class Keeper:
         self._changed = self._changed or changed
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self._keep()
@@ -100,19 +99,21 @@ class Keeper:
     async def _record(self) -> None:
         cards = json.dumps([(card.model, card.mem_mib) for card in self._cards])
         words = [sys.executable, "-m", "berth.live.local.recording", self._places.folder, cards]
-        said = ""
+        errors = ""
         try:
-            answer, said = await asyncio.to_thread(self._output_of, words)
+            answer, errors = await asyncio.to_thread(self._output_of, words)
             found = json.loads(answer.splitlines()[-1])
         except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-            self._log("not-recorded", why=repr(error), said=said[-1000:])
+            self._log("not-recorded", why=repr(error), errors=errors[-1000:])
             return
         await self._commits.ask([of_recorded(job, attempt) for job, attempt in found["recorded"]])
         self._unrecorded = max(0, self._unrecorded - len(found["recorded"]))
         for path in found["profiles"]:
             self._learned(path)
         self.profile_notes = [*self.profile_notes, *found["said"]][-5:]
-        self._log("recorded", attempts=len(found["recorded"]), profiles=found["profiles"], said=found["said"])
+        self._log(
+            "recorded", attempts=len(found["recorded"]), profiles=found["profiles"], errors=found["said"]
+        )
 
     def close(self) -> None:
         """End the child that records, which another broker's does again."""

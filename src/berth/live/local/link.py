@@ -23,8 +23,6 @@ MOST_CRASHES = 3
 START_S = 180.0
 """Loading and compiling for the first time takes 14 s of processor time; on a busy machine many times that."""
 DECIDE_S = 15.0
-STILL_PART = 0.003
-"""A brain that starts and uses less of a processor than this stands still."""
 CALM_S = 30.0
 TRIAL = -1
 """The serial of the decision that a policy is tried with."""
@@ -40,7 +38,7 @@ class Link:
     def __init__(
         self,
         begin: Callable[[str, bool], Message],
-        hear: Callable[[Message], None],
+        on_message: Callable[[Message], None],
         log: Callable[..., None],
         *,
         brain: str = BRAIN,
@@ -50,7 +48,7 @@ class Link:
         called with all that it says.
         `brain` is the module that is run; it has `decide_s` seconds for each answer."""
         self._begin = begin
-        self._hear = hear
+        self._on_message = on_message
         self._log = log
         self._module = brain
         self._decide_s = decide_s
@@ -79,7 +77,6 @@ class Link:
 
     @property
     def ready(self) -> bool:
-        """Whether it decides."""
         return self.state == "ready"
 
     @property
@@ -198,7 +195,7 @@ class Link:
         if limited:
             self._limit(self._decide_s, "it has not decided")
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         """The answer that was waited for is there."""
         if self._timer is not None:
             self._timer.cancel()
@@ -208,7 +205,6 @@ class Link:
             self.crashes = 0 if self.deciding == self.policy else self.crashes
 
     def close(self) -> None:
-        """End it for good."""
         self._closing = True
         if self._candidate is not None:
             self._candidate.close()
@@ -238,27 +234,10 @@ class Link:
 
     def _limit_start(self) -> None:
         """A user's own policy has as long for each step of its start as for a decision. berth's own may have to be
-        compiled first, and are given up only where the process stands still or takes many times as long."""
+        compiled first."""
         words = {"making": "it was not loaded", "trying": "it has not decided on three jobs"}
-        if ":" in self.deciding and self.state in words:
-            self._limit(self._decide_s, words[self.state])
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(
-            self._decide_s, self._look_at_start, _processor_s(self.pid), self._decide_s
-        )
-
-    def _look_at_start(self, before_s: float, waited_s: float) -> None:
-        used_s = _processor_s(self.pid)
-        if used_s - before_s < STILL_PART * self._decide_s:
-            self._gone(f"it stood still for {self._decide_s:g} s before it had begun")
-        elif waited_s >= START_S:
-            self._gone(f"it has not begun within {START_S:g} s")
-        else:
-            self._timer = asyncio.get_running_loop().call_later(
-                self._decide_s, self._look_at_start, used_s, waited_s + self._decide_s
-            )
+        own = ":" in self.deciding and self.state in words
+        self._limit(self._decide_s if own else START_S, words[self.state] if own else "it has not begun")
 
     def _gone(self, why: str) -> None:
         """The brain is dead, or is to be: start another."""
@@ -345,7 +324,7 @@ class Link:
             self._limit_start()
         elif message["say"] == "ready":
             self.state = "ready" if self._trial is None else "trying"
-            self.heard()
+            self.answered()
             if self._trial is not None:
                 self._limit(self._decide_s, "it has not decided on the jobs that there are")
                 self._send({"do": "decide", "now_ms": self._now_ms, "serial": TRIAL, "events": []})
@@ -355,7 +334,7 @@ class Link:
             self._gone(message["why"])
             return
         elif self._trial is not None and message["say"] == "decided":
-            self.heard()
+            self.answered()
             trial, self._trial = self._trial, None
             if not trial.done():
                 trial.set_result(None)
@@ -363,17 +342,7 @@ class Link:
         elif message["say"] == "error" and message.get("fatal"):
             self._gone(message["why"])
             return
-        self._hear(message)
-
-
-def _processor_s(pid: int) -> float:
-    """Processor time that a process has used."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            words = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        self._on_message(message)
 
 
 def _writable_package() -> bool:

@@ -17,7 +17,6 @@ from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
 from berth.live.local.snapshot import where_of
-from berth.live.local.tables import HEAD, queue_cells, queue_lines
 
 MOST_ENDED = 1000
 MOST_REASONS = 50
@@ -31,10 +30,9 @@ class Listing:
         self._broker = broker
 
     async def do_status(self, message: Message, caller: Caller) -> Message:
-        """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (
+        faults = (
             link.trouble,
             broker.deciding.policy_error,
             broker.commits.broken,
@@ -42,7 +40,7 @@ class Listing:
             broker.export_trouble,
         )
         uncounted = [broker.watch.uncounted_text(job_id) for job_id in broker.watch.uncounted]
-        trouble = [*filter(None, said), *broker.keeper.profile_notes, *uncounted]
+        trouble = [*filter(None, faults), *broker.keeper.profile_notes, *uncounted]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
@@ -140,7 +138,6 @@ class Listing:
         )
 
     async def do_queue(self, message: Message, caller: Caller) -> Message:
-        """The jobs as rows."""
         broker = self._broker
         entries: Iterable[Entry] = broker.book.jobs.values()
         if named := message.get("ids"):
@@ -162,12 +159,7 @@ class Listing:
         asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
         reasons = await broker.deciding.reasons(asked) if asked else {}
         jobs = [self._live(entry, *reasons.get(entry.id, ("", None, None))) for entry in listed]
-        if not message.get("text"):
-            return {"rows": [job_row(job) for job in jobs], "note": self.note()}
-        # The text is made here, because 10,000 rows cost a client more to read than a text.
-        now_ms = broker.now_ms()
-        cells = [HEAD, *(queue_cells(job, now_ms) for job in jobs)]
-        return {"text": queue_lines(cells), "note": self.note()}
+        return {"rows": [job_row(job) for job in jobs], "note": self.note()}
 
     def note(self) -> str:
         """What keeps everything from starting; empty where nothing does."""
@@ -252,7 +244,6 @@ class Listing:
         return [entry for entry in self._broker.book.jobs.values() if entry.request.name == name]
 
     async def do_job(self, message: Message, caller: Caller) -> Message:
-        """All of one job."""
         await self._broker.commits.settled()
         broker = self._broker
         found = []
@@ -323,7 +314,6 @@ class Listing:
         return {"jobs": sorted(jobs, key=lambda job: (job["queued_ms"], job["job_id"]))}
 
     async def do_metrics(self, message: Message, caller: Caller) -> Message:
-        """What Prometheus is told."""
         return self.measured()
 
     def measured(self) -> Message:

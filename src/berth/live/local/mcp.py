@@ -66,7 +66,6 @@ class Server:
         self._tools = _READING if submit is None else {**_READING, **_CHANGING}
 
     def serve(self, lines: TextIO, out: TextIO) -> None:
-        """Answer each line until there is no more."""
         for line in lines:
             if line.strip() and (answer := self.answer(line)) is not None:
                 print(json.dumps(answer), file=out, flush=True)

@@ -32,17 +32,14 @@ def waits(entry: Entry, limits: Limits) -> Event:
 
 
 def gang_ended(gang: str, count: int) -> Event:
-    """How many tasks of a gang ran and have ended."""
     return {"event": "gang", "gang": gang, "ended": count}
 
 
 def withdrawn(entry: Entry) -> Event:
-    """A job that was told to wait does not."""
     return {"event": "withdrawn", "id": entry.id}
 
 
 def runs(entry: Entry, limits: Limits) -> Event:
-    """An attempt starts or runs."""
     return {
         "event": "runs", "job": _job(entry, limits), "slots": entry.slots, "share": entry.share,
         "best_effort": entry.best_effort, "start_ms": entry.start_ms, "started": entry.state != STARTING,
@@ -62,7 +59,6 @@ def end_of(entry: Entry) -> Event | None:
 
 
 def start_failed(entry: Entry, end: End) -> Event:
-    """Nothing of an attempt ran."""
     return {"event": "start-failed", "id": entry.id, "why": end.reason, "no_room": end.no_room}
 
 

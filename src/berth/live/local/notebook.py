@@ -79,7 +79,7 @@ def _runtime_folder() -> str:
 
 
 def _started(job_id: str, token: str, folder: str) -> Server:
-    waited_s, told = 0.0, False
+    waited_s, explained = 0.0, False
     with Connection(find_socket()) as connection:
         while True:
             (job,) = connection.ask({"do": "job", "id": job_id})["jobs"]
@@ -91,8 +91,8 @@ def _started(job_id: str, token: str, folder: str) -> Server:
             if (found := _written_down(token, folder)) is not None:
                 path = str(found["url"]).rstrip("/")
                 return Server(job_id, int(found["port"]), f"{path}/?token={token}")
-            if waited_s >= REASON_AFTER_S and not told and (why := waiting_reason(job_id)):
-                told = True
+            if waited_s >= REASON_AFTER_S and not explained and (why := waiting_reason(job_id)):
+                explained = True
                 print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
             time.sleep(LOOK_S)
             waited_s += LOOK_S

@@ -70,7 +70,6 @@ class Notices:
         self._due.set()
 
     async def run(self) -> None:
-        """Send what there is and what comes, until cancelled."""
         while True:
             names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
             for name in sorted(names):
@@ -194,12 +193,14 @@ def send(notice: Notice) -> None:
         environment = {"DBUS_SESSION_BUS_ADDRESS": bus, **os.environ}
         subprocess.run(["notify-send", "--app-name=berth", "berth", text], check=True, env=environment)
     elif where.startswith("command:"):
-        told = {f"BERTH_{key.upper()}": "" if value is None else str(value) for key, value in notice.items()}
+        variables = {
+            f"BERTH_{key.upper()}": "" if value is None else str(value) for key, value in notice.items()
+        }
         subprocess.run(
             ["/bin/sh", "-c", where.removeprefix("command:")],
             check=True,
             input=json.dumps(notice).encode(),
-            env={**os.environ, **told, "BERTH_TEXT": text},
+            env={**os.environ, **variables, "BERTH_TEXT": text},
             stdout=subprocess.DEVNULL,
         )
     elif _kind(where) == "mail":
@@ -243,16 +244,15 @@ def smtp_server() -> str:
     """What `[notify] smtp` says; empty if nothing."""
     from berth.live.local.config import settings
 
-    told = [
+    servers = [
         each.value
         for each in settings({"up": (), "submit": ()})
         if (each.table, each.key) == ("notify", "smtp")
     ]
-    return str(told[-1]) if told else ""
+    return str(servers[-1]) if servers else ""
 
 
 def main() -> None:
-    """Send the notice on standard input."""
     try:
         send(json.load(sys.stdin))
     except Exception as error:  # noqa: BLE001  whatever it is, the broker logs it and tries again

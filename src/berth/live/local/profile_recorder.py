@@ -41,7 +41,7 @@ class ProfileRecorder:
     def __init__(self, history: Path) -> None:
         self._folder = history / IN_HISTORY
         self._known = dict(Profiles.of_history(history, wrong=[]))
-        self.said: list[str] = []
+        self.notes: list[str] = []
         """What the operator should know."""
 
     def learn(
@@ -56,7 +56,7 @@ class ProfileRecorder:
         alone = all(sample.alone for sample in samples)
         life = self._life(application)
         if life and life["program"] != program:
-            self.said.append(
+            self.notes.append(
                 f"profile '{application}' was recorded of '{life['program']}', and a job of that name ran '{program}':"
                 " it is left as it is; give one of them another --profile or --name"
             )
@@ -66,10 +66,10 @@ class ProfileRecorder:
         if before is not None and not life and not (alone and whole):
             return None  # it was recorded otherwise, which says more than a shared run or a window
         says = (alone, whole)
-        said = (before is not None and before.kind != SHARED, life.get("whole", True))
-        if before is not None and not whole and says < said:
+        notes = (before is not None and before.kind != SHARED, life.get("whole", True))
+        if before is not None and not whole and says < notes:
             return None
-        if before is None or not life or says > said:
+        if before is None or not life or says > notes:
             kind = ("live" if whole else RUNNING) if alone else SHARED
             profile = Profile(application, kind, 0, "", card, _interval(samples), usage, "sm-activity")
             life = {

@@ -37,7 +37,6 @@ class Caller:
 
 
 def encoded(message: Message) -> bytes:
-    """A message as a line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
@@ -102,7 +101,6 @@ class Connection:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """End the connection."""
         self._socket.close()
 
     def _line(self) -> bytes:

@@ -47,7 +47,7 @@ def main() -> None:
     profiles = ProfileRecorder(history)
     records: list[Record] = []
     changed: list[str] = []
-    said: list[str] = []
+    notes: list[str] = []
     for attempt in found:
         try:
             request = store.request(attempt["request_key"])
@@ -69,12 +69,12 @@ def main() -> None:
                 if learned is not None:
                     changed.append(str(learned))
         except Exception as error:  # noqa: BLE001  the attempts behind it are to be recorded
-            said.append(_not_taken(attempt["job"], attempt["attempt"], error))
+            notes.append(_not_taken(attempt["job"], attempt["attempt"], error))
     store.close()
     keep_machine(history, [_node(each) for each in nodes], [(since, name) for since, name in policies])
     if records:
         draft = Path(places.folder) / "records.parquet"
-        said += _write(records, draft)
+        notes += _write(records, draft)
         import_records(open_history(history, importing="the local queue"), draft, Options(cluster=host))
         draft.unlink()
     for attempt in found:
@@ -85,7 +85,7 @@ def main() -> None:
             {
                 "recorded": [[attempt["job"], attempt["attempt"]] for attempt in found],
                 "profiles": changed,
-                "said": [*profiles.said, *said],
+                "said": [*profiles.notes, *notes],
             }
         )
     )
@@ -99,15 +99,15 @@ def _write(records: Sequence[Record], draft: Path) -> list[str]:
     except OSError:
         raise  # a full disk: all are written later
     except Exception:  # noqa: BLE001  one of them has a value that no file can hold
-        good, said = [], []
+        good, notes = [], []
     for record in records:
         try:
             write_records([record], draft)
             good.append(record)
         except Exception as error:  # noqa: BLE001
-            said.append(_not_taken(record.job_id, record.attempt, error))
+            notes.append(_not_taken(record.job_id, record.attempt, error))
     write_records(good, draft)
-    return said
+    return notes
 
 
 def _not_taken(job: str, attempt: int, error: Exception) -> str:

@@ -22,8 +22,8 @@ BLOCK = 1000
 
 def job_text(entry: Entry, texts: Iterable[str]) -> str:
     """All that is needed to go on with a job without the store: `texts` are its environment and script."""
-    kept = {"entry": entry.to_dict(), "request": to_dict(entry.request), "texts": list(texts)}
-    return json.dumps(kept, separators=(",", ":"))
+    saved = {"entry": entry.to_dict(), "request": to_dict(entry.request), "texts": list(texts)}
+    return json.dumps(saved, separators=(",", ":"))
 
 
 def started_since(
@@ -60,11 +60,11 @@ def _made(path: str, key: int) -> tuple[Entry, list[str]] | None:
     """The job of a run's folder, as it was started, and its texts; None where the file is not there or is not whole."""
     try:
         with open(path, encoding="utf-8") as file:
-            kept: dict[str, Any] = json.load(file)
-        request = request_from_dict(kept["request"])
-        entry = Entry.from_dict({**kept["entry"], "request_key": key, "state": STARTING}, request)
+            saved: dict[str, Any] = json.load(file)
+        request = request_from_dict(saved["request"])
+        entry = Entry.from_dict({**saved["entry"], "request_key": key, "state": STARTING}, request)
         of_entry(entry)
-        return entry, [str(text) for text in kept["texts"]]
+        return entry, [str(text) for text in saved["texts"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

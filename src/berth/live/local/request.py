@@ -115,13 +115,13 @@ def to_dict(request: Request) -> dict[str, Any]:
 
 def request_from_dict(values: Mapping[str, Any]) -> Request:
     """The request of what `to_dict` made."""
-    kept = {key: value for key, value in values.items() if key in _DEFAULTS}
+    known = {key: value for key, value in values.items() if key in _DEFAULTS}
     for key in ("argv", "pins", "notify", "notify_on"):
-        if key in kept:
-            kept[key] = tuple(kept[key])
-    if "after" in kept:
-        kept["after"] = tuple((str(kind), str(job)) for kind, job in kept["after"])
-    return Request(**kept)
+        if key in known:
+            known[key] = tuple(known[key])
+    if "after" in known:
+        known["after"] = tuple((str(kind), str(job)) for kind, job in known["after"])
+    return Request(**known)
 
 
 def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_ms: int) -> Request:
@@ -208,10 +208,10 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
 
 def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
     """The request with what these flags change."""
-    said = _sizes_said(request)
+    flags = _size_flags(request)
     if ".." in str(values.get("mem", "")):
-        said.pop("mem_max", None)
-    new = request_of({**said, **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
+        flags.pop("mem_max", None)
+    new = request_of({**flags, **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
     changed: dict[str, Any] = {}
     if values.keys() & {"gpus", "mem", "mem_max", "core_pct", "exclusive"}:
         sizes = ("gpus", "milli", "mem_mib", "mem_max_mib", "core_pct", "burst")
@@ -231,18 +231,18 @@ def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
     return replace(request, **changed)
 
 
-def _sizes_said(request: Request) -> dict[str, str]:
+def _size_flags(request: Request) -> dict[str, str]:
     """The flags that its sizes were made from."""
-    said: dict[str, str] = {}
+    flags: dict[str, str] = {}
     if request.gpus != 1 or request.milli not in (SHARED_MILLI, request.core_pct * 10):
-        said["gpus"] = str(request.gpus) if request.milli == WHOLE else str(request.milli / WHOLE)
+        flags["gpus"] = str(request.gpus) if request.milli == WHOLE else str(request.milli / WHOLE)
     if request.mem_mib:
-        said["mem"] = f"{request.mem_mib}M"
+        flags["mem"] = f"{request.mem_mib}M"
     if request.mem_max_mib:
-        said["mem_max"] = f"{request.mem_max_mib}M"
+        flags["mem_max"] = f"{request.mem_max_mib}M"
     if request.core_pct and not request.burst:
-        said["core_pct"] = str(request.core_pct)
-    return said
+        flags["core_pct"] = str(request.core_pct)
+    return flags
 
 
 def tasks_of(values: Mapping[str, Any]) -> Tasks:
@@ -355,8 +355,8 @@ def _notify(values: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]
             raise LiveError(
                 f"--notify '{address}'; write https://…, slack:https://…, NAME@HOST, desktop or command:…"
             )
-    said = values.get("notify_on", "end")
-    events = said.split(",") if isinstance(said, str) else said
+    listed_events = values.get("notify_on", "end")
+    events = listed_events.split(",") if isinstance(listed_events, str) else listed_events
     for event in events:
         if event not in NOTIFY_ON:
             raise LiveError(f"--notify-on '{event}'; there are {', '.join(NOTIFY_ON)}")

@@ -67,7 +67,7 @@ class Runner:
         self.reaped: dict[int, int] = {}  # pid -> status, of processes that came to the broker
         self._stopping: dict[str, asyncio.TimerHandle] = {}
         self._limits: dict[str, tuple[int, int, int]] = {}  # job -> what its shim was told of its time limit
-        self._untold: set[str] = set()  # jobs whose shims could not be told
+        self._unlimited: set[str] = set()  # jobs whose shims could not be told
         self._tag = hashlib.sha256(os.path.abspath(places.folder).encode()).hexdigest()[:6]
         self._boot = boot_id()
         self.cgroups = Cgroups(self._tag)
@@ -95,18 +95,18 @@ class Runner:
         has none until it runs on."""
         limit_ms, grace_ms = entry.request.time_limit_ms or 0, entry.request.grace_ms
         after_ms = limit_ms + entry.suspended_ms if limit_ms and not entry.suspension else 0
-        told = (entry.start, after_ms, grace_ms)
-        if self._limits.get(entry.id) == told:
+        limit = (entry.start, after_ms, grace_ms)
+        if self._limits.get(entry.id) == limit:
             return
         try:
             Run(self._places.runs, entry.id, entry.start).limit(after_ms, grace_ms)
         except OSError as error:  # then it holds while a broker lives, who tries again
-            if entry.id not in self._untold:
+            if entry.id not in self._unlimited:
                 self._log("limit-not-kept", job=entry.id, why=str(error))
-            self._untold.add(entry.id)
+            self._unlimited.add(entry.id)
             return
-        self._limits[entry.id] = told
-        self._untold.discard(entry.id)
+        self._limits[entry.id] = limit
+        self._unlimited.discard(entry.id)
 
     def give_up(self, entry: Entry) -> bool:
         """See to it that nothing of a start is run any more; False: it has begun already."""
@@ -223,11 +223,9 @@ class Runner:
         return folder
 
     def run_name(self, entry: Entry) -> str:
-        """The name of an attempt's run."""
         return Run(self._places.runs, entry.id, entry.start).name
 
     def signal(self, entry: Entry, number: int) -> None:
-        """Send a signal to the processes of an attempt."""
         Run(self._places.runs, entry.id, entry.start).signal(number)
 
     def partition_of(self, entry: Entry) -> str:
@@ -379,8 +377,8 @@ class Runner:
         mem_peak_mib: int | None,
     ) -> None:
         peak, refused, needed = self._ledger(entry, run)
-        if not reason and code and (said := [line for line in run.messages() if line.startswith("no GPU")]):
-            reason = said[-1]
+        if not reason and code and (lines := [line for line in run.messages() if line.startswith("no GPU")]):
+            reason = lines[-1]
         self._clear(entry, run)
         end_ms = None if at_boot_ms is None else self._to_ms(at_boot_ms)
         self._ended(
@@ -414,7 +412,7 @@ class Runner:
         if timer is not None:
             timer.cancel()
         self._limits.pop(entry.id, None)
-        self._untold.discard(entry.id)
+        self._unlimited.discard(entry.id)
         self.cgroups.end(run.name)
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._places.allotments, entry.id))
@@ -423,7 +421,6 @@ class Runner:
                 remove(self.partition_of(entry), force=True)
 
     def forget(self, entry: Entry, start: int) -> None:
-        """Take away the folder of a start whose end is written."""
         Run(self._places.runs, entry.id, start).remove()
 
     # Ending

@@ -235,7 +235,6 @@ class Run:
         return os.path.exists(self._path("expired"))
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the job's process group; False: there is none."""
         begun = self.began()
         if begun is None or not begun[0].alive:
             return False
@@ -275,7 +274,6 @@ class Run:
             return []
 
     def remove(self) -> None:
-        """Take the folder away."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)
 

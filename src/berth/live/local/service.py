@@ -31,8 +31,6 @@ _TEXTS = {"env": "environment", "script": "script"}
 
 
 class Service:
-    """Answers requests."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.listing = Listing(broker)
@@ -55,13 +53,16 @@ class Service:
     async def _answer(self, line: bytes, caller: Caller) -> Message:
         try:
             message = decoded(line)
-            name = f"do_{message.get('do')}"
-            handler = getattr(self, name, None) or getattr(self.listing, name, None)
-            if handler is None:
+            name = message.get("do")
+            handler = getattr(self, f"do_{name}", None) or getattr(self.listing, f"do_{name}", None)
+            if name in ("cancel", "hold", "release"):
+                answer = await self._each(message, caller, getattr(self._broker.book, name))
+            elif handler is not None:
+                answer = await handler(message, caller)
+            else:
                 raise LiveError(
-                    f"no request '{message.get('do')}'; the client and the broker may be of different versions"
+                    f"no request '{name}'; the client and the broker may be of different versions"
                 )
-            answer: Message = await handler(message, caller)
         except BerthError as error:
             return {"ok": False, "error": str(error)}
         except Exception as error:  # noqa: BLE001  whatever a message makes go wrong, its client is told
@@ -210,18 +211,6 @@ class Service:
         request = request_of(each["flags"], argv=each["argv"], cwd=message["cwd"], now_ms=now_ms)
         return Request(**{**_shallow(request), **keys})
 
-    async def do_cancel(self, message: Message, caller: Caller) -> Message:
-        """End jobs."""
-        return await self._each(message, caller, self._broker.book.cancel)
-
-    async def do_hold(self, message: Message, caller: Caller) -> Message:
-        """Keep jobs from starting."""
-        return await self._each(message, caller, self._broker.book.hold)
-
-    async def do_release(self, message: Message, caller: Caller) -> Message:
-        """Let held jobs start."""
-        return await self._each(message, caller, self._broker.book.release)
-
     async def do_suspend(self, message: Message, caller: Caller) -> Message:
         """Have running jobs leave their GPUs until they are resumed; the answer comes when they have."""
         broker = self._broker
@@ -252,12 +241,10 @@ class Service:
         return {**answer, "jobs": jobs, "refused": refused}
 
     async def do_resume(self, message: Message, caller: Caller) -> Message:
-        """Let suspended jobs run on as soon as there is room."""
         answer = await self._each(message, caller, self._broker.book.let_resume)
         return {**answer, "jobs": [{**job, "stopping": "resume"} for job in answer["jobs"]]}
 
     async def do_requeue(self, message: Message, caller: Caller) -> Message:
-        """Run jobs again."""
         book = self._broker.book
 
         def requeue(entry: Entry, now_ms: int) -> None:
@@ -353,7 +340,6 @@ class Service:
     # The queue itself
 
     async def do_policy(self, message: Message, caller: Caller) -> Message:
-        """Say or change what decides."""
         broker = self._broker
         name, knowledge = message.get("name"), message.get("knowledge")
         if name or knowledge:
@@ -382,7 +368,6 @@ class Service:
         return {"drained": sorted(broker.drained), "busy": sorted(broker.drained & busy)}
 
     async def do_down(self, message: Message, caller: Caller) -> Message:
-        """Stop the queue."""
         self._operator(caller)
         broker = self._broker
         running = list(broker.book.active.values())

@@ -128,7 +128,6 @@ class Reader:
             raise StoreError(f"{path} cannot be read ({error})") from error
 
     def close(self) -> None:
-        """Close it."""
         self._reader.close()
 
     def _all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -210,7 +209,6 @@ class Reader:
         return int(self._all("SELECT count(*) FROM attempts WHERE recorded = 0")[0][0])
 
     def meta(self, key: str, otherwise: Any = None) -> Any:
-        """What is kept by this name."""
         found = self._all("SELECT value FROM meta WHERE key = ?", (key,))
         return json.loads(found[0][0]) if found else otherwise
 
@@ -307,7 +305,6 @@ class Store(Reader):
             ) from error
 
     def close(self) -> None:
-        """Close it; what was written is there."""
         self._reader.close()
         self._writer.close()
 

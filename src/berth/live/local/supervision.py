@@ -11,7 +11,7 @@ LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0
 
 
-async def kept_up(
+async def supervised(
     name: str, work: Callable[[], Awaitable[None]], log: Callable[..., None], *, pause_s: float = PAUSE_S
 ) -> None:
     """Run `work` until it returns or is cancelled. If it raises, log why and run it again after `pause_s`, and after

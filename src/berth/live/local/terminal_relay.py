@@ -26,7 +26,6 @@ PART = 1 << 16
 
 
 def frame(kind: bytes, text: bytes) -> bytes:
-    """One message."""
     return kind + struct.pack(">I", len(text)) + text
 
 

@@ -109,7 +109,6 @@ class Shown(ModalScreen[None]):
         self._lines = lines
 
     def compose(self) -> ComposeResult:
-        """The text and the keys."""
         with VerticalScroll(id="shown"):
             yield Static(Text("\n".join(self._lines)))
         yield Footer()
@@ -145,10 +144,9 @@ class Top(App[None]):
         self._jobs: list[LiveJob] = []
         self._cancel = ""
         """The job that the last key asked to cancel: the same key again does it."""
-        self._asked_s = 0.0
+        self._armed_s = 0.0
 
     def compose(self) -> ComposeResult:
-        """Head, tiles, queue, keys."""
         yield Label("", id="head")
         yield Horizontal(id="tiles")
         yield Label("", id="note")
@@ -156,7 +154,6 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look now, and every second."""
         self.query_one(DataTable).add_columns(*HEAD)
         self.look()
         self.set_interval(EVERY_S, self.look)
@@ -165,14 +162,13 @@ class Top(App[None]):
         try:
             return ask(find_socket(), message)
         except LiveError as error:
-            self._tell(str(error))
+            self._show_note(str(error))
             return None
 
-    def _tell(self, text: str) -> None:
+    def _show_note(self, text: str) -> None:
         self.query_one("#note", Label).update(_cell(text))
 
     def look(self) -> None:
-        """Ask the broker, and draw."""
         status = self._ask(do="status")
         queue = self._ask(do="queue", limit=MOST_ROWS) if status else None
         if status is None or queue is None:
@@ -185,8 +181,8 @@ class Top(App[None]):
         brain = "" if status["brain"] == "ready" else f"; the policy is {status['brain']}"
         self.query_one("#head", Label).update(f"{status['policy']} decides{brain}   {counts}")
         if queue["note"]:
-            self._tell(queue["note"])
-        elif self._cancel and time.monotonic() - self._asked_s > ARMED_S:
+            self._show_note(queue["note"])
+        elif self._cancel and time.monotonic() - self._armed_s > ARMED_S:
             self.action_disarm()
         self._draw_tiles(snapshot.gpus, snapshot.at_ms)
         self._draw_queue(snapshot.jobs, snapshot.at_ms)
@@ -220,42 +216,36 @@ class Top(App[None]):
         return self._jobs[at].id if 0 <= at < len(self._jobs) else ""
 
     def action_show(self) -> None:
-        """Show all of the chosen job."""
         if (chosen := self._chosen()) and (answer := self._ask(do="job", id=chosen)):
             self.push_screen(Shown(job_lines(answer["jobs"][0])))
 
     def on_data_table_row_selected(self) -> None:
-        """Enter in the table."""
         self.action_show()
 
     def action_why(self) -> None:
-        """Say why the chosen job waits."""
         if (chosen := self._chosen()) and (answer := self._ask(do="why", id=chosen)):
             self.push_screen(Shown(why_lines(answer["jobs"][0])))
 
     def action_hold(self) -> None:
-        """Hold the chosen job, or release it."""
         if chosen := self._chosen():
             state = next(job.state for job in self._jobs if job.id == chosen)
             what = "release" if state == "held" else "hold"
             if self._ask(do=what, ids=[chosen]):
-                self._tell(f"job {chosen}: {'released' if what == 'release' else 'held'}")
+                self._show_note(f"job {chosen}: {'released' if what == 'release' else 'held'}")
             self.look()
 
     def action_disarm(self) -> None:
-        """Take back the first press of the key that cancels."""
         self._cancel = ""
-        self._tell("")
+        self._show_note("")
 
     def action_cancel(self) -> None:
-        """Cancel the chosen job, at the second time."""
         if not (chosen := self._chosen()):
             return
-        if self._cancel != chosen or time.monotonic() - self._asked_s > ARMED_S:
-            self._cancel, self._asked_s = chosen, time.monotonic()
-            self._tell(f"press c again to cancel job {chosen}")
+        if self._cancel != chosen or time.monotonic() - self._armed_s > ARMED_S:
+            self._cancel, self._armed_s = chosen, time.monotonic()
+            self._show_note(f"press c again to cancel job {chosen}")
             return
         self._cancel = ""
         if self._ask(do="cancel", ids=[chosen]):
-            self._tell(f"job {chosen}: cancelled")
+            self._show_note(f"job {chosen}: cancelled")
         self.look()

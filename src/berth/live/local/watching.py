@@ -63,7 +63,7 @@ class Watch:
             try:
                 looks = await asyncio.to_thread(self._cards.look, self._runner.run_of)
                 self._reconcile(looks)
-                self.heed(self._without_ours(looks))
+                self.take(self._without_ours(looks))
             except (OSError, BerthError) as error:
                 self._log("no-look", why=str(error))
             with contextlib.suppress(TimeoutError):
@@ -145,7 +145,7 @@ class Watch:
             for look in looks
         )
 
-    def heed(self, looks: tuple[Look, ...]) -> None:
+    def take(self, looks: tuple[Look, ...]) -> None:
         """Keep samples of what runs, and lose jobs whose GPU is gone."""
         self.looks = looks
         book, now_ms = self._book, self._now_ms()
