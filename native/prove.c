@@ -119,6 +119,13 @@ static void begin(void)
     MUST(cuCtxSetCurrent, primary);
 }
 
+/* A way that is one call. */
+#define DOES(name, call)   \
+    static void name(void) \
+    {                      \
+        call;              \
+    }
+
 /* Says what is held, and holds it until it has been looked at. */
 static void show(void)
 {
@@ -371,14 +378,8 @@ static void run_races(bool retains)
     meet(number);
     pthread_join(other, NULL);
 }
-static void way_race_map(void)
-{
-    run_races(false);
-}
-static void way_race_retain(void)
-{
-    run_races(true);
-}
+DOES(way_race_map, run_races(false))
+DOES(way_race_retain, run_races(true))
 
 /* ---- streams, pools, graphs ---- */
 
@@ -503,7 +504,7 @@ static void way_pool_gone(void) /* a pool is destroyed while its memory is in us
     MUST(cuMemPoolDestroy, pool);
     fill_linear();
 }
-/* A pool takes 32 MiB at once. */
+/* A pool takes 32 MiB at once, and so may each node of a graph. */
 static uint64_t pool_bytes(void)
 {
     return step_bytes > 32 * MIB ? step_bytes : 32 * MIB;
@@ -594,7 +595,7 @@ static CUgraph new_graph(enum graph_way how)
 {
     CUgraph graph, outer;
     CUnode node;
-    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = step_bytes };
+    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = pool_bytes() };
     MUST(cuGraphCreate, &graph, 0);
     MUST(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &memory);
     if (how != NESTED)
@@ -607,7 +608,7 @@ static CUresult capture_new(CUgraph *graph)
 {
     CUdeviceptr at;
     MUST(cuStreamBeginCapture_v2, stream, CU_CAPTURE_RELAXED);
-    CUresult asked = cuMemAllocAsync(&at, step_bytes, stream);
+    CUresult asked = cuMemAllocAsync(&at, pool_bytes(), stream);
     CUresult ended = cuStreamEndCapture(stream, graph);
     return asked != CUDA_SUCCESS ? asked : ended;
 }
@@ -631,46 +632,34 @@ static CUresult ready_new(enum graph_way how)
         made = cuGraphExecDestroy(exec);
     return made != CUDA_SUCCESS ? made : cuStreamSynchronize(stream);
 }
-FILLS(way_graph, step_bytes, cuGraphInstantiateWithFlags, ready_new(PLAIN), )
+FILLS(way_graph, pool_bytes(), cuGraphInstantiateWithFlags, ready_new(PLAIN), )
 static void way_graph_green(void)
 {
     begin();
     WITH(cuGraphInstantiateWithFlags);
     of_green_context();
     MUST(cuCtxSetCurrent, primary);
-    FILL(step_bytes, ready_new(PLAIN));
+    FILL(pool_bytes(), ready_new(PLAIN));
 }
 static void way_capture(void)
 {
     begin();
     WITH(cuGraphInstantiateWithFlags);
     MUST(cuStreamCreate, &stream, 1);
-    FILL(step_bytes, ready_new(CAPTURED));
+    FILL(pool_bytes(), ready_new(CAPTURED));
 }
 
 static void fill_graphs(enum graph_way how)
 {
     begin();
     WITH(cuGraphInstantiateWithFlags);
-    FILL(step_bytes, ready_new(how));
+    FILL(pool_bytes(), ready_new(how));
     fill_linear();
 }
-static void way_graph_streams(void)
-{
-    fill_graphs(ON_STREAMS);
-}
-static void way_graph_child(void)
-{
-    fill_graphs(NESTED);
-}
-static void way_graph_uploaded(void)
-{
-    fill_graphs(UPLOADED);
-}
-static void way_graph_forgotten(void)
-{
-    fill_graphs(FORGOTTEN);
-}
+DOES(way_graph_streams, fill_graphs(ON_STREAMS))
+DOES(way_graph_child, fill_graphs(NESTED))
+DOES(way_graph_uploaded, fill_graphs(UPLOADED))
+DOES(way_graph_forgotten, fill_graphs(FORGOTTEN))
 
 /* ---- contexts ---- */
 
@@ -720,14 +709,8 @@ static void fill_limit(int which)
     atomic_fetch_add(&held_bytes, value > before ? value - before : 0);
     fill_linear();
 }
-static void way_heap(void)
-{
-    fill_limit(CU_LIMIT_HEAP);
-}
-static void way_printf(void)
-{
-    fill_limit(CU_LIMIT_PRINTF);
-}
+DOES(way_heap, fill_limit(CU_LIMIT_HEAP))
+DOES(way_printf, fill_limit(CU_LIMIT_PRINTF))
 
 static void way_stack(void)
 {
@@ -1095,19 +1078,11 @@ static void give_on(void (*to)(int), bool strips_locks)
         atomic_fetch_add(&held_bytes, bytes);
     }
 }
-static void way_export(void) /* the maker releases what another of the same limit has imported */
-{
-    give_on(import_all, false);
-}
-static void way_import_twice(void)
-{
-    give_on(import_twice, false);
-}
+/* The maker releases what another of the same limit has imported. */
+DOES(way_export, give_on(import_all, false))
+DOES(way_import_twice, give_on(import_twice, false))
 /* Locks on the file, by which libberth tells whose it is, are forged. */
-static void way_export_forged(void)
-{
-    give_on(map_all, true);
-}
+DOES(way_export_forged, give_on(map_all, true))
 static void open_all(int other)
 {
     CUipc handle;

@@ -15,10 +15,12 @@ from tests.partition.conftest import Berth, Card
 from berth.partition.proof import divider
 
 Apart = Callable[..., tuple[int, str]]
-STRICT = {"BERTH_FAKE_STEP_KIB": "2048", "BERTH_FAKE_LIKE": "hmm"}
+STRICT = {"BERTH_FAKE_STEP_KIB": "2048", "BERTH_FAKE_LIKE": "hmm,nodes"}
 DOCUMENTED = {"no-environment", "counters-restored", "counters-removed"}
-PAST_NOTHING = {"graph", "graph-green", "capture"}
-"""Graphs of one process share their memory on this fake card, so that they take less than they are given."""
+BY_CHANCE = {"race-map", "race-retain", "capture-race"}
+"""Each needs a moment that does not come in every run."""
+FREED = {"ipc-free"}
+"""The fake driver frees the memory, whoever has it open."""
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:
@@ -35,14 +37,38 @@ def test_berth_holds_against_every_way_but_those_that_its_documentation_names(be
     assert all(row["seen_bytes"] <= 64 << 20 for row in rows if row["way"] not in DOCUMENTED)
 
 
-def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
-    ways = ("linear", "rounding", "async-green", "export-release", "prefetch", "processes", "graph")
+def verdicts_where_nothing_limits(berth_apart: Apart, *ways: str) -> dict[str, str]:
     options = [word for way in ways for word in ("--way", way)]
-    code, text = berth_apart("partition", "prove", "--fake-gpu", "--as-is", *options, "--json", **STRICT)
+    code, text = berth_apart(
+        *("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--json"), *options, **STRICT
+    )
     assert code == 1
-    assert {row["way"]: row["verdict"] for row in rows_of(text)} == {
-        way: "held" if way in PAST_NOTHING else "passed" for way in ways
-    }
+    return {row["way"]: row["verdict"] for row in rows_of(text)}
+
+
+def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
+    ways = (
+        "linear",
+        "rounding",
+        "async-green",
+        "export-release",
+        "prefetch",
+        "processes",
+        "graph",
+        "capture",
+    )
+    assert verdicts_where_nothing_limits(berth_apart, *ways) == dict.fromkeys(ways, "passed")
+
+
+def test_every_way_passes_where_nothing_limits_unless_it_needs_luck_or_another_driver(
+    berth_apart: Apart,
+) -> None:
+    """So a way that is held against is no proof by chance."""
+    verdicts = verdicts_where_nothing_limits(berth_apart)
+    held = {way for way, verdict in verdicts.items() if verdict == "held"}
+    untried = {way for way, verdict in verdicts.items() if verdict == "not tried"}
+    assert held - BY_CHANCE == FREED
+    assert untried == {"counters", "counters-restored", "counters-removed"}
 
 
 def test_a_way_that_nothing_limits_takes_twice_the_limit_at_most(card: Card, berth_apart: Apart) -> None:
@@ -57,7 +83,7 @@ def test_a_way_that_nothing_limits_takes_twice_the_limit_at_most(card: Card, ber
         "stack",
         "rounding",
     )
-    ways += ("mipmap-levels", "processes")
+    ways += ("mipmap-levels", "processes", "graph", "graph-uploaded", "capture")
     options = [word for way in ways for word in ("--way", way)]
     watch = {"BERTH_FAKE_WATCH": f"0:{(2 * 64 + 32) << 20}", "BERTH_FAKE_CONTEXT_MIB": "0"}
     berth_apart(

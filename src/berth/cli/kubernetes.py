@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
+from berth.cli.kubernetes_node import Grow, GrowOption
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
@@ -254,6 +255,7 @@ def install(
     evict: Annotated[
         bool, typer.Option("--evict", help="Let agents delete pods that escaped their limit.")
     ] = False,
+    grow: GrowOption = Grow.OFF,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -284,6 +286,7 @@ def install(
         fake_gpus,
         claims,
         evict,
+        grow.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,

@@ -5,12 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from berth.errors import SettingError
+
+
+class Grow(StrEnum):
+    """Which pods' GPU memory grows while they run."""
+
+    OFF = "off"
+    ON = "on"
+    SUSPEND = "suspend"
+
+
+GrowOption = Annotated[
+    Grow,
+    typer.Option(
+        help="GPU memory that grows while a pod runs: off, of pods that say how far; on, of all up to the card;"
+        " suspend, also by suspending less important pods."
+    ),
+]
 
 
 def node(
@@ -36,6 +54,7 @@ def node(
         str,
         typer.Option(help="What to do with a pod that escaped its limit: report, or evict."),
     ] = "report",
+    grow: GrowOption = Grow.OFF,
     metrics: Annotated[
         str,
         typer.Option(help="Address to serve Prometheus metrics on, such as :9400; default: none."),
@@ -85,7 +104,9 @@ def node(
         every_s,
         "evict" if on_lost_isolation == "evict" else "report",
         bool(fake_gpus),
+        grow.value,
     )
+    os.environ["BERTH_ROOT"] = str(run_folder / "regions")  # what suspends pods looks there too
     import asyncio
     import logging
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.counts import counted
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ def watch(
     from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
+    told: list[str] = []
     looks = 0
     reconciler = Reconciler()
     console = Console()
@@ -293,7 +295,9 @@ def watch(
                 shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
                 typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
                 for text in lost:
-                    typer.echo(f"berth: {text}", err=True)
+                    if text not in told:
+                        typer.echo(f"berth: {text}", err=True)
+                told = lost
             else:
                 table = partition_table(found, used, console.width)
                 live.update(Group(table, *map(Text, lost)), refresh=True)
@@ -447,8 +451,8 @@ def prove(
         tried = proof.chosen(names or ())
         quiet = as_json or form is not Form.TABLE
         typer.echo(
-            f"berth: {len(tried)} ways past a limit of {mem} on GPU {card.index}, one after another; each takes at "
-            f"most {2 * limit_mib} MiB for a moment, and ends",
+            f"berth: {counted(len(tried), 'way')} past a limit of {mem} on GPU {card.index}, one after another; "
+            f"each takes at most {2 * limit_mib} MiB for a moment, and ends",
             err=True,
         )
 

@@ -256,6 +256,71 @@ def _say(text: str) -> None:
     print(f"berth: {text}", file=sys.stderr, flush=True)
 
 
+class Grow(StrEnum):
+    """Whether the limits of jobs on a node grow."""
+
+    OFF = "off"
+    ON = "on"
+    SUSPEND = "suspend"
+
+
+@app.command()
+def agent(
+    state: State = DEFAULT_STATE,
+    grow: Annotated[
+        Grow,
+        typer.Option(
+            "--grow",
+            help="Whose GPU memory grows up to the card. off: jobs that say gpu_mem=4G..20G; on: all; suspend: all,"
+            " and another job makes room.",
+        ),
+    ] = Grow.ON,
+    node: Annotated[
+        str, typer.Option("--node", help="Name of this machine's reports; default: its host name.")
+    ] = "",
+) -> None:
+    """Run on each node as root: let the GPU memory of jobs grow, and suspend and resume jobs."""
+    import asyncio
+    import os
+    import socket
+
+    from berth.live.slurm.agent import serve
+    from berth.live.slurm.node import say
+
+    def log(event: str, /, **values: object) -> None:
+        say(" ".join([f"agent: {event}", *(f"{name}={value}" for name, value in values.items())]))
+
+    fake, card = bool(os.environ.get("BERTH_SLURM_FAKE_GPU")), os.environ.get("BERTH_FAKE_CARD", "")
+    name = node or socket.gethostname().partition(".")[0]
+    asyncio.run(serve(state, name, grow.value, log, fake=fake, card=card))
+
+
+@app.command()
+def suspend(
+    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Free a running job's GPUs: move what it holds to the machine's memory, and have Slurm stop it."""
+    from berth.live.slurm.agent import suspend as suspend_job
+    from berth.live.slurm.controller import Controller
+
+    note = suspend_job(Controller(), state, job)
+    print(f"job {job} is suspended{f'; {note}' if note else ''}")
+
+
+@app.command()
+def resume(
+    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Let a suspended job run on as soon as its GPUs have room."""
+    from berth.live.slurm.agent import resume as resume_job
+    from berth.live.slurm.controller import Controller
+
+    resume_job(Controller(), state, job)
+    print(f"job {job} runs on as soon as its GPUs have room")
+
+
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show whether berth runs with Slurm, and what Slurm's GPUs and jobs are doing."""
@@ -301,12 +366,16 @@ def why(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
-    """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs."""
+    """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs. Of one that runs, show
+    its GPU memory."""
+    from berth.live.slurm.agent import reports, told
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.snapshot import is_held_by_berth, read_status, why_of
 
     slurm, ours, nodes = why_of(Controller(), state, job)
     counts = read_status(state).get("counts", {}).get(slurm.id, "") if slurm.waits else ""
+    of_job = reports(state).get(slurm.raw_id)
+    memory = {name: told(shown) for name, shown in of_job.by_node.items()} if of_job else {}
     answer = {
         "job": job,
         "state": slurm.state,
@@ -314,6 +383,7 @@ def why(
         "berth": ours,
         "nodes": nodes,
         "counts": counts,
+        "memory": memory,
     }
     if printed(form, as_json, [answer], answer):
         return
@@ -326,6 +396,8 @@ def why(
         print(f"counts: {counts}")
     if nodes:
         print(f"nodes: {nodes}")
+    for name, text in memory.items():
+        print(f"memory on {name}: {text}")
 
 
 @app.command()

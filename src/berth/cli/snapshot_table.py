@@ -48,7 +48,17 @@ def snapshot_tables(seen: Snapshot) -> Group:
 
 
 def _on(gpu: Gpu) -> list[str]:
-    found = [each.job for each in gpu.tenants] + [each.what for each in gpu.strangers]
+    found = [_named(each) for each in gpu.tenants] + [each.what for each in gpu.strangers]
     if gpu.drained:
         found.append("drained: nothing new starts")
     return [*found, gpu.health] if gpu.health else found
+
+
+def _named(tenant: Tenant) -> str:
+    """A job, and how its memory grows."""
+    if tenant.promise_mib is None or tenant.max_mib is None:
+        return tenant.job
+    sizes = (
+        f"{mib(tenant.promise_mib)} promised, {mib(tenant.mem_mib)} granted, at most {mib(tenant.max_mib)}"
+    )
+    return f"{tenant.job} ({sizes})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from berth.cli.output import console, plain_table
 from berth.counts import counted
-from berth.history.values.durations import hours, hours_of, hours_text
+from berth.history.values.durations import hours, hours_column, hours_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,15 +18,26 @@ if TYPE_CHECKING:
 
 def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
     """A row for each group; a name that the terminal is too narrow for goes on in the next line, never cut off."""
-    headings = (
-        *names,
-        *("GPU-hours", "run-hours", "jobs", "users"),
-        *([f"share of {measure}"] if whole else []),
-        "failed GPU-hours",
-        *(_USES[name] for name in _measured(rows)),
-    )
-    cells = [(*row.keys, *_cells(row, measure, whole, _measured(rows))) for row in rows]
-    return plain_table(headings, cells, left=len(names))
+    share = [(f"share of {measure}", [f"{row.measure(measure) / whole * 100:.2f} %" for row in rows])]
+    columns = [
+        hours_column("GPU-hours", [row.gpu_hours for row in rows]),
+        hours_column("run-hours", [row.run_hours for row in rows]),
+        ("jobs", [f"{row.jobs:,}" for row in rows]),
+        ("users", [f"{row.users:,}" for row in rows]),
+        *(share if whole else []),
+        hours_column("failed GPU-hours", [row.wasted_gpu_hours for row in rows]),
+        *_use_columns(rows),
+    ]
+    return _table(names, [row.keys for row in rows], columns)
+
+
+def _table(
+    names: Sequence[str], keys: Sequence[Sequence[str]], columns: Sequence[tuple[str, list[str]]]
+) -> Table:
+    """The names of each row on the left, then columns of numbers."""
+    numbers = zip(*(cells for _, cells in columns), strict=True)
+    rows = [(*key, *cells) for key, cells in zip(keys, numbers, strict=True)]
+    return plain_table((*names, *(heading for heading, _ in columns)), rows, left=len(names))
 
 
 _USES = {
@@ -57,11 +68,16 @@ def _measured(rows: Sequence[Usage]) -> list[str]:
     return [name for name in _USES if any(row.known(name) is not None for row in rows)]
 
 
-def _use_cell(row: Usage, name: str) -> str:
-    value = row.known(name)
-    if value is None:
-        return "–"
-    return f"{value:,.2f}" if name == "idle-gpu-hours" else f"{value * 100:.1f} %"
+def _use_columns(rows: Sequence[Usage]) -> list[tuple[str, list[str]]]:
+    """A column of each use that was measured."""
+    columns = []
+    for name in _measured(rows):
+        known = [row.known(name) for row in rows]
+        if name == "idle-gpu-hours":
+            columns.append(hours_column(_USES[name], known))
+        else:
+            columns.append((_USES[name], ["–" if part is None else f"{part * 100:.1f} %" for part in known]))
+    return columns
 
 
 def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
@@ -70,30 +86,15 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
     if not rows:
         screen.print(_UNKNOWN.get(measure, "no jobs"))
         return
-    uses = _measured([row.use for row in rows])
-    names = ("job", "cluster", "user", "application", "state")
-    numbers = ("attempts", "GPU-hours", "failed GPU-hours", *(_USES[name] for name in uses))
-    cells = [
-        (
-            *(row.use.keys[0], row.cluster, row.user, row.application, row.state, f"{row.attempts:,}"),
-            *(hours_text(hours, 2) for hours in (row.use.gpu_hours, row.use.wasted_gpu_hours)),
-            *(_use_cell(row.use, name) for name in uses),
-        )
-        for row in rows
+    used = [row.use for row in rows]
+    keys = [(row.use.keys[0], row.cluster, row.user, row.application, row.state) for row in rows]
+    columns = [
+        ("attempts", [f"{row.attempts:,}" for row in rows]),
+        hours_column("GPU-hours", [each.gpu_hours for each in used]),
+        hours_column("failed GPU-hours", [each.wasted_gpu_hours for each in used]),
+        *_use_columns(used),
     ]
-    screen.print(plain_table((*names, *numbers), cells, left=len(names)))
-
-
-def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple[str, ...]:
-    return (
-        hours_text(row.gpu_hours, 2),
-        hours_text(row.run_hours, 2),
-        f"{row.jobs:,}",
-        f"{row.users:,}",
-        *([f"{row.measure(measure) / whole * 100:.2f} %"] if whole else []),
-        hours_text(row.wasted_gpu_hours, 2),
-        *(_use_cell(row, name) for name in uses),
-    )
+    screen.print(_table(("job", "cluster", "user", "application", "state"), keys, columns))
 
 
 def show_usage(

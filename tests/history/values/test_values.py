@@ -11,6 +11,7 @@ from berth.history.importing.sacct import SEPARATOR
 from berth.history.importing.slurmdbd import _HEADER as HEADER
 from berth.history.importing.slurmdbd import is_whole
 from berth.history.values.applications import read_rules
+from berth.history.values.durations import hours_column
 from berth.history.values.hostlist import expand
 from berth.history.values.tres import Resources, resources
 
@@ -109,3 +110,16 @@ def test_rows_that_a_database_packed_are_taken_only_where_nothing_in_them_separa
     else:
         assert is_whole(text[:10] + change + text[10:], 3) == (change == "")
     assert not is_whole(None, 0)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "column"),
+    [
+        ([12.5, 0.004, 0.0, None], ("GPU-hours", ["12.50", "0.004", "0", "–"])),
+        ([0.05, 0.001], ("GPU-minutes", ["3.00", "0.06"])),
+        ([0.0002], ("GPU-seconds", ["0.72"])),
+        ([], ("GPU-hours", [])),
+    ],
+)
+def test_a_column_of_hours_has_one_unit(amounts: list[float | None], column: tuple[str, list[str]]) -> None:
+    assert hours_column("GPU-hours", amounts) == column

@@ -13,11 +13,13 @@ from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.knowledge import make_knowledge
+from berth.live.driver.snapshot import Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, State
-from berth.live.kubernetes.steps import Lift, Remove, Withdraw
+from berth.live.kubernetes.steps import Lift, Remove, Suspend, Withdraw
+from berth.live.kubernetes.viewing import snapshot
 from berth.model import Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
@@ -80,6 +82,41 @@ def test_a_pod_counts_from_the_patch_until_it_has_ended() -> None:
         assert board.lifts(now) == {}
     board.pods(6, ended(bound(lift)))
     assert list(board.lifts(6)) == ["b"]
+
+
+def grown(each: api.Pod, limit_mib: int, ordered: str = "", **more: Any) -> api.Pod:
+    """A running pod, as its node's agent says how far it has grown from 20,000 MiB, and what the steerer ordered."""
+    memory = {"promise_mib": 20_000, "limit_mib": limit_mib, "max_mib": 60_000, **more}
+    said = each.metadata.annotations | {names.GPU_MEMORY: json.dumps(memory)}
+    said |= {names.SUSPEND: ordered} if ordered else {}
+    return msgspec.structs.replace(each, metadata=msgspec.structs.replace(each.metadata, annotations=said))
+
+
+def seen(running: api.Pod) -> Tenant:
+    """A pod alone on a card, as `berth k8s status` shows it."""
+    board = Steered()
+    board.nodes(1, node(gpus=1))
+    board.pods(1, running)
+    (tenant,) = snapshot(board.site, 3, 10).gpus[0].tenants
+    return tenant
+
+
+def test_what_a_pod_has_grown_by_is_given_to_no_other() -> None:
+    board = steered([node(gpus=1)], [pod("a", gpu_milli=300, gpu_mem_mib=20_000)])
+    first = bound(board.lifts(1)["a"])
+    board.pods(2, grown(first, 50_000), pod("b", gpu_milli=300, gpu_mem_mib=40_000))
+    assert board.lifts(3) == {}
+    tenant = seen(grown(first, 50_000))
+    assert (tenant.promise_mib, tenant.mem_mib, tenant.max_mib) == (20_000, 50_000, 60_000)
+    board.pods(4, ended(first))
+    assert list(board.lifts(5)) == ["b"]
+
+
+def test_a_pod_that_says_to_have_grown_counts_no_more_than_its_card_and_no_less_than_its_promise() -> None:
+    board = steered([node(gpus=1)], [pod("a", gpu_milli=300, gpu_mem_mib=20_000)])
+    first = bound(board.lifts(1)["a"])
+    for limit_mib, counted in ((1 << 23, 81_920), (1, 20_000), (-5, 20_000)):
+        assert seen(grown(first, limit_mib)).mem_mib == counted
 
 
 @pytest.mark.parametrize("on", ["", "n2"])
@@ -375,6 +412,70 @@ def test_a_pod_of_higher_priority_starts_when_its_victim_has_left() -> None:
     assert [(step.name, step.after) for step in lifts] in ([], [("urgent", frozenset({"uid-low"}))])
     board.gone(4, there)
     assert lifts or list(board.lifts(4)) == ["urgent"]
+
+
+def urged() -> tuple[Steered, api.Pod, Lift]:
+    """A pod that its node's agent can suspend is to make way for another, whose gate is lifted after that."""
+    board = steered([node(gpus=1)], [pod("low")], policy="preempt+fifo+best-fit")
+    there = grown(bound(board.lifts(1)["low"]), 81_920, leaves=True)
+    board.pods(2, there)
+    board.steps(2)
+    urgent = pod("urgent", version=2)
+    urgent.spec.priority = 1000
+    board.pods(3, urgent)
+    steps = board.steps(3)
+    assert [step for step in steps if isinstance(step, Suspend | Remove)] == [
+        Suspend("uid-low", "n", "low", leaves=True)
+    ]
+    (lift,) = (step for step in steps if isinstance(step, Lift))
+    assert (lift.name, lift.after) == ("urgent", {"uid-low"})
+    return board, there, lift
+
+
+def test_a_pod_that_can_leave_its_gpus_is_suspended_and_runs_on_later() -> None:
+    board, there, lift = urged()
+    assert board.site.holds("uid-low")
+    away = grown(there, 81_920, "true", leaves=False, suspended_ms=4)
+    board.pods(4, away)
+    assert not board.site.holds("uid-low")
+    assert board.lifts(4) == {}
+    board.pods(5, bound(lift))
+    board.steps(5)
+    board.pods(6, ended(bound(lift)))
+    assert [step for step in board.steps(6) if isinstance(step, Suspend)] == [
+        Suspend("uid-low", "n", "low", leaves=False)
+    ]
+    board.pods(7, there)
+    board.steps(7)
+    assert (board.state("low"), [*board.cluster.running]) == (State.RUNS, ["uid-low"])
+
+
+def test_a_pod_that_could_not_leave_its_gpus_is_evicted() -> None:
+    board, there, _ = urged()
+    board.pods(4, grown(there, 81_920, "true", why="it uses MPS"))
+    steps = board.steps(4)
+    (evicted,) = (step for step in steps if isinstance(step, Remove))
+    assert (evicted.name, "it uses MPS" in evicted.why) == ("low", True)
+    board.gone(5, there)
+    assert not board.site.holds("uid-low")
+
+
+def test_a_pod_that_does_not_leave_in_time_is_evicted() -> None:
+    """Its node's agent is dead, or its owner wrote what an agent writes."""
+    board, there, _ = urged()
+    board.pods(4, grown(there, 81_920, "true", leaves=True))
+    due_ms = board.site.next_ms()
+    assert due_ms is not None
+    assert board.removed(due_ms - 1) == []
+    assert board.removed(due_ms) == ["low"]
+    assert (board.removed(due_ms + 1), board.site.next_ms()) == ([], None)
+
+
+def test_a_new_steerer_waits_for_a_pod_that_was_told_to_leave() -> None:
+    _, there, _ = urged()
+    board = steered([node(gpus=1)])
+    board.pods(1, grown(there, 81_920, "true", leaves=True))
+    assert board.site.holds("uid-low")
 
 
 def test_a_volume_of_any_kind_is_no_reason_to_leave_a_pod_out() -> None:

@@ -1,4 +1,6 @@
-"""A program of CUDA: a number takes that many MiB of GPU memory, a path waits until a file is there, in their order."""
+"""A program of CUDA: a number takes that many MiB of GPU memory, a path waits until a file is there, in their order.
+
+With `!` behind the number it asks again until it gets them."""
 
 from __future__ import annotations
 
@@ -15,14 +17,17 @@ def main() -> int:
     if cuda.cuInit(0) != 0 or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) != 0:
         return 2
     for word in sys.argv[1:]:
-        if not word.isdigit():
+        size = word.rstrip("!")
+        if not size.isdigit():
             while not os.path.exists(word):
                 time.sleep(0.02)
-        elif cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(word) << 20)) != 0:
-            print("refused", word, flush=True)
-            return 1
-        else:
-            print("holds", word, flush=True)
+            continue
+        while cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(size) << 20)) != 0:
+            if size == word:
+                print("refused", word, flush=True)
+                return 1
+            time.sleep(0.02)
+        print("holds", size, flush=True)
     return 0
 
 

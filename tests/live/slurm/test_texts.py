@@ -226,13 +226,17 @@ def test_the_prolog_believes_no_field_of_a_job_s_name(
     squeue.write_text(
         "#!/usr/bin/env python3\nimport sys\n"
         "marks = [each.partition(':')[2] for each in sys.argv[-1].split(',')]\n"
-        "for row in (('6', 'N/A', 'berth:1;share=9:9:0'), ('7', 'gres:shard:2', 'berth:1;share=300:5000:0')):\n"
+        "for row in (('6', 'N/A', 'berth:1;share=9:9:0', '', '1'),\n"
+        "            ('7', 'gres:shard:2', 'berth:1;share=300:5000:0', 'x gpu_mem=1G', '9')):\n"
         "    sys.stdout.write(''.join(map(''.join, zip(row, marks))) + '\\n')\n"
     )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = node._job({"SLURM_JOB_ID": "7"})
-    assert found == {"TresPerNode": "gres:shard:2", "AdminComment": "berth:1;share=300:5000:0"}
+    assert found == {
+        "TresPerNode": "gres:shard:2", "AdminComment": "berth:1;share=300:5000:0", "Comment": "x gpu_mem=1G",
+        "Priority": "9",
+    }  # fmt: skip
     assert node._job({"SLURM_JOB_ID": "6"})["TresPerNode"] == ""
     with pytest.raises(LiveError, match="squeue has no job 8"):
         node._job({"SLURM_JOB_ID": "8"})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from decimal import Decimal
+
 
 def duration(seconds: float) -> tuple[str, str]:
     """Seconds for people as a number and its unit: `90` and `s`, `2.5` and `h`."""
@@ -39,6 +42,21 @@ def hours_text(amount: float, digits: int = 1) -> str:
     """Hours as a cell of a column that says so: `3.7`, but `4.2 min` or `12.0 s` where they are few."""
     number, unit = hours(amount, digits)
     return number if unit == "h" else f"{number} {unit}"
+
+
+def hours_column(heading: str, amounts: Sequence[float | None], digits: int = 2) -> tuple[str, list[str]]:
+    """A column of hours in one unit, that of the largest: its heading (`GPU-hours`, `GPU-minutes`) and its cells.
+
+    Only nothing is 0: what is too little for the digits has its first one. A dash stands for None.
+    """
+    factor, unit = hours_unit(max((amount for amount in amounts if amount is not None), default=0.0))
+    least = 0.5 * 10**-digits
+    cells = []
+    for amount in amounts:
+        value = (amount or 0.0) * factor
+        small = f"{Decimal(f'{value:.1g}'):f}" if 0 < value < least else f"{value:,.{digits}f}"
+        cells.append("–" if amount is None else small if value else "0")
+    return heading.replace("hours", HOURS_NAMES[unit]), cells
 
 
 def hours_of(kind: str, amount: float, digits: int = 1) -> str:

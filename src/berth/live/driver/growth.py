@@ -272,11 +272,12 @@ class Growth(Generic[T]):
     def _raise(self, growing: Growing[T], mem_mib: int) -> bool:
         """Raise the limit of a job to this, if there is room."""
         entry = growing.entry
-        if not all(self._has_room(entry, at, mem_mib) for at in entry.slots):
-            return False
-        self._host.grown(entry, mem_mib)  # before the pages: their sum is never more than the book's
-        for granter in growing.granters:
-            granter.limit(mem_mib * _MIB)
+        with self._host.room_kept():
+            if not all(self._has_room(entry, at, mem_mib) for at in entry.slots):
+                return False
+            self._host.grown(entry, mem_mib)  # before the pages: their sum is never more than what is kept
+            for granter in growing.granters:
+                granter.limit(mem_mib * _MIB)
         self._host.log("grown", job=entry.id, mib=mem_mib)
         return True
 

@@ -80,10 +80,14 @@ class Suspending(Generic[T]):
     def go_on(self) -> None:
         """After a start of the host: keep the processes of suspended jobs stopped, and end what was begun."""
         for entry in self._host.tenants():
-            if entry.suspension == SUSPENDED:
-                self.stand_still(entry)
-            elif entry.suspension == SUSPENDING:
-                self._begun.add(entry.id)
+            self.take_over(entry)
+
+    def take_over(self, entry: T) -> None:
+        """The same for one job."""
+        if entry.suspension == SUSPENDED:
+            self.stand_still(entry)
+        elif entry.suspension == SUSPENDING:
+            self._begun.add(entry.id)
 
     def stand_still(self, entry: T) -> None:
         """Stop the processes of a suspended job; one that was idle goes on with all but CUDA."""

@@ -7,6 +7,7 @@ step: a broker in its store (`live.local.book`), an agent of a node in files bes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from berth.partition.gpus import Gpu
@@ -27,11 +28,8 @@ class Tenant(Protocol):
     slots: tuple[int, ...]
     share: tuple[int, int]
     """Milli and MiB that it has of each GPU now; 0 MiB: all of it."""
-    promise_mib: int
-    """The part of that memory that it keeps; 0: all."""
     peak_mib: int
     """What it is believed to need at most of each GPU; 0: nothing is known."""
-    best_effort: bool
     suspension: str
     """SUSPENDING, SUSPENDED or RESUMING; empty: its processes run."""
     resumes: bool
@@ -42,6 +40,16 @@ class Tenant(Protocol):
     """The tenant whose memory grows by what it leaves; empty: none."""
     parked_mib: int
     """Memory of the machine that takes what it held on each GPU."""
+
+    @property
+    def promise_mib(self) -> int:
+        """The part of its memory that it keeps; 0: all."""
+        ...
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether it is promised no compute."""
+        ...
 
     @property
     def gang(self) -> str:
@@ -108,6 +116,10 @@ class Host(Protocol[T]):
 
     def is_counted(self, tenant: T) -> bool:
         """Whether its processes hold no more than its partition counts; if they do, it does not grow."""
+        ...
+
+    def room_kept(self) -> AbstractContextManager[None]:
+        """Within this, nobody else promises room of the GPUs."""
         ...
 
     def grown(self, tenant: T, mem_mib: int) -> None:

@@ -40,6 +40,8 @@ class Install:
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
     evict: bool = False
     """Let the agents evict pods that got out of their limit."""
+    grow: str = "off"
+    """Which pods' memory grows, as `berth k8s node --grow` has it."""
     right_size: str = "off"
     """`off`, `advise` or `apply`, as the steerer has it."""
     gathers: bool = True
@@ -59,6 +61,7 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
         *(["--fake-gpus", install.fake_gpus] if install.fake_gpus else []),
         *(["--dra", "all"] if install.claims else []),
         *(["--on-lost-isolation", "evict"] if install.evict else []),
+        *(["--grow", install.grow] if install.grow != "off" else []),
     ]
     if install.evict:
         pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}

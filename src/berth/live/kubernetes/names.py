@@ -39,6 +39,8 @@ ASKED_MILLI = "berth.dev/gpu-milli"
 ASKED_MEM_MIB = "berth.dev/gpu-mem-mib"
 """Compute and memory (MiB) of each GPU in an annotation. They are resources too, by which Kubernetes counts parts of
 GPUs: a node has 1000 milli a card and the memory of all cards, and a container asks for all that it takes together."""
+MAX_MEM_MIB = "berth.dev/gpu-mem-max-mib"
+"""How far its memory of each GPU may grow while it runs, in MiB."""
 APPLICATION = "berth.dev/application"
 KIND = "berth.dev/kind"
 ENOUGH = "berth.dev/enough"
@@ -75,6 +77,11 @@ PLACEMENT = "berth.dev/placement"
 
 PLACED_UID = "berth.dev/placed-uid"
 """The uid of the pod that the placement is for: a pod made from the text of another one has not got its place."""
+
+GPU_MEMORY = "berth.dev/gpu-memory"
+"""What a running pod has of each GPU's memory, written by the node's agent as JSON (`placements.GpuMemory`)."""
+SUSPEND = "berth.dev/suspend"
+"""Written by the steerer: `true` has the node's agent take the pod off its GPUs, until it is taken away."""
 
 MEASURED = "berth.dev/measured"
 """What a pod used, written by the node's agent when it has ended, as JSON, by which the scheduler places the next:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # the nodes' agents do without: 13 MiB less on each node
 Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
 Milli = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PlacedGpu(msgspec.Struct, kw_only=True):
@@ -37,6 +39,34 @@ class Placed(msgspec.Struct):
     policy: str = ""
     node: str = ""
     """Empty in what berth 0.2 wrote."""
+
+
+class GpuMemory(msgspec.Struct):
+    """What a pod has of the memory of each of its GPUs, as its node's agent wrote it, in MiB."""
+
+    promise_mib: Mib
+    limit_mib: Mib
+    """What it may hold now: the promise, and what it has grown by."""
+    max_mib: Mib
+    """How far that may grow."""
+    asked: Count = 0
+    granted: Count = 0
+    refused: Count = 0
+    """Calls for more than the limit had room for."""
+    leaves: bool = False
+    """Whether the agent can suspend it now."""
+    suspended_ms: Count | None = None
+    """Since when it has left its GPUs; None: it has not."""
+    why: str = ""
+    """Why it could not be suspended when that was asked for."""
+
+
+def gpu_memory_of(annotations: Mapping[str, str]) -> GpuMemory | None:
+    """What a pod has by now; None where no agent has said so, or it makes no sense."""
+    try:
+        return msgspec.json.decode(annotations.get(names.GPU_MEMORY, ""), type=GpuMemory)
+    except msgspec.DecodeError:
+        return None
 
 
 def annotation_of(start: Start, view: View, policy: str) -> str:

@@ -40,8 +40,16 @@ from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
-from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of, share_words
-from berth.live.kubernetes.steps import Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.placements import (
+    GpuMemory,
+    Placed,
+    annotation_of,
+    gpu_memory_of,
+    placed_of,
+    places_of,
+    share_words,
+)
+from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -50,6 +58,8 @@ log = logging.getLogger(__name__)
 PATIENCE_MS = 10_000
 """How long kube-scheduler may refuse a pod on its node before its part is given back: what it asked for may be about
 to leave, or to be made."""
+LEAVE_MS = 600_000
+"""How long a pod may take to leave its GPUs before it is evicted; the driver has half of that to move what it holds."""
 AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
 """How long pods alike avoid a node that was refused; twice as long each further time."""
 MOST_OWNERS = 10_000
@@ -182,6 +192,7 @@ class PodSite:
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
         self._memories = Memories()
+        self._leave: dict[str, int] = {}  # pods that have not left their GPUs yet, and since when they are to
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
@@ -243,7 +254,7 @@ class PodSite:
         view, spec = self.table.views[node], entry.pod.spec
         text = annotation_of(start, view, self.settings.policy)
         there = (self.entries.get(uid) for uid in self._on.get(node, ()))
-        after = frozenset(each.uid for each in there if each is not None and each.leaving)
+        after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
         step = Lift(entry.uid, entry.namespace, entry.name, node, text, after=after, enough=words)
@@ -288,6 +299,35 @@ class PodSite:
         if entry is not None:
             self._remove(entry, self.settings.why_evicted, "Preempted")
 
+    def parked_mib(self, job_id: str) -> int | None:
+        """What a pod may hold of each of its GPUs; None if the agent of its node cannot suspend it."""
+        entry = self.entries.get(job_id)
+        if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
+            return None
+        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        return memory.limit_mib if memory is not None and memory.leaves else None
+
+    def suspend(self, job_id: str) -> None:
+        """Have a pod leave its GPUs, and keep what it has done."""
+        self._order(job_id, leaves=True)
+
+    def resume(self, job_id: str) -> None:
+        """Let a suspended pod run on."""
+        self._order(job_id, leaves=False)
+
+    def _order(self, job_id: str, *, leaves: bool) -> None:
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            self._leave.pop(job_id, None)
+            if leaves:
+                self._leave[job_id] = self._now_ms
+            self._do(Suspend(entry.uid, entry.namespace, entry.name, leaves))
+
+    def holds(self, uid: str) -> bool:
+        """Whether a pod is about to leave its GPUs, evicted or suspended, and has not left them."""
+        entry = self.entries.get(uid)
+        return entry is not None and (entry.leaving or uid in self._leave)
+
     # What the cluster says
 
     def pod_group_changed(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
@@ -326,6 +366,7 @@ class PodSite:
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
         """A pod is gone."""
         self._learned.discard(pod.metadata.uid)
+        self._leave.pop(pod.metadata.uid, None)
         entry = self.entries.get(pod.metadata.uid)
         if entry is None:
             return
@@ -360,6 +401,9 @@ class PodSite:
             entry = self.entries[uid]
             if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
                 self._give_back(entry, now_ms)
+        for uid, since_ms in self._leave.items():
+            if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
+                self._evict_instead(self.entries[uid], "its node's agent does not do it")
         self._forgive(now_ms)
         if refreshed.moved or self.kinds.stale:
             self.table.refresh()
@@ -373,11 +417,13 @@ class PodSite:
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
-        if not self._avoided and not self._refused:
+        if not (self._avoided or self._refused or self._leave):
             return None
         times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
         refused = (self.entries[uid].refused_ms for uid in self._refused)
         times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
+        staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
+        times += [self._leave[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
 
     # What became of steps
@@ -765,13 +811,33 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
-        run = SiteRun(of, gpus, nodes, share, placed.best_effort, None, started)
+        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        if memory is not None and share.mem_mib:  # as far as it has grown
+            share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
+        run = SiteRun(of, gpus, nodes, share, placed.best_effort, None, started, self._away_ms(entry, memory))
         if self._running.get(entry.uid) != run:
             self._running[entry.uid] = run
             self._changed[entry.uid] = None
             self.stirred = True
         self.table.run(entry.uid, entry.node, dict.fromkeys(at, share))
         return True
+
+    def _away_ms(self, entry: Entry, memory: GpuMemory | None) -> int | None:
+        """Since when a pod has left its GPUs. One that was to and could not is evicted in place of that."""
+        assert entry.pod is not None
+        if memory is not None and memory.suspended_ms is not None:
+            self._leave.pop(entry.uid, None)
+            return memory.suspended_ms
+        if names.SUSPEND in entry.pod.metadata.annotations:
+            self._leave.setdefault(entry.uid, self._now_ms)
+            if memory is not None and memory.why:
+                self._evict_instead(entry, memory.why)
+        return None
+
+    def _evict_instead(self, entry: Entry, why: str) -> None:
+        """Evict a pod that could not be suspended."""
+        if not entry.leaving:
+            self._remove(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
 
     def _seat(self, pod: api.Pod, placed: Placed | None) -> Seat:
         """What a pod takes of its node that berth did not place, or whose GPUs are not where they were."""

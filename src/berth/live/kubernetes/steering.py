@@ -29,7 +29,7 @@ from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.listening import Heard, heard, until_listed
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.renewing import Renewal
-from berth.live.kubernetes.steps import Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.live.kubernetes.warming import warm_up
 from berth.model import Job, Share
@@ -358,7 +358,7 @@ class Steering:
         """Let those gates be lifted whose place is empty now."""
         held, self._held = self._held, []
         for step in held:
-            there = [uid for uid in step.after if uid in self.site.entries]
+            there = [uid for uid in step.after if self.site.holds(uid)]
             stays = next((self._stay[uid] for uid in there if uid in self._stay), None)
             if stays is not None:
                 self._fail(step, f"the pod whose place it takes cannot be evicted: {stays}")
@@ -436,6 +436,8 @@ class Steering:
             self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
         elif isinstance(step, Withdraw):
             await writing.withdraw(self.api, step)
+        elif isinstance(step, Suspend):
+            await writing.suspend(self.api, step)
         elif isinstance(step, Remove):
             await writing.remove(self.api, step)
             self.counts.removed += 1

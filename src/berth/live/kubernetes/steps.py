@@ -40,6 +40,15 @@ class Withdraw(NamedTuple):
     """The resource version at which it was refused: a pod that was bound meanwhile keeps its placement."""
 
 
+class Suspend(NamedTuple):
+    """Have the agent of a pod's node take it off its GPUs, or let it run on."""
+
+    uid: str
+    namespace: str
+    name: str
+    leaves: bool
+
+
 class Remove(NamedTuple):
     """Evict a pod: another takes its place, or its controller is to make a new one."""
 
@@ -61,4 +70,4 @@ class Tell(NamedTuple):
     warning: bool = True
 
 
-Step = Lift | Withdraw | Remove | Tell
+Step = Lift | Withdraw | Suspend | Remove | Tell

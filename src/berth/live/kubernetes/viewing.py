@@ -19,6 +19,7 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import is_unserved
 from berth.live.kubernetes.listening import heard
 from berth.live.kubernetes.more_cards import more_cards
+from berth.live.kubernetes.placements import gpu_memory_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, said
@@ -52,11 +53,11 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
 async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple[str, ...]]:
     """The settings with the policy and the quotas that a steerer keeps to, that policy if it is known, and what an
     operator has to know of both. Who may not read them sees all else."""
-    groups = "/apis/coordination.k8s.io/v1", "/api/v1"
-    lease_path, tenants_path = (f"{group}/namespaces/{names.NAMESPACE}" for group in groups)
-    lease = await _readable(api, f"{lease_path}/leases/{names.LEASE}", objects.Lease)
+    lease = await _lease(api)
     policy = "" if lease is None else lease.metadata.annotations.get(names.POLICY, "")
-    config = await _readable(api, f"{tenants_path}/configmaps/{names.TENANTS}", objects.ConfigMap)
+    namespace = names.NAMESPACE if lease is None else lease.metadata.namespace
+    tenants_path = f"/api/v1/namespaces/{namespace}/configmaps/{names.TENANTS}"
+    config = await _readable(api, tenants_path, objects.ConfigMap)
     tenants = Tenants() if config is None else in_force(config)
     policy = tenants.policy or policy
     if not policy:
@@ -68,6 +69,22 @@ async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple
     fault = fault_of(config, policy)
     settings = replace(settings, **msgspec.structs.asdict(tenants))
     return settings, policy, (said(fault),) if fault else ()
+
+
+async def _lease(api: Api) -> objects.Lease | None:
+    """The steerer's Lease, of several the one renewed last, in whatever namespace; in that of `berth k8s install` for
+    someone who may not list them all."""
+    group, chosen = "/apis/coordination.k8s.io/v1", {"fieldSelector": f"metadata.name={names.LEASE}"}
+    try:
+        pages = [page async for _, page in api.list(f"{group}/leases", objects.Lease, chosen)]
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return await _readable(
+            api, f"{group}/namespaces/{names.NAMESPACE}/leases/{names.LEASE}", objects.Lease
+        )
+    found = [each for page in pages for each in page]
+    return max(found, key=lambda each: each.spec.renew_time or "", default=None)
 
 
 def _why_not_here(policy: str) -> str:
@@ -125,7 +142,7 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
                 what = f"other pods: {others.milli / 10:g} % of compute"
                 strangers = (Stranger(what, others.mem_mib, milli=others.milli),)
             tenants = tuple(
-                Tenant(*_named(site.entries[run.job.id]), run.share.milli, run.share.mem_mib or card_mib)
+                _tenant(site.entries[run.job.id], run.share.milli, run.share.mem_mib or card_mib)
                 for run in cluster.jobs_on(slot)
             )
             health = not_ready if gpu.healthy else "it is lost, or had an error (XID)"
@@ -149,6 +166,22 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
             )
 
 
+def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:
+    """A pod on one GPU, with what its node's agent says of its growth."""
+    found = Tenant(*_named(entry), milli, mem_mib)
+    memory = gpu_memory_of(entry.pod.metadata.annotations) if entry.pod is not None else None
+    if memory is None or memory.max_mib <= memory.promise_mib:
+        return found
+    return replace(
+        found,
+        promise_mib=memory.promise_mib,
+        max_mib=memory.max_mib,
+        asked=memory.asked,
+        granted=memory.granted,
+        refused=memory.refused,
+    )
+
+
 def _named(entry: Entry) -> tuple[str, str, str]:
     """A pod's id, what stands for its user, and its name."""
     return entry.title, entry.namespace, entry.name
@@ -158,10 +191,12 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     began_ms = moment_ms(entry.pod.status.start_time if entry.pod is not None else None)
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
-    enough = entry.pod.metadata.annotations.get(names.ENOUGH) if entry.pod is not None else None
+    said = entry.pod.metadata.annotations if entry.pod is not None else {}
+    enough, memory = said.get(names.ENOUGH), gpu_memory_of(said)
+    away = memory is not None and memory.suspended_ms is not None
     return LiveJob(
         *_named(entry),
-        "starting" if began_ms is None else "running",
+        "suspended" if away else "starting" if began_ms is None else "running",
         entry.ask.gpus if entry.ask else 0,
         *share,
         entry.submit_ms,

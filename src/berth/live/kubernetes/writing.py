@@ -14,7 +14,7 @@ from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.placements import placed_of
-from berth.live.kubernetes.steps import Lift, Remove, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,16 @@ async def withdraw(api: Api, step: Withdraw) -> None:
             raise
 
 
+async def suspend(api: Api, step: Suspend) -> None:
+    """Tell the agent of a pod's node that it is to leave its GPUs, or to run on. Raises ApiError."""
+    meta = {"uid": step.uid, "annotations": {names.SUSPEND: "true" if step.leaves else None}}
+    try:
+        await api.request("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise
+
+
 async def remove(api: Api, step: Remove) -> None:
     """Evict a pod, within the disruption budgets and with its own grace; one that is gone is no error. Raises ApiError,
     with status 429 while a budget forbids it."""
@@ -122,7 +132,7 @@ async def note_waiting(api: Api, step: Tell) -> None:
             raise
 
 
-def _path(step: Lift | Withdraw | Remove | Tell) -> str:
+def _path(step: Step) -> str:
     return f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from berth.live.local.book import Book
@@ -46,6 +47,9 @@ class BookHost:
 
     def is_counted(self, entry: Entry) -> bool:
         return entry.id not in self.watch.uncounted
+
+    def room_kept(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def grown(self, entry: Entry, mem_mib: int) -> None:
         self.book.grown(entry, mem_mib)

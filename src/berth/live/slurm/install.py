@@ -32,6 +32,7 @@ OTHERS = (
     "berth-slurm-watchdog.timer",
     "berth-slurm.cron",
     "berth-slurm.service",
+    "berth-slurm-agent.service",
 )
 _BEFORE = re.compile(r"^# before: (.+)$", re.MULTILINE)
 _OURS = re.compile(rf"^{BEGIN}.*?^{END}\n", re.MULTILINE | re.DOTALL)

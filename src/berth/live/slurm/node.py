@@ -19,10 +19,12 @@ from pathlib import Path
 
 from berth.errors import BerthError, LiveError
 from berth.history.values.gres import gres_list, indices
+from berth.live.driver.node_tenants import Terms, admit, is_served, left_mib, room_kept
+from berth.live.slurm.agent import revoke
 from berth.live.slurm.controller import run_program
 from berth.live.slurm.jobs import format_of, rows_of, text_of
 from berth.live.slurm.nodes import nodes_of
-from berth.live.slurm.requests import Note, note_of
+from berth.live.slurm.requests import Note, memory_of, note_of
 from berth.live.slurm.results import Result, keep
 from berth.model import Share
 from berth.partition import Access, Limit, create, fake_driver_folder, find, remove
@@ -110,12 +112,30 @@ def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
         remove(name, force=True)  # of an attempt before this one
     region: Path | None = None
     access = Access(uid=int(words["SLURM_JOB_UID"]))
-    for index in there:
-        limit = _limit(note, job, known[index], words)
-        # Other jobs' promises are Slurm's and berth's to keep, and a job of a best-effort share may burst.
-        region = create(name, known[index], limit, access=access, overcommit=True).folder
-    if region is not None:
-        _hand_in(words, region, fake)
+    limits = {index: _limit(note, job, known[index], words) for index in there}
+    with room_kept():
+        for index, limit in limits.items():
+            if is_served():  # its neighbours may have grown, so that it gets the rest as it asks for it
+                left = max(1, min(limit.mem_mib, left_mib(known[index])))
+                limit = replace(limit, mem_mib=left)
+            # Other jobs' promises are Slurm's and berth's to keep, and a job of a best-effort share may burst.
+            region = create(name, known[index], limit, access=access, overcommit=True).folder
+    if region is None:
+        return
+    _, most_mib = memory_of(job.get("Comment", ""))
+    promise = min(limits.values(), key=lambda limit: limit.mem_mib)
+    milli = 0 if promise.burst else 10 * promise.core_pct or 1000
+    admit(
+        name,
+        Terms(
+            f"{words['SLURM_JOB_ID']}-{_node(words)}",
+            promise.mem_mib,
+            most_mib,
+            milli,
+            priority=int(job.get("Priority") or 0),
+        ),
+    )
+    _hand_in(words, region, fake)
 
 
 def _by_minor(driver: Path | None) -> dict[int, Gpu]:
@@ -146,13 +166,15 @@ def _is_shared(words: Mapping[str, str]) -> bool:
 
 
 def _job(words: Mapping[str, str]) -> dict[str, str]:
-    """AdminComment and TresPerNode of the job, and not of other tasks of its array; by `squeue`, because in what
-    `scontrol show job` prints a user's name of a job can look like other fields."""
-    columns, mark = ("JobID", "tres-per-node", "admin_comment"), secrets.token_hex(4)
+    """What is needed to know of the job, and not of other tasks of its array; by `squeue`, because in what `scontrol
+    show job` prints a user's name of a job can look like other fields."""
+    columns = ("JobID", "tres-per-node", "admin_comment", "Comment", "PriorityLong")
+    mark = secrets.token_hex(4)
     command = ["squeue", "-h", "-a", "-j", words["SLURM_JOB_ID"], "-O", format_of(columns, mark)]
-    for job_id, gres, comment in rows_of(run_program(command, timeout_s=ANSWER_S), columns, mark):
+    names = "TresPerNode", "AdminComment", "Comment", "Priority"
+    for job_id, *values in rows_of(run_program(command, timeout_s=ANSWER_S), columns, mark):
         if job_id == words["SLURM_JOB_ID"]:
-            return {"TresPerNode": text_of(gres), "AdminComment": text_of(comment)}
+            return dict(zip(names, map(text_of, values), strict=True))
     raise LiveError(f"squeue has no job {words['SLURM_JOB_ID']}")
 
 
@@ -207,6 +229,8 @@ def epilog(words: Mapping[str, str]) -> None:
     """Write down what the job held at most and what was refused, and take its partition away."""
     name = partition_name(words)
     _handed_in(words).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # the next attempt begins unsuspended
+        revoke(_results(words).parent, words["SLURM_JOB_ID"])
     try:
         parts = find(name)
     except BerthError:

@@ -247,17 +247,24 @@ def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
         if not cards.shards_a_gpu or asked.shards > cards.shards_a_gpu:
             raise LeftToSlurmError(f"it asks for {asked.shards} shards, and a GPU has {cards.shards_a_gpu}")
         return Share(1000 * asked.shards // cards.shards_a_gpu, card_mib * asked.shards // cards.shards_a_gpu)
-    wanted, pct = _GPU_MEM.search(job.comment), _GPU_PCT.search(job.comment)
-    try:
-        mem = mem_mib(wanted[1]) if wanted else 0
-    except SettingError:
-        mem = 0
+    pct, (mem, _) = _GPU_PCT.search(job.comment), memory_of(job.comment)
     milli = min(1000, 10 * int(pct[1])) if pct and int(pct[1]) else 1000
     if milli < 1000 and not mem:  # the Prolog promises it that part of the memory too
         mem = card_mib * milli // 1000
     if mem and pct is None and asked.gpus == 1 and 0 < mem < card_mib:
         milli = max(1, 1000 * mem // card_mib)
     return Share(milli, mem)
+
+
+def memory_of(comment: str) -> tuple[int, int]:
+    """The GPU memory that a comment asks for, and how far that may grow, in MiB: `gpu_mem=4G` or `gpu_mem=4G..20G`; 0:
+    it does not say."""
+    wanted = _GPU_MEM.search(comment)
+    least, dots, most = (wanted[1] if wanted else "").partition("..")
+    try:
+        return (mem_mib(least) if least else 0), (mem_mib(most) if dots else 0)
+    except SettingError:
+        return 0, 0
 
 
 def asks_for_compute(job: SlurmJob) -> bool:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from berth.errors import LiveError
 from berth.history.values.gres import base_type
 from berth.history.values.hostlist import expand
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
+from berth.live.slurm.agent import Reports, reports
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import GIVEN_UP, PLACED, Decision, read_decisions
 from berth.live.slurm.jobs import SlurmJob
@@ -54,7 +56,8 @@ def snapshot_of(
     now_ms = time.time_ns() // 1_000_000
     parts = {job.id: _part(job, cards) for job in jobs}
     placed = {each.raw: each.where for each in _decisions(state, PLACED)}
-    gpus, unsure = _gpus(nodes, jobs, placed, parts, cards)
+    memory = reports(state)
+    gpus, unsure = _gpus(nodes, jobs, placed, parts, cards, memory)
     notes = [trouble, *unreadable]
     if leaked := status.get("leaked"):
         gpus_of_nobody = ", ".join(f"{count} of {gpu}" for gpu, count in leaked.items())
@@ -68,7 +71,7 @@ def snapshot_of(
         now_ms,
         gpus,
         tuple(
-            _live(job, status, parts[job.id], now_ms)
+            _live(job, status, parts[job.id], now_ms, memory.get(job.raw_id))
             for job in sorted(jobs, key=lambda job: (not job.runs, job.submit_ms))
         ),
         sum(max(1, len(job.array_tasks)) for job in jobs if job.waits),
@@ -114,7 +117,7 @@ def live_job(job: SlurmJob, state: Path, cards: Cards) -> LiveJob:
         status = read_status(state)
     if last := given_up(state, job.id):
         status = {"why": {job.id: last}}
-    return _live(job, status, _part(job, cards), time.time_ns() // 1_000_000)
+    return _live(job, status, _part(job, cards), time.time_ns() // 1_000_000, reports(state).get(job.raw_id))
 
 
 def read_status(state: Path) -> dict[str, Any]:
@@ -167,11 +170,18 @@ def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
     return told or gpus, share
 
 
-def _live(job: SlurmJob, status: Mapping[str, Any], part: tuple[int, Share], now_ms: int) -> LiveJob:
+def _live(
+    job: SlurmJob,
+    status: Mapping[str, Any],
+    part: tuple[int, Share],
+    now_ms: int,
+    memory: Reports | None = None,
+) -> LiveJob:
     """A job with what the status says of it; where berth tells no start, Slurm's is shown. None is past."""
     gpus, share = part
     why, starts = status.get("why", {}), status.get("starts", {})
-    state = "held" if job.held else "waiting" if job.waits else "running"
+    away = job.state == "SUSPENDED" or (memory is not None and memory.away)
+    state = "held" if job.held else "waiting" if job.waits else "suspended" if away else "running"
     tasks = (f"{job.id}{task}" for task in job.array_tasks)
     names = job.id, *tasks
     said = next((why[name] for name in names if name in why), "")
@@ -205,6 +215,7 @@ def _gpus(
     placed: Mapping[str, str],
     parts: Mapping[str, tuple[int, Share]],
     cards: Cards,
+    memory: Mapping[str, Reports],
 ) -> tuple[tuple[Gpu, ...], bool]:
     """Each GPU with its jobs, and whether some jobs could be on other GPUs of their node than is shown."""
     held: dict[tuple[str, int], list[Tenant]] = {}
@@ -222,17 +233,22 @@ def _gpus(
             slots = where.get(name) or [at for at in used.get(name, []) if (name, at) not in held][:each]
             unsure |= name not in where and len(used.get(name, [])) > each
             card_mib = cards.model(models.get(name, "")).mem_mib
-            for at in slots:
-                held.setdefault((name, at), []).append(
-                    Tenant(
-                        job.id,
-                        job.user,
-                        job.name,
-                        share.milli,
-                        share.mem_mib or card_mib,
-                        since_ms=job.start_ms,
-                    )
+            tenant = Tenant(
+                job.id, job.user, job.name, share.milli, share.mem_mib or card_mib, since_ms=job.start_ms
+            )
+            if job.raw_id in memory and (seen := memory[job.raw_id].by_node.get(name)) is not None:
+                tenant = replace(
+                    tenant,
+                    mem_mib=seen.limit_mib,
+                    used_mib=0 if seen.suspension else seen.used_mib,
+                    promise_mib=seen.promise_mib if seen.max_mib > seen.promise_mib else None,
+                    max_mib=seen.max_mib if seen.max_mib > seen.promise_mib else None,
+                    asked=seen.asked,
+                    granted=seen.granted,
+                    refused=seen.refused,
                 )
+            for at in slots:
+                held.setdefault((name, at), []).append(tenant)
     found = []
     for node in nodes:
         for at, kind in enumerate(node.gpu_kinds):

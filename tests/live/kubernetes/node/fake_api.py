@@ -9,7 +9,7 @@ from typing import Any
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes.names import PLACED_UID, PLACEMENT, application_of
-from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice, Container, Pod, Slice
+from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice, Container, Pod
 
 
 class FakeApi(ApiServer):
@@ -46,11 +46,9 @@ class FakeApi(ApiServer):
         self._check()
         return self.claims.get((namespace, name))
 
-    async def slices(self) -> Sequence[Slice]:
+    async def slices(self) -> dict[str, int]:
         self._check()
-        return [
-            Slice(name, spec["pool"]["generation"], spec) for name, spec in sorted(self.known_slices.items())
-        ]
+        return {name: spec["pool"]["generation"] for name, spec in self.known_slices.items()}
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         self._check()
@@ -108,7 +106,7 @@ class FakeApi(ApiServer):
         told[PLACED_UID] = uid = uid or f"uid-{name}"
         told |= {f"berth.dev/{key}": value for key, value in annotations.items()}
         pod = Pod(
-            "default", name, uid, node, "Pending", False, told,
+            "default", name, uid, node, "Pending", told,
             tuple(containers) or (Container("main", len(gpus)),), application_of("default", told, ""),
         )  # fmt: skip
         self.known_pods[pod.namespace, pod.name] = pod

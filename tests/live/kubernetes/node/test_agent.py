@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -52,7 +53,7 @@ class Watched(NodeWorld):
         self.reaper.claims = self.claims
         self.uids: dict[int, str] = {}
         self.processes: list[subprocess.Popen[str]] = []
-        settings = AgentSettings("here", folder / "state", policy, pods_every_s=0)
+        settings = AgentSettings(folder / "state", policy, pods_every_s=0)
         self.nvml = Cards(fake=True)
         self.agent = Agent(
             settings, self.nvml, self.allotments, self.api, self.reaper, lambda pid: self.uids.get(pid, "")
@@ -256,7 +257,7 @@ def test_a_service_is_profiled_while_it_runs_and_an_end_that_completes_counts_mo
     state = watched.folder / "state"
     assert (list(open_history(state / "history").records()), list((state / SEEN).iterdir())) == ([], [])
     took = Collector(watched.api, watched.folder)._take((state / EXPORT).read_bytes(), "here")  # type: ignore[arg-type]
-    assert took == "0 new records, 1 profiles"
+    assert took == "0 new records, 1 profile"
     watched.end(pod, "Succeeded", 0)
     watched.look()
     asyncio.run(watched.agent.record())
@@ -394,3 +395,16 @@ def test_a_process_is_a_member_by_its_own_namespaces_pid() -> None:
     own = int(Path("/proc/self/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1])
     assert is_member(os.getpid(), {(namespace, own)})
     assert not is_member(os.getpid(), {(namespace + 1, own)})
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_before_any_file_leaves_each_part_as_it_was_given(folder: Path) -> None:
+    world = NodeWorld(folder)
+    cards = json.dumps([[card.index, card.uuid, card.model, card.mem_mib] for card in world.cards])
+    (folder / "killed").mkdir()
+    words = [sys.executable, "-m", "tests.live.kubernetes.node.killed_agent", str(folder / "killed"), cards]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    kills, wrong = json.loads(told.stdout)
+    assert kills > 20
+    assert wrong == []

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,17 @@ from berth.live.kubernetes.names import (
     ASKED_MEM_MIB,
     ASKED_MILLI,
     DRIVER,
+    MAX_MEM_MIB,
     MEASURED,
     PLACED_UID,
     PLACEMENT,
     RESOURCE,
+    SUSPEND,
 )
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
+from berth.live.kubernetes.placements import GpuMemory, gpu_memory_of
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, share_of, start
@@ -166,6 +169,107 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
             assert told == {"peak_mib": 7000, "refused": 1, "needed_mib": 7001}
             assert json.loads((folder / "state" / "allotments" / "given.json").read_text()) == []
             assert list((folder / "run" / "nodes").iterdir()) == []
+
+    play(story)
+
+
+async def bound(world: World, name: str, gpu: int, mem_mib: int, **annotations: str) -> Any:
+    """A pod that is bound to this node with a placement, as its agent reads it."""
+    uid = await world.pod(name, scheduler="nobody", gates=())
+    placed = {"gpus": [{"index": gpu, "uuid": None, "milli": 300, "mem_mib": mem_mib}], "shared": True}
+    said = {PLACEMENT: json.dumps(placed), PLACED_UID: uid, **annotations}
+    binding = {
+        "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
+        "metadata": {"name": name, "uid": uid, "annotations": said},
+    }  # fmt: skip
+    await world.api.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", binding)
+    pod = await ApiServer(world.api, "here").pod("default", name)
+    assert pod is not None
+    return pod
+
+
+@needs_root
+def test_the_memory_of_a_pod_grows_and_the_cluster_is_told(play: Played, folder: Path) -> None:
+    """As far as it says, while the card has room; what it took nobody else is given."""
+
+    async def story(world: World) -> None:
+        async with node(world, folder) as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            pod = await bound(world, "grows", 1, 4000, **{MAX_MEM_MIB: "7000"})
+            await kubelet.admit(pod, RESOURCE)
+            given = await kubelet.pre_start(pod, "main", RESOURCE)
+            process = start(of_device_plugin(given.answer), share_of("hold"), folder / "scratch")
+            assert process.stdout is not None
+            try:
+                took = json.loads(await asyncio.to_thread(process.stdout.readline))
+                assert [(gpu["took_mib"], gpu["more"]) for gpu in took["gpus"]] == [(4000, 0)]
+
+                async def told() -> Any:
+                    pods = await world.pods()
+                    return gpu_memory_of(pods["grows"]["metadata"].get("annotations", {}))
+
+                memory = await running.until(told)
+                assert (memory.promise_mib, memory.limit_mib, memory.max_mib) == (4000, 4096, 7000)
+                other = await bound(world, "other", 1, 81920 - 4096 + 1)
+                await kubelet.admit(other, RESOURCE)
+                with pytest.raises(grpc.aio.AioRpcError, match="into whose room others have grown"):
+                    await kubelet.pre_start(other, "main", RESOURCE)
+            finally:
+                process.kill()
+                process.communicate()
+            kubelet.end(pod)
+            await world.ended("grows", "Failed")
+
+            async def starts() -> bool:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await kubelet.pre_start(other, "main", RESOURCE)
+                    return True
+                return False
+
+            await running.until(starts)
+
+    play(story)
+
+
+@needs_root
+def test_a_pod_leaves_its_gpu_for_another_and_comes_back(play: Played, folder: Path) -> None:
+    async def story(world: World) -> None:
+        path = "/api/v1/namespaces/default/pods/first"
+        async with node(world, folder, "--grow", "suspend") as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            first = await bound(world, "first", 1, 50_000)
+            await kubelet.admit(first, RESOURCE)
+            given = await kubelet.pre_start(first, "main", RESOURCE)
+            process = start(of_device_plugin(given.answer), share_of("hold", "40000"), folder / "scratch")
+            assert process.stdout is not None
+
+            def memory(is_so: Callable[[GpuMemory], bool]) -> Callable[[], Awaitable[bool]]:
+                async def told() -> bool:
+                    pods = await world.pods()
+                    found = gpu_memory_of(pods["first"]["metadata"].get("annotations", {}))
+                    return found is not None and is_so(found)
+
+                return told
+
+            try:
+                await asyncio.to_thread(process.stdout.readline)
+                await running.until(memory(lambda told: told.leaves))
+                await world.patch(path, {"metadata": {"annotations": {SUSPEND: "true"}}})
+                await running.until(memory(lambda told: told.suspended_ms is not None))
+                second = await bound(world, "second", 1, 60_000)
+                await kubelet.admit(second, RESOURCE)
+                given = await kubelet.pre_start(second, "main", RESOURCE)
+                assert await share(of_device_plugin(given.answer), folder / "other") == [(60_000, 0)]
+                await world.patch(path, {"metadata": {"annotations": {SUSPEND: None}}})
+                kubelet.end(second)
+                await world.ended("second", "Succeeded")
+                await running.until(memory(lambda told: told.suspended_ms is None))
+                assert process.poll() is None
+                output, _ = await asyncio.to_thread(process.communicate, "\n")
+                assert (process.returncode, output) == (0, "")
+            finally:
+                process.kill()
+                process.communicate()
 
     play(story)
 

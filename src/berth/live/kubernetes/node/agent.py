@@ -51,7 +51,6 @@ SAMPLES = "samples"
 class AgentSettings:
     """How the agent works."""
 
-    node: str
     state: Path
     """Folder for samples, what has ended, and the history."""
     on_lost_isolation: Literal["report", "evict"] = "report"
@@ -174,6 +173,11 @@ class Agent:
 
     def _regions(self, name: str) -> list[Partition]:
         return [each for each in regions_of(name, self._allotments.root) if isinstance(each, Partition)]
+
+    @property
+    def pods(self) -> list[Pod]:
+        """The pods of this node that have a part of a GPU, or may have."""
+        return [*self._pods.values()]
 
     def pods_of(self, allotment: Allotment) -> list[Pod]:
         """The pods that use an allotment: its own, or those that name its claim."""

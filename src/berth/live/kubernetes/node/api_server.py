@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -43,13 +43,15 @@ class Pod:
     uid: str
     node: str
     phase: str
-    deleting: bool
     annotations: Mapping[str, str]
     containers: tuple[Container, ...]
     application: str = ""
     """The name under which its profile and its run times are learned."""
     program: str = ""
     """Image and command of its first container that asks to run on."""
+    probed: bool = False
+    """Whether the kubelet restarts a container of it that does not answer."""
+    priority: int = 0
     cpu_milli: int = 0
     mem_mib: int = 0
     """CPU and memory of the node that it requests."""
@@ -98,15 +100,6 @@ class Claim:
     priority: str = "normal"
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One ResourceSlice of this node that is there."""
-
-    name: str
-    generation: int
-    spec: Mapping[str, Any] = field(default_factory=dict)
-
-
 class ApiServer:
     """The API server, for one node. Each call raises `KubernetesError` where it cannot be asked."""
 
@@ -137,8 +130,8 @@ class ApiServer:
         told = await self._find(f"{RESOURCES}/namespaces/{namespace}/resourceclaims/{name}")
         return None if told is None else claim_of(told)
 
-    async def slices(self) -> Sequence[Slice]:
-        """The ResourceSlices that berth's driver has for this node."""
+    async def slices(self) -> dict[str, int]:
+        """The ResourceSlices that berth's driver has for this node: their generations by their names."""
         selector = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self._node}"}
         try:
             text = await self._ask("GET", SLICES, params=selector)
@@ -147,11 +140,11 @@ class ApiServer:
                 raise
             text = await self._ask("GET", SLICES)
         told = msgspec.json.decode(text)
-        return [
-            Slice(each["metadata"]["name"], each["spec"]["pool"].get("generation", 0), each["spec"])
+        return {
+            each["metadata"]["name"]: each["spec"]["pool"].get("generation", 0)
             for each in told["items"]
             if each["spec"].get("driver") == DRIVER and each["spec"].get("nodeName") == self._node
-        ]
+        }
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         """Make or replace a ResourceSlice, which goes when the node goes."""
@@ -272,11 +265,12 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         meta["uid"],
         pod.spec.node_name,
         pod.status.phase,
-        "deletionTimestamp" in meta,
         pod.metadata.annotations,
         tuple(containers),
         named or program.partition(" ")[0],
         program,
+        any("livenessProbe" in each for each in spec["containers"]),
+        pod.spec.priority,
         takes.get("cpu", 0),
         takes.get("memory", 0),
         moment_ms(pod.metadata.creation_timestamp) or 0,

@@ -28,7 +28,7 @@ from berth.live.kubernetes.apis import (
 )
 from berth.live.kubernetes.names import RESOURCE, SLOTS_PER_GPU
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder
-from berth.live.kubernetes.node.api_server import ApiServer
+from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.placement import digest_of, parts_of
@@ -72,10 +72,12 @@ class DevicePlugin:
         identity: Identity,
         api: ApiServer,
         make_room: Callable[[], Awaitable[None]],
+        admit: Callable[[Allotment, Pod], None] = lambda allotment, pod: None,
     ) -> None:
-        """`make_room` takes back what containers that ended had; it is asked where something does not fit."""
+        """`make_room` takes back what containers that ended had; it is asked where something does not fit. `admit`
+        hears of each container that is about to start."""
         self._settings, self._allotments, self._driver = settings, allotments, driver
-        self._identity, self._api, self._make_room = identity, api, make_room
+        self._identity, self._api, self._make_room, self._admit = identity, api, make_room, admit
         self._lost: frozenset[int] = frozenset()
         self._changed = asyncio.Condition()
         self.registrations = 0
@@ -225,6 +227,7 @@ class DevicePlugin:
         except KubernetesError:
             await self._make_room()
             self._allotments.give(asked)
+        self._admit(asked, pod)
         node_folder(self._settings.nodes / name, self._driver.nodes_of(mine))
 
 

@@ -78,7 +78,8 @@ class NodeCollector(Collector):
         gauges = {
             name: GaugeMetricFamily(f"berth_pod_gpu_{name}", text, labels=LABELS)
             for name, text in (
-                ("limit_bytes", "GPU memory that a container may have."),
+                ("promise_bytes", "GPU memory that a container is promised."),
+                ("limit_bytes", "GPU memory that a container may have now."),
                 ("used_bytes", "GPU memory that a container has."),
                 ("peak_bytes", "The most GPU memory that a container had."),
                 ("milli", "The share of the GPU's time that a container was given, per mille."),
@@ -89,12 +90,18 @@ class NodeCollector(Collector):
             for name, text in (
                 ("seconds", "GPU time that a container used; counted where its share is limited."),
                 ("refused_calls", "Calls for GPU memory that were refused, because the limit was reached."),
+                (
+                    "asked_calls",
+                    "Calls for more GPU memory than the limit had room for, which asked to grow.",
+                ),
+                ("granted_calls", "Those of them for which the limit grew."),
             )
         }
         for each in view.parts:
             region = each.region
             of = [each.pod.namespace, each.pod.name, each.container, str(each.part.index)]
             for name, value in (
+                ("promise_bytes", each.part.mem_mib << 20),
                 ("limit_bytes", region.limit_bytes),
                 ("used_bytes", region.used_bytes),
                 ("peak_bytes", region.peak_bytes),
@@ -102,5 +109,6 @@ class NodeCollector(Collector):
             ):
                 gauges[name].add_metric(of, value)
             counters["seconds"].add_metric(of, region.gpu_ns / 1e9)
-            counters["refused_calls"].add_metric(of, region.refused)
+            for name in ("refused", "asked", "granted"):
+                counters[f"{name}_calls"].add_metric(of, getattr(region, name))
         yield from (*gauges.values(), *counters.values())

@@ -33,6 +33,7 @@ from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
 from berth.live.kubernetes.node.dra_driver import DraDriver
 from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, installed_library, real_driver
+from berth.live.kubernetes.node.growing import Growing
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
@@ -77,6 +78,9 @@ class NodeSettings:
     """How often the agent looks."""
     on_lost_isolation: Literal["report", "evict"] = "report"
     fake: bool = False
+    grow: str = "off"
+    """Which memory may grow: `off`, of pods that say how far; `on`, of all up to the card; `suspend`, the same, and a
+    pod that matters less leaves its GPU if there is no room."""
 
 
 def split_gpus(
@@ -176,7 +180,11 @@ class _Node:
                 preload,
                 self.plugin_gpus,
             )
-            self.plugin = DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
+            card = os.environ["BERTH_FAKE_CARD"] if settings.fake else ""
+            self.growing = Growing(self.allotments, server, settings.grow, fake_card=card)
+            self.plugin = DevicePlugin(
+                *(places, self.allotments, driver, identity, server, self._make_room, self.growing.admit)
+            )
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, library, preload, driver)
             self.claims = Claims(
@@ -193,7 +201,7 @@ class _Node:
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
         self.agent = Agent(
-            AgentSettings(settings.node, state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
+            AgentSettings(state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
             cards,
             self.allotments,
             server,
@@ -222,6 +230,8 @@ class _Node:
                 if self.claims is not None:
                     self.claims.lost = frozenset(gpu for gpu, why in view.ailing.items() if why == LOST)
                 await self._tell_cluster(view.ailing)
+                if self.growing is not None:
+                    await self.growing.tell(self.agent.pods)
                 await self.agent.record()
             except (BerthError, OSError) as error:
                 log.warning("%s", error)
@@ -311,7 +321,7 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.look())
-            for part in (node.plugin, node.driver):
+            for part in (node.growing, node.plugin, node.driver):
                 if part is not None:
                     tasks.create_task(part.run())
     finally:

@@ -110,7 +110,7 @@ class SlicePublisher:
         allocate more instances than a GPU has room for.
         """
         specs = await self._specs(devices, [each for each in cut if each.devices])
-        there = {each.name: each.generation for each in await self._api.slices()}
+        there = await self._api.slices()
         digest = hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
         kept, of = self._kept()
         newest = max([kept, *there.values()])

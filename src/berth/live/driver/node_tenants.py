@@ -1,0 +1,584 @@
+"""The jobs on one node's GPUs, for a node's agent: their limits grow, and they leave their GPUs and come back.
+
+What the maker of a partition says of its job (`Terms`) and what is to become of it stand in one file in the partition's
+folder, written before anything is done. So an agent that is killed at any step leaves all that the next one needs.
+
+    admit(name, Terms(...))         # whoever made the partition, in any process; before the job's processes start
+    tenants = NodeTenants(gpus, log, grow="suspend")
+    while True:
+        tenants.look()              # several times a second, in the thread of an event loop
+        tenants.suspend(name)       # as the site wants it; what has come of it, `shown` tells
+        await asyncio.sleep(LOOK_S)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
+
+from berth.errors import BerthError, PartitionError
+from berth.files import whole_file
+from berth.live.driver.growth import Growth
+from berth.live.driver.suspending import Suspending
+from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
+from berth.partition import Partition, Unreadable, fake_driver_folder, find, partitions, regions
+from berth.partition.gpus import Gpu, bytes_of_processes
+from berth.partition.hardware import hardware_in
+from berth.partition.reconciling import Counted, Reconciler
+from berth.partition.regions import regions_in, root_folder
+
+LOOK_S = 0.2
+ADMIT_S = 3.0
+"""How long who makes a partition waits at most until the agent knows it."""
+NVML_S = 1.0
+"""Between two looks at what processes hold by NVML's word."""
+FILE = "tenant"
+ALIVE = ".agent"
+"""The file that a living agent has locked, in the folder of all partitions."""
+ROOM, FILES = ".room", ".tenants"
+"""Files that are locked while room of a GPU is looked up and promised, and while a tenant's file is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job was promised of each GPU of its partition, and what becomes of it if others need room."""
+
+    job: str
+    """The site's name of it."""
+    promise_mib: int
+    max_mib: int = 0
+    """How far its memory may grow; 0: as the agent is told for all."""
+    milli: int = 0
+    """Its part of the GPU's compute; 0: what others leave."""
+    peak_mib: int = 0
+    """What it is believed to need at most; 0: nothing is known."""
+    priority: int = 0
+    """The lowest leaves first."""
+    shows_max: bool = False
+    """Whether its programs see a card of the size that it may grow to."""
+    uuids: tuple[str, ...] = ()
+    """The GPUs that are its own, as regions name them; empty: all of its partition."""
+
+
+@dataclass(slots=True)
+class NodeTenant:
+    """A partition of this node and its job, as its file has them (`driver.tenants.Tenant`)."""
+
+    id: str
+    """The partition's name."""
+    job: str
+    serial: int
+    """When it was admitted, in ns."""
+    share: tuple[int, int]
+    said_mib: int
+    """What it was promised, which may be more than it has got yet."""
+    max_mib: int
+    peak_mib: int
+    priority: int
+    shows_max: bool
+    uuids: tuple[str, ...] = ()
+    suspension: str = ""
+    suspended_since_ms: int | None = None
+    ordered: bool = False
+    """Whether the site wants it to be suspended."""
+    why: str = ""
+    """Why it could not be suspended when that was tried last."""
+    resumes: bool = True
+    lends_to: str = ""
+    parked_mib: int = 0
+    idle: bool = False
+    interactive: bool = False
+    gang: str = ""
+    going: bool = True
+    start: int = 0
+    """How many agents have taken it in."""
+    slots: tuple[int, ...] = ()
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether it is promised no compute."""
+        return not self.share[0]
+
+    @property
+    def promise_mib(self) -> int:
+        """What is never taken away of what it has."""
+        return min(self.said_mib, self.share[1])
+
+    @property
+    def runs(self) -> bool:
+        """Whether nobody ends it."""
+        return self.going
+
+    @property
+    def makes_way(self) -> bool:
+        """Whether it is about to leave its GPUs."""
+        return self.suspension == SUSPENDING
+
+
+class Shown(NamedTuple):
+    """What is to be seen of one tenant; sizes in MiB on each of its GPUs."""
+
+    job: str
+    gpus: tuple[int, ...]
+    promise_mib: int
+    limit_mib: int
+    max_mib: int
+    used_mib: int
+    asked: int
+    granted: int
+    refused: int
+    suspension: str
+    suspended_since_ms: int | None
+    parked_mib: int
+    why: str
+
+
+@contextlib.contextmanager
+def room_kept(file: str = ROOM) -> Iterator[None]:
+    """Keep others from promising room of this machine's GPUs meanwhile."""
+    root = root_folder()
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    held = os.open(root / file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def left_mib(gpu: Gpu) -> int:
+    """What partitions leave of a GPU's memory, by their limits of now; for use under `room_kept`."""
+    uuid = _plain(gpu)
+    return max(0, gpu.mem_mib - sum(part.limit_bytes >> 20 for part in partitions() if part.uuid == uuid))
+
+
+def is_served() -> bool:
+    """Whether an agent of this node lives."""
+    try:
+        held = os.open(root_folder() / ALIVE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(held)
+    return False
+
+
+def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
+    """Tell the node's agent, now or when there is one, whose partition this is; one that lives is waited for, since a
+    process that asks before it is known is refused. Raises PartitionError if the partition is not there."""
+    parts = [part for part in find(name) if not terms.uuids or part.uuid in terms.uuids]
+    share = terms.milli, min(part.limit_bytes for part in parts) >> 20
+    tenant = NodeTenant(
+        name,
+        terms.job,
+        time.time_ns(),
+        share,
+        terms.promise_mib,
+        terms.max_mib,
+        terms.peak_mib,
+        terms.priority,
+        terms.shows_max,
+        terms.uuids,
+    )
+    with room_kept(FILES):
+        _write(tenant)
+    end_s = time.monotonic() + wait_s
+    while time.monotonic() < end_s and is_served():
+        if (found := _read(name)) is not None and found.start:
+            return
+        time.sleep(LOOK_S / 10)
+
+
+class NodeTenants:
+    """Answers, suspends and resumes the tenants of one node. One agent of a node does at a time."""
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        log: Callable[..., None],
+        *,
+        grow: str = "off",
+        fake: bool = False,
+        fake_card: str = "",
+        mine: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        """With `grow` `on`, the memory of all may grow up to the card, else only of those whose terms say how far;
+        with `suspend` the one that matters least leaves if there is no room. `mine` tells which partitions are this
+        node's. Raises PartitionError if another agent serves them."""
+        self.gpus, self.log, self._grow, self._mine = gpus, log, grow, mine
+        self.fake, self.fake_card = fake, fake_card
+        self._driver = fake_driver_folder() if fake else None
+        self._slots = {_plain(gpu): at for at, gpu in enumerate(gpus)}
+        self._tenants: dict[str, NodeTenant] = {}
+        self._strangers: dict[int, int] = {}
+        self._uncounted: frozenset[str] = frozenset()
+        self._reconciler = Reconciler()
+        self._seen_s = float("-inf")
+        self._seeing: asyncio.Task[None] | None = None
+        self._alive = _alone(root_folder())
+        self.suspending: Suspending[NodeTenant] = Suspending(
+            self,
+            leaves=lambda tenant: self.growth.leaves(tenant),
+            runs_on=lambda tenant: self.growth.go_on(tenant),
+        )
+        self.growth: Growth[NodeTenant] = Growth(
+            self, can_suspend=lambda tenant: not self.suspending.why_not(tenant), suspends=grow == "suspend"
+        )
+
+    # For the agent
+
+    def look(self) -> None:
+        """Take in new tenants, forget those that are gone, and do what is due; never blocks for long."""
+        self._see()
+        found = {
+            name: tenant for name in _names() if self._mine(name) and (tenant := _read(name)) is not None
+        }
+        gone = [
+            tenant
+            for name, tenant in self._tenants.items()
+            if name not in found or found[name].serial != tenant.serial
+        ]
+        for tenant in gone:
+            self._forget(tenant)
+        for name in found.keys() - self._tenants.keys():
+            self._take(found[name])
+        if gone:
+            self.growth.room_made()
+            self.suspending.retry()
+        for tenant in [*self._tenants.values()]:
+            self._heed(tenant)
+        for tenant in self._by_turn():
+            if tenant.resumes and not tenant.ordered and self._fits(tenant):
+                self._keep(tenant, suspension=RESUMING)
+        self.act()
+
+    def suspend(self, name: str) -> None:
+        """Have a tenant leave its GPUs until it is resumed. It stays if the driver cannot: then `Shown.why` says so,
+        and it is tried again once it was resumed and suspended anew."""
+        if (tenant := self._tenants.get(name)) is not None and not tenant.ordered:
+            self._keep(tenant, ordered=True, why="")
+
+    def resume(self, name: str) -> None:
+        """Let a tenant run on as soon as there is room."""
+        if (tenant := self._tenants.get(name)) is not None and tenant.ordered:
+            self._keep(tenant, ordered=False, resumes=True, why="")
+
+    def shown(self) -> list[Shown]:
+        """Each tenant as it is now."""
+        return [shown for tenant in self._tenants.values() if (shown := self._shown(tenant)) is not None]
+
+    def close(self) -> None:
+        """Leave what is under way to the next agent."""
+        if self._seeing is not None:
+            self._seeing.cancel()
+        self.suspending.close()
+        self.growth.close()
+        os.close(self._alive)
+
+    def _shown(self, tenant: NodeTenant) -> Shown | None:
+        try:
+            parts = find(tenant.id)
+        except BerthError:
+            return None
+        asked, granted = sum(part.asked for part in parts), sum(part.granted for part in parts)
+        return Shown(
+            tenant.job,
+            tuple(self.gpus[at].index for at in tenant.slots),
+            tenant.said_mib,
+            tenant.share[1],
+            max(self.most_mib(tenant), tenant.share[1]),
+            max(-(-part.used_bytes >> 20) for part in parts),
+            asked,
+            granted,
+            sum(part.refused for part in parts),
+            tenant.suspension,
+            tenant.suspended_since_ms,
+            tenant.parked_mib,
+            tenant.why,
+        )
+
+    # Tenants come and go
+
+    def _take(self, tenant: NodeTenant) -> None:
+        folder = root_folder() / tenant.id
+        regions = [uuid for uuid in regions_in(folder) if not tenant.uuids or uuid in tenant.uuids]
+        if not self._slots.keys() >= {*regions} or any(hardware_in(folder, uuid) for uuid in regions):
+            return  # what hardware limits does not grow, and no driver suspends it
+        tenant.slots = tuple(self._slots[uuid] for uuid in regions)
+        self._tenants[tenant.id] = tenant
+        self.log("tenant", name=tenant.id, job=tenant.job, mib=tenant.share[1])
+        if not tenant.suspension:
+            self.growth.begin(tenant)
+        self.suspending.take_over(tenant)
+        self._keep(tenant, start=tenant.start + 1)
+
+    def _forget(self, tenant: NodeTenant) -> None:
+        tenant.going = False
+        self.growth.end(tenant)
+        del self._tenants[tenant.id]
+        self.log("gone", name=tenant.id, job=tenant.job)
+
+    def _heed(self, tenant: NodeTenant) -> None:
+        """Begin what the site wants of a tenant."""
+        if not tenant.ordered or tenant.why:
+            return
+        if not tenant.suspension:
+            if why := self.suspending.why_not(tenant):
+                self._keep(tenant, why=why)
+                self.log("stays", job=tenant.job, why=why)
+                return
+            self._begin_suspension(tenant, resumes=False)
+        elif tenant.suspension == RESUMING:  # it leaves again as soon as it has come back
+            self._keep(tenant, suspension=SUSPENDING, resumes=False)
+        elif tenant.resumes:
+            self._keep(tenant, resumes=False, lends_to="")
+
+    def _by_turn(self) -> list[NodeTenant]:
+        """The suspended tenants in the order in which they come back."""
+        away = [tenant for tenant in self._tenants.values() if tenant.suspension == SUSPENDED]
+        return sorted(away, key=lambda tenant: (-tenant.priority, tenant.serial))
+
+    def _fits(self, tenant: NodeTenant) -> bool:
+        """Whether there is room for a suspended tenant."""
+        for at in tenant.slots:
+            here = (each for each in self._tenants.values() if at in each.slots and each is not tenant)
+            held = sum(each.share[1] for each in here if each.suspension != SUSPENDED)
+            if self.gpus[at].mem_mib - self.others_mib(at) - held < tenant.share[1]:
+                return False
+        return True
+
+    def _begin_suspension(self, tenant: NodeTenant, *, resumes: bool, lends_to: str = "") -> None:
+        self._keep(
+            tenant,
+            suspension=SUSPENDING,
+            suspended_since_ms=time.time_ns() // 1_000_000,
+            resumes=resumes,
+            lends_to=lends_to,
+        )
+
+    def _awake(self, tenant: NodeTenant, why: str = "") -> None:
+        self._keep(tenant, suspension="", suspended_since_ms=None, resumes=True, lends_to="", why=why)
+
+    def _keep(self, tenant: NodeTenant, **changed: object) -> None:
+        """Write down what becomes of a tenant before it is done."""
+        for name, value in changed.items():
+            setattr(tenant, name, value)
+        with room_kept(FILES):
+            there = _read(tenant.id)
+            if (
+                there is not None and there.serial == tenant.serial
+            ):  # else it has ended, and the name may be another's
+                _write(tenant)
+
+    # What processes hold by NVML's word
+
+    def _see(self) -> None:
+        """Look in a thread, since a driver may hang."""
+        now_s = time.monotonic()
+        if (self._seeing is None or self._seeing.done()) and now_s - self._seen_s >= NVML_S:
+            self._seen_s = now_s
+            self._seeing = asyncio.get_running_loop().create_task(self._look_at_processes())
+
+    async def _look_at_processes(self) -> None:
+        try:
+            before = regions()  # and after, since processes come and go
+            held = await asyncio.to_thread(
+                lambda: [bytes_of_processes(gpu.uuid, self._driver) for gpu in self.gpus]
+            )
+            here = regions()
+        except (OSError, BerthError) as error:
+            self.log("no-look", why=str(error))
+            return
+        ours = {pid for part in (*before, *here) for pid in _pids(part)}
+        if not any(isinstance(part, Unreadable) for part in (*before, *here)):
+            self._strangers = {
+                at: sum(size for pid, size in each.items() if pid not in ours) >> 20
+                for at, each in enumerate(held)
+            }
+        counted = [
+            self._counted(part, held[self._slots[part.uuid]])
+            for part in here
+            if not isinstance(part, Unreadable) and part.uuid in self._slots
+        ]
+        self._uncounted = frozenset(each.name for each in self._reconciler.look(counted))
+
+    def _counted(self, part: Partition, held: Mapping[int, int]) -> Counted:
+        pids, peak_mib = _pids(part), -(-part.peak_bytes >> 20)
+        seen_mib = sum(held.get(pid, 0) for pid in pids) >> 20
+        at = self._slots[part.uuid]
+        return Counted(part.name, at, part.limit_bytes >> 20, peak_mib, len(pids), seen_mib)
+
+    # As the host of growth and suspension
+
+    def tenants(self) -> list[NodeTenant]:
+        """All of them."""
+        return [*self._tenants.values()]
+
+    def partition_of(self, tenant: NodeTenant) -> str:
+        """Its own name."""
+        return tenant.id
+
+    def most_mib(self, tenant: NodeTenant) -> int:
+        """What its terms say, else the card if all may grow; at least its promise."""
+        card_mib = min(self.gpus[at].mem_mib for at in tenant.slots)
+        return max(tenant.max_mib or (0 if self._grow == "off" else card_mib), tenant.said_mib)
+
+    def others_mib(self, at: int) -> int:
+        """What processes outside of partitions hold, and partitions that are no tenant's, as they are now."""
+        uuid = _plain(self.gpus[at])
+        rest = (part for part in regions() if part.uuid == uuid and part.name not in self._tenants)
+        card_mib = self.gpus[at].mem_mib
+        held = (card_mib if isinstance(part, Unreadable) else part.limit_bytes >> 20 for part in rest)
+        return self._strangers.get(at, 0) + sum(held)
+
+    def is_counted(self, tenant: NodeTenant) -> bool:
+        """Whether NVML shows no more than libberth counts."""
+        return tenant.id not in self._uncounted
+
+    def room_kept(self) -> contextlib.AbstractContextManager[None]:
+        """Keep whoever makes partitions from promising the same room."""
+        return room_kept()
+
+    def grown(self, tenant: NodeTenant, mem_mib: int) -> None:
+        """Keep a limit that is about to be raised."""
+        self._keep(tenant, share=(tenant.share[0], mem_mib))
+
+    def lend(self, tenant: NodeTenant, to: NodeTenant) -> None:
+        """Have it leave until there is room for both."""
+        self._begin_suspension(tenant, resumes=True, lends_to=to.id)
+
+    def let_resume(self, tenant: NodeTenant) -> None:
+        """Let it run on as soon as there is room."""
+        self._keep(tenant, resumes=True)
+
+    def act(self) -> None:
+        """Begin what is to be moved."""
+        for tenant in self.tenants():
+            if tenant.suspension in (SUSPENDING, RESUMING):
+                self.suspending.move(tenant)
+
+    def moves(self, tenant: NodeTenant) -> None:
+        """Nothing is to be done before."""
+
+    def signal(self, tenant: NodeTenant, number: int) -> None:
+        """Send it to the processes that use its GPUs."""
+        with contextlib.suppress(BerthError):
+            for part in find(tenant.id):
+                for pid in _pids(part):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, number)
+
+    def left_mib(self, tenant: NodeTenant) -> int | None:
+        """By the groups of its processes; the least counts."""
+        pids = {process.outer_pid or process.pid for part in find(tenant.id) for process in part.processes}
+        left = [mib for pid in pids for mib in _left_of_groups(pid)]
+        return min(left, default=None)
+
+    def left_gpus(self, tenant: NodeTenant, parked_mib: int) -> None:
+        """It is suspended."""
+        if tenant.suspension == SUSPENDING:
+            self._keep(tenant, suspension=SUSPENDED, parked_mib=parked_mib)
+
+    def stayed(self, tenant: NodeTenant) -> None:
+        """It runs on, and the site is told why."""
+        if tenant.suspension == SUSPENDING:
+            why = self.suspending.refusals.get(tenant.id, "the driver gave no answer")
+            self._awake(tenant, why if tenant.ordered else "")
+
+    def came_back(self, tenant: NodeTenant) -> None:
+        """It runs on."""
+        if tenant.suspension == RESUMING:
+            self._awake(tenant)
+
+    def kept_off(self, tenant: NodeTenant) -> None:
+        """It stays suspended until there is room."""
+        if tenant.suspension == RESUMING:
+            self._keep(tenant, suspension=SUSPENDED)
+
+    def lost(self, tenant: NodeTenant) -> None:
+        """Kill its processes, which never go on; the site sees that the job has failed."""
+        self._awake(tenant, "the driver has lost what it held")
+        tenant.going = False
+        self.signal(tenant, signal.SIGKILL)
+
+    def moved(self) -> None:
+        """A tenant has left its GPUs or come back: those that wait for that go on."""
+        self.growth.room_made()
+        self.suspending.retry()
+
+
+def _plain(gpu: Gpu) -> str:
+    return gpu.uuid.removeprefix("GPU-").lower()
+
+
+def _pids(part: Partition | Unreadable) -> set[int]:
+    """The processes of a region, as this machine counts them."""
+    found = () if isinstance(part, Unreadable) else part.processes
+    return {process.outer_pid or process.pid for process in found}
+
+
+def _alone(root: Path) -> int:
+    """The descriptor of the file that this agent has locked. PartitionError if another has."""
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    held = os.open(root / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        raise PartitionError(f"another agent serves the partitions of {root}; end it first") from error
+    return held
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in root_folder().glob(f"[!.]*/{FILE}"))
+
+
+_KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", "slots")]
+
+
+def _write(tenant: NodeTenant) -> None:
+    values = {name: value for name, value in asdict(tenant).items() if name in _KEPT}
+    with whole_file(root_folder() / tenant.id / FILE) as new:
+        new.write_text(json.dumps(values), encoding="utf-8")
+
+
+def _read(name: str) -> NodeTenant | None:
+    """The tenant of a partition; None if that has just gone."""
+    try:
+        values = json.loads((root_folder() / name / FILE).read_text(encoding="utf-8"))
+        return NodeTenant(**{**values, "share": tuple(values["share"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _left_of_groups(pid: int) -> Iterator[int]:
+    """What each cgroup that a process is in may still take of the machine's memory, in MiB."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            number, kinds, group = line.split(":", 2)
+            if number != "0" and "memory" not in kinds.split(","):
+                continue
+            top, most, now = (
+                ("/sys/fs/cgroup", "memory.max", "memory.current")
+                if number == "0"
+                else ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+            )
+            folder = Path(top + group)
+            while folder != Path(top):
+                with contextlib.suppress(OSError, ValueError):
+                    limit, used = (int((folder / name).read_text()) for name in (most, now))
+                    yield max(0, limit - used) >> 20
+                folder = folder.parent

@@ -1,0 +1,207 @@
+"""What runs on the nodes for as long as they do: it lets the memory of jobs grow, and suspends and resumes jobs.
+
+It talks with `berth slurm` by small files in the folder that nodes and berth share. An order, named by the job's
+number, has a job suspended for as long as it is there. A report says what each job on a node has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from berth.errors import LiveError
+from berth.files import whole_file
+from berth.history.values.hostlist import expand
+from berth.live.driver.node_tenants import LOOK_S, NodeTenants, Shown
+from berth.live.driver.tenants import SUSPENDED
+from berth.live.driver.words import sizes
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.jobs import SlurmJob
+from berth.partition import fake_driver_folder
+from berth.partition.gpus import gpus
+
+REPORTS, ORDERS = "agents", "orders"
+REPORT_S = 5.0
+"""How often an agent reports if nothing has changed."""
+SILENT_S = 30.0
+"""An older report counts no more."""
+SUSPEND_S = 600.0
+"""How long a suspension is waited for at most."""
+BY_USER, BY_BERTH = "user", "berth"
+
+
+async def serve(
+    state: Path, node: str, grow: str, log: Callable[..., None], *, fake: bool = False, card: str = ""
+) -> None:
+    """Serve the tenants of this node until told to stop. Raises PartitionError if another agent does."""
+    tenants = NodeTenants(
+        gpus(fake_driver_folder() if fake else None), log, grow=grow, fake=fake, fake_card=card
+    )
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    said, said_s = None, 0.0
+    try:
+        while not stopped.is_set():
+            ordered = orders(state).keys()
+            for tenant in tenants.tenants():
+                raw_id = tenant.job.partition("-")[0]
+                (tenants.suspend if raw_id in ordered else tenants.resume)(tenant.id)
+            tenants.look()
+            shown = tenants.shown()
+            if shown != said or time.monotonic() - said_s > REPORT_S:
+                with contextlib.suppress(OSError):  # such as NFS away: what is kept here goes on
+                    _report(state, node, shown)
+                    said, said_s = shown, time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), LOOK_S)
+    finally:
+        tenants.close()
+
+
+def _report(state: Path, node: str, shown: Iterable[Shown]) -> None:
+    (state / REPORTS).mkdir(parents=True, exist_ok=True)
+    with whole_file(state / REPORTS / node) as new:
+        new.write_text(json.dumps([each._asdict() for each in shown]), encoding="utf-8")
+
+
+def told(shown: Shown) -> str:
+    """What a job has of the memory of a node's GPUs, in words."""
+    has, most, promised, used = sizes(shown.limit_mib, shown.max_mib, shown.promise_mib, shown.used_mib)
+    text = f"promised {promised} of each GPU, may hold {has} now and {most} at most, holds {used}"
+    if shown.asked:
+        text += (
+            f"; requests for more: {shown.asked}, granted: {shown.granted}, calls refused: {shown.refused}"
+        )
+    if shown.suspension:
+        text += (
+            f"; {shown.suspension}, with {sizes(shown.parked_mib)[0]} for each GPU in the machine's memory"
+        )
+    return text
+
+
+class Reports(NamedTuple):
+    """What the agents say of one job, one entry a node that it has GPUs on."""
+
+    by_node: dict[str, Shown]
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it has left the GPUs of all its nodes."""
+        return all(each.suspension == SUSPENDED for each in self.by_node.values())
+
+    @property
+    def away(self) -> bool:
+        """Whether it has left some of its GPUs, or is on the way there or back."""
+        return any(each.suspension for each in self.by_node.values())
+
+    @property
+    def why(self) -> str:
+        """Why it cannot be suspended; empty if that is not known."""
+        return next((f"{node}: {each.why}" for node, each in self.by_node.items() if each.why), "")
+
+
+def reports(state: Path) -> dict[str, Reports]:
+    """What agents that live say of each job, by its number."""
+    found: dict[str, Reports] = {}
+    for path in _files(state / REPORTS):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if time.time() - path.stat().st_mtime > SILENT_S:
+                continue
+            for values in json.loads(path.read_text(encoding="utf-8")):
+                shown = Shown(**{**values, "gpus": tuple(values["gpus"])})
+                raw_id, _, node = shown.job.partition("-")
+                found.setdefault(raw_id, Reports({})).by_node[node] = shown
+    return found
+
+
+def orders(state: Path) -> dict[str, str]:
+    """Who wants which jobs to be suspended, by the job's number: BY_USER or BY_BERTH."""
+    found = {}
+    for path in _files(state / ORDERS):
+        with contextlib.suppress(OSError):
+            found[path.name] = path.read_text(encoding="utf-8").strip()
+    return found
+
+
+def order(state: Path, raw_id: str, by: str) -> None:
+    """Have a job suspended until `revoke`."""
+    (state / ORDERS).mkdir(parents=True, exist_ok=True)
+    with whole_file(state / ORDERS / raw_id) as new:
+        new.write_text(f"{by}\n", encoding="utf-8")
+
+
+def revoke(state: Path, raw_id: str) -> None:
+    """Let a job run on as soon as its GPUs have room."""
+    (state / ORDERS / raw_id).unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(
+            path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix != ".part"
+        )
+    except OSError:
+        return []
+
+
+def suspend(controller: Controller, state: Path, job_id: str) -> str:
+    """Have a running job leave its GPUs, and then have Slurm stop it, so that its time limit stands still.
+
+    Returns what is to be said besides. LiveError if it cannot; then it runs on. Killed at any step, it can be repeated.
+    """
+    job = _job(controller, job_id)
+    if job.state not in ("RUNNING", "SUSPENDED"):
+        raise LiveError(f"job {job_id} is {job.state}; only a running job can be suspended")
+    raw_id, names = job.raw_id, expand(job.node_list)
+    lacking = [name for name in names if name not in reports(state).get(raw_id, Reports({})).by_node]
+    if lacking:
+        raise LiveError(
+            f"job {job_id} has no GPU partition on {lacking[0]}, or no agent of berth runs there; start one with:"
+            f" berth slurm agent --state {state}"
+        )
+    if job.state == "SUSPENDED" and not reports(state)[raw_id].suspended:
+        raise LiveError(
+            f"Slurm has stopped job {job_id}, and the driver moves only what runs; resume it first: scontrol resume"
+            f" {job_id}"
+        )
+    order(state, raw_id, BY_USER)
+    end_s = time.monotonic() + SUSPEND_S
+    while not (found := reports(state).get(raw_id, Reports({}))).by_node or not found.suspended:
+        if why := found.why:
+            revoke(state, raw_id)
+            raise LiveError(f"job {job_id} cannot be suspended: {why}; it runs on")
+        if time.monotonic() > end_s:
+            raise LiveError(
+                f"job {job_id} has not left its GPUs for {SUSPEND_S:.0f} s; see the agent's log, or give it up with:"
+                f" berth slurm resume {job_id}"
+            )
+        time.sleep(LOOK_S)
+    if job.state == "SUSPENDED":
+        return ""
+    try:
+        controller.tell(["suspend", raw_id])
+    except LiveError as error:
+        return f"its GPUs are free, but Slurm did not stop it, so that its time limit goes on: {error}"
+    return ""
+
+
+def resume(controller: Controller, state: Path, job_id: str) -> None:
+    """Let a suspended job run on as soon as its GPUs have room. LiveError if Slurm does not let it."""
+    job = _job(controller, job_id)
+    if job.state == "SUSPENDED":
+        controller.tell(["resume", job.raw_id])
+    revoke(state, job.raw_id)
+
+
+def _job(controller: Controller, job_id: str) -> SlurmJob:
+    found = [job for job in controller.jobs([job_id.partition("+")[0]]) if job.id == job_id]
+    if not found:
+        raise LiveError(f"Slurm knows no job {job_id}; name one as squeue shows it: 12, 12_3 or 12+1")
+    return found[0]

@@ -1,0 +1,308 @@
+"""The jobs on one node's GPUs: real partitions and programs on a fake card, and an agent that is killed at any step."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.errors import PartitionError
+from berth.live.driver.node_tenants import Terms, admit, is_served, left_mib, room_kept
+from berth.live.driver.suspending import MODULE
+from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
+from berth.partition.gpus import Gpu
+from berth.partition.launch import environment
+
+AGENT = Path(__file__).with_name("node_agent.py")
+JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
+CARD = Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384)
+LIMIT_S = 60.0
+
+
+class Node:
+    """One fake card, the programs on it, and at times an agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "orders").mkdir()
+        self.jobs: dict[str, subprocess.Popen[str]] = {}
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def up(self, grow: str = "on") -> None:
+        self.agent = subprocess.Popen([sys.executable, AGENT, self.folder, grow])
+        self.until(is_served, "the agent lives")
+
+    def kill_agent(self) -> None:
+        assert self.agent is not None
+        self.agent.kill()
+        self.agent.wait()
+
+    def job(
+        self, name: str, *words: object, mib: int = 4096, unkind: str = "", limit_mib: int = 0, **terms: Any
+    ) -> str:
+        """A job that was promised so much, and its program once the agent knows it."""
+        with room_kept():
+            limit = Limit(limit_mib or min(mib, left_mib(CARD)), 0)
+            region = create(name, CARD, limit, overcommit=True).folder
+        admit(name, Terms(name, mib, **terms), wait_s=LIMIT_S)
+        words_of = environment(dict(os.environ), region=region, fake_gpu=True)
+        told = {"BERTH_FAKE_CHECKPOINT": unkind} if unkind else {}
+        self.jobs[name] = subprocess.Popen(
+            [sys.executable, JOB, *map(str, words)], env=words_of | told, text=True, stdout=subprocess.PIPE
+        )
+        return name
+
+    def order(self, name: str, *, suspended: bool) -> None:
+        path = self.folder / "orders" / name
+        path.touch() if suspended else path.unlink(missing_ok=True)
+
+    def shown(self) -> dict[str, dict[str, Any]]:
+        with suppress(OSError):
+            found: dict[str, dict[str, Any]] = json.loads((self.folder / "shown").read_text())
+            return found
+        return {}
+
+    def until_is(self, name: str, **wanted: object) -> None:
+        self.until(lambda: wanted.items() <= self.shown().get(name, {}).items(), f"{name} is {wanted}")
+
+    def until(self, true: Callable[[], object], what: str) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while not true():
+            if time.monotonic() > end_s:
+                log = (self.folder / "log").read_text()[-3000:] if (self.folder / "log").exists() else ""
+                raise AssertionError(f"not within {LIMIT_S:g} s: {what}; {self.shown()}\n{log}")
+            time.sleep(0.01)
+
+    def touch(self, name: str) -> Path:
+        path = self.folder / name
+        path.touch()
+        return path
+
+    def ends(self, name: str) -> tuple[int, list[str]]:
+        """How a job ended, and what it said; its partition is removed."""
+        said, _ = self.jobs[name].communicate(timeout=LIMIT_S)
+        code = self.jobs.pop(name).returncode
+        remove(name, force=True)
+        return code, said.splitlines()
+
+    def close(self) -> None:
+        for name, process in self.jobs.items():
+            process.kill()
+            process.communicate()
+            remove(name, force=True)
+        if self.agent is not None:
+            self.kill_agent()
+        for pid in movers(self.folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def movers(folder: Path) -> list[int]:
+    """The processes that move jobs of this node now."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (
+                MODULE in (path / "cmdline").read_text()
+                and str(folder).encode() in (path / "environ").read_bytes()
+            ):
+                found.append(int(path.name))
+    return found
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    fake_driver_folder()
+    monkeypatch.setenv("BERTH_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(tmp_path / "card"))
+    made = Node(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_limit_grows_while_the_card_has_room_and_is_shown(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, 4000, node.folder / "go")
+    node.until_is("blue", used_mib=8000, granted=1, promise_mib=4096, max_mib=16384)
+    assert 8000 <= node.shown()["blue"]["limit_mib"] <= 8192
+    node.touch("go")
+    assert node.ends("blue") == (0, ["holds 4000", "holds 4000"])
+    node.until(lambda: not node.shown(), "it is forgotten")
+
+
+def test_nothing_grows_beyond_its_terms_or_without_an_agent(node: Node) -> None:
+    node.up("off")
+    node.job("blue", 4000, 3000, 3000, max_mib=8192)
+    assert node.ends("blue") == (1, ["holds 4000", "holds 3000", "refused 3000"])
+    node.job("red", 4000, 3000)
+    assert node.ends("red") == (1, ["holds 4000", "refused 3000"])
+    node.kill_agent()
+    node.agent = None
+    assert not is_served()
+    node.job("grey", 4000, 3000, max_mib=8192)
+    assert node.ends("grey") == (1, ["holds 4000", "refused 3000"])
+
+
+def test_one_that_finds_less_room_than_it_was_promised_gets_the_rest_later(node: Node) -> None:
+    """The sum of limits is never more than the card, though neighbours have grown meanwhile."""
+    node.up()
+    node.job("blue", 4000, 8000, node.folder / "go")
+    node.until_is("blue", used_mib=12000)
+    node.job("red", 2000, 6000, mib=8192)
+    node.until_is("red", used_mib=2000)
+    assert sum(part.limit_bytes for part in partitions()) <= 16384 << 20
+    node.touch("go")
+    assert node.ends("blue")[0] == 0
+    assert node.ends("red") == (0, ["holds 2000", "holds 6000"])
+
+
+def test_the_one_that_matters_least_leaves_for_one_that_grows_and_comes_back(node: Node) -> None:
+    node.up("suspend")
+    node.job("low", 6000, node.folder / "low-go", mib=6144, priority=1)
+    node.job("high", 6000, node.folder / "grow", 6000, node.folder / "high-go", mib=6144, priority=2)
+    node.until_is("low", used_mib=6000)
+    node.until_is("high", used_mib=6000)
+    node.touch("grow")
+    node.until_is("high", used_mib=12000)
+    node.until_is("low", suspension="suspended")
+    node.touch("high-go")
+    assert node.ends("high")[0] == 0
+    node.until_is("low", suspension="", used_mib=6000)
+    node.touch("low-go")
+    assert node.ends("low") == (0, ["holds 6000"])
+
+
+def test_a_job_leaves_when_the_site_says_so_and_its_memory_is_others_until_it_comes_back(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go")
+    node.until_is("blue", used_mib=4000)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended", parked_mib=4000)
+    node.job("red", 10000, node.folder / "red-go", mib=16384)
+    node.until_is("red", used_mib=10000)
+    node.order("blue", suspended=False)
+    assert node.shown()["blue"]["suspension"] != ""
+    node.touch("red-go")
+    assert node.ends("red")[0] == 0
+    node.until_is("blue", suspension="")
+    node.touch("go")
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
+def test_one_that_the_driver_does_not_suspend_runs_on_and_it_is_said_why(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go", unkind="no-checkpoint")
+    node.until_is("blue", used_mib=4000)
+    node.order("blue", suspended=True)
+    node.until(lambda: "cannot be moved" in node.shown()["blue"]["why"], "it is said why")
+    node.until_is("blue", suspension="")
+    node.touch("go")
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
+def test_one_whose_memory_the_driver_has_lost_ends(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go", unkind="fails")
+    node.until_is("blue", used_mib=4000)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended")
+    node.order("blue", suspended=False)
+    node.until(lambda: node.jobs["blue"].poll() is not None, "it ends")
+    assert node.ends("blue")[0] == -signal.SIGKILL
+
+
+def test_a_name_that_is_made_anew_is_another_job(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go")
+    node.until_is("blue", used_mib=4000)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended")
+    node.jobs["blue"].kill()
+    node.ends("blue")
+    node.order("blue", suspended=False)
+    node.job("blue", 3000, 3000)
+    assert node.ends("blue") == (0, ["holds 3000", "holds 3000"])
+
+
+def test_there_is_one_agent_of_a_node(node: Node) -> None:
+    node.up()
+    second = subprocess.run(
+        [sys.executable, AGENT, node.folder, "on"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert "another agent serves the partitions" in second.stderr
+
+
+def test_who_admits_a_job_without_a_partition_is_told(node: Node) -> None:
+    with pytest.raises(PartitionError, match="no partition 'none'"):
+        admit("none", Terms("none", 100))
+
+
+def test_an_agent_that_is_killed_at_any_step_loses_nothing(node: Node) -> None:
+    storm(node, kills=4, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_many_kills_lose_nothing(node: Node, seed: int) -> None:
+    storm(node, kills=20, seed=seed)
+
+
+def limits() -> dict[str, int]:
+    return {part.name: part.limit_bytes for part in partitions()}
+
+
+def storm(node: Node, kills: int, seed: int) -> None:
+    """Two jobs grow and leave for each other and by order while the agent and its movers are killed."""
+    draw = random.Random(seed)
+    node.up("suspend")
+    steps = [node.folder / f"step-{at}" for at in range(3)]
+    for name in ("blue", "red"):
+        words = [each for step in steps for each in (step, "1500!")]
+        node.job(name, 3000, *words, node.folder / "go", mib=3072, unkind="slow", priority=len(name))
+    over = 0
+    for at in range(kills):
+        if at < len(steps):
+            steps[at].touch()
+        node.order(draw.choice(("blue", "red")), suspended=draw.random() < 0.5)
+        signal.sigtimedwait([signal.SIGUSR2], draw.random() * 0.4)
+        if draw.random() < 0.6:
+            node.kill_agent()
+            node.up("suspend")
+        else:
+            for pid in movers(node.folder):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        with room_kept():
+            first, then = limits(), limits()
+        if first == then:  # else they have changed while they were read
+            over = max(over, sum(first.values()) - (CARD.mem_mib << 20))
+    for step in steps:
+        step.touch()
+    for name in ("blue", "red"):
+        node.order(name, suspended=False)
+    for name in ("blue", "red"):
+        node.until_is(name, suspension="", used_mib=7500)
+    node.touch("go")
+    assert {name: node.ends(name) for name in ("blue", "red")} == {
+        name: (0, ["holds 3000", *["holds 1500"] * 3]) for name in ("blue", "red")
+    }
+    assert over <= 0
+    with pytest.raises(PartitionError):
+        find("blue")

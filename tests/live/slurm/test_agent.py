@@ -1,0 +1,224 @@
+"""A node's agent beside Slurm: Prolog, Epilog and commands as Slurm calls them, real programs on a fake card."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.errors import LiveError
+from berth.live.slurm.agent import BY_USER, order, orders, reports, resume, revoke, suspend, told
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.requests import Cards, memory_of
+from berth.live.slurm.results import taken
+from berth.live.slurm.snapshot import snapshot_of
+from berth.partition import fake_driver_folder
+from tests.live.slurm.fake_slurm import FakeSlurm
+
+JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
+LIMIT_S = 60.0
+SQUEUE = """#!{python}
+import json, sys
+job = json.load(open("{folder}/" + sys.argv[sys.argv.index("-j") + 1] + ".job"))
+print("".join(job.get(name, "") + mark for name, _, mark in (each.partition(":") for each in sys.argv[-1].split(","))))
+"""
+
+
+class Slurm(FakeSlurm):
+    """One that suspends, too."""
+
+    def __call__(self, words: Sequence[str], lines: str) -> str:
+        if words[1:2] in (["suspend"], ["resume"]):
+            line = " ".join(words[1:])
+            self.commands.append(line)
+            if line in self.refuses:
+                raise LiveError(self.refuses[line])
+            self.jobs[words[2]]["State"] = "SUSPENDED" if words[1] == "suspend" else "RUNNING"
+            return ""
+        return super().__call__(words, lines)
+
+
+class Node:
+    """node1: its Slurm calls the Prolog and the Epilog, and berth's agent runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.state, self.slurm = folder, folder / "state", Slurm()
+        self.words = {
+            "PATH": f"{folder}:{os.environ['PATH']}", "BERTH_ROOT": str(folder / "root"),
+            "BERTH_FAKE_CARD": str(folder / "card"), "BERTH_SLURM_FAKE_GPU": "1",
+            "BERTH_SLURM_LOG": str(folder / "log"), "BERTH_SLURM_RUN": str(folder / "run"),
+            "BERTH_SLURM_RESULTS": str(self.state / "results"), "SLURMD_NODENAME": "node1",
+            "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_GPUS": "0",
+        }  # fmt: skip
+        squeue = folder / "squeue"
+        squeue.write_text(SQUEUE.format(python=sys.executable, folder=folder))
+        squeue.chmod(0o755)
+        self.jobs: dict[str, subprocess.Popen[str]] = {}
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def up(self, grow: str = "on") -> None:
+        berth = [Path(sys.executable).parent / "berth", "slurm", "agent", "--state", self.state]
+        self.agent = subprocess.Popen([*berth, "--grow", grow, "--node", "host1"], env=self.words)
+        self.until(lambda: (self.state / "agents" / "host1").exists(), "the agent reports")
+
+    def job(self, job_id: str, *words: object, mib: int, comment: str = "", unkind: str = "") -> None:
+        """Have Slurm start a job that berth gave so much memory."""
+        note = f"berth:1;node=gres:gpu:1;job=;task=;socket=;share=250:{mib}:1"
+        row = {"JobID": job_id, "admin_comment": note, "Comment": comment, "PriorityLong": "100"}
+        (self.folder / f"{job_id}.job").write_text(json.dumps(row))
+        self._script("prolog", job_id)
+        handed = (self.folder / "run" / f"{job_id}-node1").read_text().splitlines()
+        given = dict(line.partition("=")[::2] for line in handed) | {"BERTH_FAKE_CHECKPOINT": unkind}
+        command = [sys.executable, str(JOB), *map(str, words)]
+        environment = {**os.environ, **self.words, **given}
+        self.jobs[job_id] = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE)
+        self.slurm.held(job_id)
+        self.slurm.jobs[job_id] |= {"State": "RUNNING", "NodeList": "node1", "StartTime": "2000"}
+
+    def _script(self, what: str, job_id: str) -> None:
+        words = {**os.environ, **self.words, "SLURM_JOB_ID": job_id}
+        subprocess.run([sys.executable, "-m", "berth.live.slurm.node", what], env=words, check=True)
+
+    def ends(self, job_id: str) -> tuple[int, list[str]]:
+        said, _ = self.jobs[job_id].communicate(timeout=LIMIT_S)
+        self._script("epilog", job_id)
+        return self.jobs.pop(job_id).returncode, said.splitlines()
+
+    def until(self, true: Callable[[], object], what: str) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while not true():
+            log = self.folder / "log"
+            said = log.read_text()[-3000:] if log.exists() else ""
+            assert time.monotonic() < end_s, (
+                f"not within {LIMIT_S:g} s: {what}; {reports(self.state)}\n{said}"
+            )
+            time.sleep(0.02)
+
+    def until_is(self, job_id: str, **wanted: object) -> None:
+        def there() -> bool:
+            found = reports(self.state).get(job_id)
+            return found is not None and wanted.items() <= found.by_node["node1"]._asdict().items()
+
+        self.until(there, f"job {job_id} is {wanted}")
+
+    def close(self) -> None:
+        for process in self.jobs.values():
+            process.kill()
+            process.communicate()
+        if self.agent is not None:
+            self.agent.terminate()
+            assert self.agent.wait(LIMIT_S) == 0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    fake_driver_folder()
+    made = Node(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("comment", "sizes"),
+    [
+        ("pytorch gpu_mem=4G..20G gpu_pct=30", (4096, 20480)),
+        ("gpu_mem=4G", (4096, 0)),
+        ("gpu_mem=4G..much", (0, 0)),
+        ("resnet", (0, 0)),
+    ],
+)
+def test_a_comment_says_what_a_job_needs_and_how_far_that_may_grow(
+    comment: str, sizes: tuple[int, int]
+) -> None:
+    assert memory_of(comment) == sizes
+
+
+def test_memory_grows_beside_slurm_and_the_snapshot_shows_it(node: Node) -> None:
+    node.up("off")
+    node.job("7", 3000, 3000, node.folder / "go", mib=4096, comment="app gpu_mem=4G..8G")
+    node.until_is("7", used_mib=6000, promise_mib=4096, max_mib=8192, granted=1)
+    controller = Controller(node.slurm)
+    node.slurm.used["node1"] = "gpu:v100_0:1(IDX:0)"
+    seen = snapshot_of(controller.nodes(), controller.jobs(), node.state, Cards({"v100": 16384}))
+    (tenant,) = (each for gpu in seen.gpus for each in gpu.tenants)
+    assert (tenant.promise_mib, tenant.max_mib, tenant.used_mib, tenant.granted) == (4096, 8192, 6000, 1)
+    (shown,) = reports(node.state)["7"].by_node.values()
+    assert told(shown).startswith("promised 4G of each GPU, may hold 6G now and 8G at most")
+    (node.folder / "go").touch()
+    assert node.ends("7") == (0, ["holds 3000", "holds 3000"])
+    assert taken(node.state / "results", {"7"})["7"].peak_mib == 6000
+
+
+def test_a_suspended_job_frees_its_gpu_is_stopped_by_slurm_and_runs_on(node: Node) -> None:
+    node.up()
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000)
+    controller = Controller(node.slurm)
+    assert suspend(controller, node.state, "7") == ""
+    assert node.slurm.jobs["7"]["State"] == "SUSPENDED"
+    assert orders(node.state) == {"7": BY_USER}
+    assert suspend(controller, node.state, "7") == ""  # as after a kill
+    node.until_is("7", suspension="suspended", parked_mib=3000)
+    resume(controller, node.state, "7")
+    node.until_is("7", suspension="")
+    (node.folder / "go").touch()
+    assert node.ends("7") == (0, ["holds 3000"])
+    assert node.slurm.commands == ["suspend 7", "resume 7"]
+
+
+def test_slurm_that_does_not_stop_a_job_leaves_its_gpu_free_and_that_is_said(node: Node) -> None:
+    node.up()
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000)
+    node.slurm.refuses["suspend 7"] = "Access/permission denied"
+    assert "time limit goes on: Access/permission denied" in suspend(Controller(node.slurm), node.state, "7")
+    resume(Controller(node.slurm), node.state, "7")
+    (node.folder / "go").touch()
+    assert node.ends("7")[0] == 0
+
+
+def test_one_that_the_driver_does_not_move_runs_on_and_nothing_is_ordered(node: Node) -> None:
+    node.up()
+    node.job("7", 3000, node.folder / "go", mib=4096, unkind="no-lock")
+    node.until_is("7", used_mib=3000)
+    with pytest.raises(LiveError, match=r"job 7 cannot be suspended: node1: process \d+ cannot be stopped"):
+        suspend(Controller(node.slurm), node.state, "7")
+    assert (orders(node.state), node.slurm.commands) == ({}, [])
+    (node.folder / "go").touch()
+    assert node.ends("7")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"State": "PENDING"}, "job 7 is PENDING; only a running job"),
+        ({}, "no agent of berth runs there; start one with: berth slurm agent"),
+    ],
+)
+def test_what_cannot_be_suspended_is_refused_with_what_to_do(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    slurm = Slurm()
+    slurm.held("7")
+    slurm.jobs["7"] |= {"State": "RUNNING", "NodeList": "node1", **changed}
+    with pytest.raises(LiveError, match=why):
+        suspend(Controller(slurm), tmp_path, "7")
+    with pytest.raises(LiveError, match="Slurm knows no job 8"):
+        resume(Controller(slurm), tmp_path, "8")
+
+
+def test_an_end_takes_the_order_along_so_that_the_next_attempt_runs(node: Node) -> None:
+    order(node.state, "7", BY_USER)
+    node.job("7", 3000, mib=4096)
+    assert node.ends("7")[0] == 0
+    assert orders(node.state) == {}
+    revoke(node.state, "7")
