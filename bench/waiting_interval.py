@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from berth import waiting
-from berth.cli.waiting import questions_of
 from berth.waiting.conformal import rolling_interval
 from harness import data_folder, save
+from polled_jobs import questions_of
 
 DAYS = (3, 7, 14)
 FEWEST = (1000, 10_000)
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--last", action="store_true", help="judge the chosen way on the last fifth, too")
     given = parser.parse_args()
     path = given.data or data_folder() / "drac" / "drac_graham_submitday.parquet"
-    questions = questions_of(path, Path("history"))
+    questions = questions_of(path)
     fifths = [predicted(questions, fifth) for fifth in (2, 3)]
     rows = []
     for days, fewest, gain in product(DAYS, FEWEST, GAINS):

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from berth import waiting
-from berth.cli.waiting import questions_of
 from berth.waiting.model import judged_on
 from harness import data_folder, save
+from polled_jobs import questions_of
 
 
 def folds(questions: waiting.Questions) -> list[tuple[int, waiting.Questions, waiting.Questions]]:
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     given = parser.parse_args()
     path = given.data or data_folder() / "drac" / "drac_graham_submitday.parquet"
-    questions = questions_of(path, Path("history"))
+    questions = questions_of(path)
     rows = []
     for fold, learned, tested in folds(questions):
         for name, refits in (("once", 0), ("each day", 1000)):

@@ -92,7 +92,7 @@ def test_every_option_in_the_docs_exists() -> None:
     commands: list[Any] = [typer.main.get_command(app), *map(load, COMMANDS)]
     while commands:
         command = commands.pop()
-        commands += getattr(command, "commands", {}).values()
+        commands += filter(None, getattr(command, "commands", {}).values())
         known |= {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
     assert sorted(named - known) == sorted(OF_OTHERS)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +20,7 @@ from berth.history.store.pseudonyms import pseudonym, read_key
 from berth.waiting import Answer, Judgement, Questions, WaitModel, evaluate, judge, train
 from berth.waiting.conformal import censored_quantile, held_between, rolling_interval
 from berth.waiting.model import DAYS_TO_PROMISE, judged_on
-from berth.waiting.questions import LEAKS, categories_of, history_features, live_features, polled_features
+from berth.waiting.questions import categories_of, history_features, live_features
 from berth.waiting.refit import MODEL_NAME
 from tests.history import exports
 from tests.waiting.test_queue import SQUEUE
@@ -116,42 +114,6 @@ def test_the_queue_is_counted_as_it_was_at_the_moment_of_asking(tmp_path: Path) 
     assert features["running_jobs_all"].tolist() == [0, 0, 1]
     assert features["running_gpus_user"].tolist() == [0, 0, 2]
     assert features["waiting_jobs_user"].tolist() == [0, 0, 0]
-
-
-def test_nothing_of_the_future_is_a_feature(real_data: Callable[[str], Path], tmp_path: Path) -> None:
-    path = real_data("drac/drac_graham_submitday.parquet")
-    small, other = tmp_path / "small.parquet", tmp_path / "other.parquet"
-    with duckdb.connect() as database:
-        some = f"SELECT * FROM read_parquet('{path}') ORDER BY poll_time, job_unique_id LIMIT 2000"
-        database.execute(f"COPY ({some}) TO '{small}' (FORMAT parquet)")
-        shuffled = "start_time[:0] AS start_time, '' AS end_time, '' AS state, 0::BIGINT AS elapsed_time"
-        later = "CASE WHEN eligible_time > poll_time THEN '2030-01-01 00:00:00' ELSE eligible_time END"
-        future = f"{later} AS eligible_time"
-        changed = (
-            f"SELECT * REPLACE ({shuffled}, {future}, 1::BIGINT AS run_time_sec, 1::BIGINT AS priority_x)"
-        )
-        database.execute(f"COPY ({changed} FROM read_parquet('{small}')) TO '{other}' (FORMAT parquet)")
-    features, _, _ = polled_features(small)
-    assert not LEAKS & features.keys()
-    again, _, _ = polled_features(other)
-    assert features.keys() == again.keys()
-    for name, column in features.items():
-        np.testing.assert_array_equal(column, again[name], err_msg=name)
-
-
-@pytest.mark.slow
-def test_waits_of_a_real_cluster_are_told_better_than_asked(real_data: Callable[[str], Path]) -> None:
-    from berth.cli.waiting import questions_of
-
-    questions = questions_of(real_data("drac/drac_graham_submitday.parquet"), Path("history"))
-    first = len(questions) * 4 // 5
-    early = np.arange(len(questions)) < first
-    learned = questions.at(early & questions.known_before(float(questions.asked_s[first])))
-    tested = questions.at(~early & ~np.isnan(questions.wait_s))
-    found = judged_on(questions, learned, tested, refits=0)
-    assert found.mse_log10 < 0.275
-    assert 0.78 <= found.coverage_80 <= 0.82
-    assert json.dumps(found.to_dict(), allow_nan=False)
 
 
 # --- intervals --------------------------------------------------------------------------------------

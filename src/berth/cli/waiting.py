@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from berth.history.importing.pending import Queued
-    from berth.waiting import Answer, Questions, WaitModel
+    from berth.waiting import Answer, WaitModel
 
 app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
 
@@ -48,22 +48,16 @@ def _predict_wait() -> None:
 
 @app.command()
 def evaluate(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE.parquet]", help="Polled jobs, or berth's records; by default the history."
-        ),
-    ] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
     """Train on the first four fifths by time, and judge the answers on the last fifth."""
     from berth.waiting import evaluate as evaluated
+    from berth.waiting.refit import history_questions
 
-    found = evaluated(questions_of(file, history))
-    if file is None:
-        found.save(history / EVALUATION_NAME)  # the report shows it
+    found = evaluated(history_questions(history))
+    found.save(history / EVALUATION_NAME)  # the report shows it
     if printed(form, as_json, [found.to_dict()], found.to_dict()):
         return
     days = ""
@@ -389,32 +383,3 @@ def _doubts(history: Path, named: dict[str, str], shown: dict[str, str], gpus: i
     if gpus > most:
         found.append(f"no job of the history had more than {most:,} GPUs; the answer for {gpus:,} is a guess")
     return found
-
-
-def questions_of(file: Path | None, history: Path) -> Questions:
-    """The questions of a table or of the history."""
-    import duckdb
-    import numpy as np
-
-    from berth.errors import HistoryError
-    from berth.history.store.database import first_line
-    from berth.waiting import Questions
-    from berth.waiting.questions import Categories, categories_of, history_features, polled_features
-    from berth.waiting.refit import history_questions
-
-    categories: Categories = {}
-    if file is None:
-        return history_questions(history)
-    with duckdb.connect() as database:
-        try:
-            columns = {row[0] for row in database.from_parquet(str(file)).description}
-        except duckdb.Error as error:
-            raise HistoryError(f"{file} cannot be read: {first_line(error)}") from error
-        if "queued_ms" in columns and "gpus" in columns:
-            database.from_parquet(str(file)).create_view("records")
-            categories = categories_of(database)
-            features, moments, waits = history_features(database, categories)
-        else:
-            features, moments, waits = polled_features(file)
-    names = tuple(sorted(features))
-    return Questions(names, np.column_stack([features[name] for name in names]), moments, waits, categories)

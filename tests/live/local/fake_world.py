@@ -201,7 +201,7 @@ class FakeWorld:
         book = self.book
         changes = book.changes()
         finished, starts = changes.finished, changes.starts
-        self.store.write([*map(of_entry, changes.entries), *map(of_attempt, changes.attempts)])
+        self.store.write([*map(of_entry, changes.entries.values()), *map(of_attempt, changes.attempts)])
         for entry in changes.moves:
             self.moved(entry)
         book.written(changes)

@@ -417,7 +417,7 @@ def test_a_wish_without_room_waits_until_the_youngest_has_left(monkeypatch: pyte
         leaves(machine, 2)
         assert machine.granter(0).answers == [(0, True)]
         assert (machine.jobs[0].share[1], machine.granter(0).ask_ms) == (12288, ASK_MS)
-        assert [entry.id for entry in machine.book.moves] == [machine.jobs[2].id]
+        assert [entry.id for entry in machine.book.pending.moves] == [machine.jobs[2].id]
 
     asyncio.run(run())
 

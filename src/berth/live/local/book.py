@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from berth.errors import LiveError
 from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
@@ -48,21 +48,22 @@ FOR_A_JOB = "it waits for job"
 FOR_ITS_TIME = "its start time has not come yet"
 
 
-class Changes(NamedTuple):
+@dataclass
+class Changes:
     """What is to be written, and what follows when it is."""
 
-    entries: tuple[Entry, ...]
-    attempts: tuple[dict[str, Any], ...]
+    entries: dict[str, Entry] = field(default_factory=dict)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
     """Attempts that ended."""
-    starts: tuple[Entry, ...]
+    starts: list[Entry] = field(default_factory=list)
     """What is to be started once this is written."""
-    moves: tuple[Entry, ...]
+    moves: list[Entry] = field(default_factory=list)
     """What is to be suspended or resumed once this is written."""
-    finished: tuple[Entry, ...]
+    finished: list[Entry] = field(default_factory=list)
     """Jobs that have come to their end."""
-    settled: tuple[tuple[Entry, int], ...]
+    settled: list[tuple[Entry, int]] = field(default_factory=list)
     """Starts that are over and of which it is decided what follows."""
-    ended: tuple[str, ...]
+    ended: tuple[str, ...] = ()
     """Jobs of which the store knows the end once this is written."""
 
 
@@ -77,21 +78,11 @@ class Book:
     """Those that are starting or running."""
     next_number: int = 1
     next_serial: int = 1
-    dirty: dict[str, Entry] = field(default_factory=dict)
-    """Jobs to be written."""
-    attempts: list[dict[str, Any]] = field(default_factory=list)
-    """Ended attempts to be written."""
-    starts: list[Entry] = field(default_factory=list)
-    moves: list[Entry] = field(default_factory=list)
-    """Jobs to be suspended or resumed."""
+    pending: Changes = field(default_factory=Changes)
     stops: list[str] = field(default_factory=list)
     """Jobs whose processes are to be ended."""
     events: list[Event] = field(default_factory=list)
     """What the brain is to be told, in order."""
-    finished: list[Entry] = field(default_factory=list)
-    """Jobs that have come to their end."""
-    settled: list[tuple[Entry, int]] = field(default_factory=list)
-    """Starts that are over and of which it is decided what follows."""
     ended_states: Callable[[str], Mapping[str, str]] = lambda job_id: {}
     """The states of what the store has of a job that has ended, or of the tasks of an array that have."""
     just_ended: dict[str, str] = field(default_factory=dict)
@@ -107,23 +98,14 @@ class Book:
     # What the broker does about it
 
     def changes(self) -> Changes:
-        """What has changed since this was asked last, which is forgotten here."""
-        found = Changes(
-            tuple(self.dirty.values()),
-            tuple(self.attempts),
-            tuple(self.starts),
-            tuple(self.moves),
-            tuple(self.finished),
-            tuple(self.settled),
-            tuple(self.just_ended),
-        )
-        for each in (self.dirty, self.attempts, self.starts, self.moves, self.finished, self.settled):
-            each.clear()
+        """What has changed since this was asked last."""
+        found, self.pending = self.pending, Changes()
+        found.ended = tuple(self.just_ended)
         return found
 
     def written(self, changes: Changes) -> None:
         """The store has these changes."""
-        unwritten = {entry.id for entry in self.finished}
+        unwritten = {entry.id for entry in self.pending.finished}
         for job_id in changes.ended:
             if job_id not in self.jobs and job_id not in unwritten:
                 self.just_ended.pop(job_id, None)
@@ -250,7 +232,7 @@ class Book:
         if (old.gpus, old.milli, old.mem_mib) != (request.gpus, request.milli, request.mem_mib):
             entry.needs_mib = 0  # the user's word counts
         entry.request, entry.request_key = request, key
-        self.dirty[entry.id] = entry
+        self.pending.entries[entry.id] = entry
         if entry.state == WAITING:
             if entry.offered and request.begin_ms <= now_ms and not request.after:
                 entry.version += 1
@@ -271,7 +253,7 @@ class Book:
         check_not_ended(entry)
         if entry.suspension == SUSPENDED:
             entry.resumes, entry.idle, entry.lends_to = False, False, ""
-            self.dirty[entry.id] = entry
+            self.pending.entries[entry.id] = entry
             self.events.append(runs(entry, self.limits))
             self._release(entry)
             return
@@ -292,7 +274,7 @@ class Book:
         if entry.suspension != SUSPENDED:
             raise LiveError(f"job {entry.id} is {entry.shown_state}; only a suspended job can be resumed")
         entry.resumes = True
-        self.dirty[entry.id] = entry
+        self.pending.entries[entry.id] = entry
         self.events.append(runs(entry, self.limits))
 
     def revive(self, entry: Entry, now_ms: int) -> None:
@@ -330,13 +312,13 @@ class Book:
         entry.start += 1
         entry.boot = self.boot
         self._change(entry, STARTING, now_ms, "")
-        self.starts.append(entry)
+        self.pending.starts.append(entry)
         return True
 
     def grown(self, entry: Entry, mem_mib: int) -> None:
         """The memory of a job that starts or runs has grown to this on each of its GPUs."""
         entry.share = (entry.share[0], mem_mib)
-        self.dirty[entry.id] = entry
+        self.pending.entries[entry.id] = entry
         self.events.append(runs(entry, self.limits))
 
     def evicted(self, job_id: str, now_ms: int) -> None:
@@ -355,7 +337,7 @@ class Book:
             self._wanted.add(entry.id)
             if entry.idle:  # it leaves even if it calls CUDA again, and comes back without a call
                 entry.idle, entry.resumes = False, True
-                self.dirty[entry.id] = entry
+                self.pending.entries[entry.id] = entry
         elif not entry.suspension:
             self._begin_suspension(entry, now_ms, resumes=True)
 
@@ -375,16 +357,16 @@ class Book:
         entry = self.jobs.get(job_id)
         if entry is not None and entry.suspension == SUSPENDED:
             entry.suspension = RESUMING
-            self.dirty[entry.id] = entry
-            self.moves.append(entry)
+            self.pending.entries[entry.id] = entry
+            self.pending.moves.append(entry)
             self.events.append(
                 runs(entry, self.limits)
             )  # so that a brain whose wish fails is told so (`kept_off`)
 
     def _begin_suspension(self, entry: Entry, now_ms: int, *, resumes: bool) -> None:
         entry.suspension, entry.suspended_since_ms, entry.resumes = SUSPENDING, now_ms, resumes
-        self.dirty[entry.id] = entry
-        self.moves.append(entry)
+        self.pending.entries[entry.id] = entry
+        self.pending.moves.append(entry)
 
     # What processes do
 
@@ -393,7 +375,7 @@ class Book:
         if entry.suspension == SUSPENDING:
             entry.suspension, entry.parked_mib = SUSPENDED, parked_mib
             self._wanted.discard(entry.id)
-            self.dirty[entry.id] = entry
+            self.pending.entries[entry.id] = entry
             self.events.append(runs(entry, self.limits))
 
     def stayed(self, entry: Entry, now_ms: int) -> None:
@@ -414,7 +396,7 @@ class Book:
         """A suspended job could not come back for want of room, and stays suspended."""
         if entry.suspension == RESUMING:
             entry.suspension = SUSPENDED
-            self.dirty[entry.id] = entry
+            self.pending.entries[entry.id] = entry
             self.events.append(runs(entry, self.limits))
 
     def _awake(self, entry: Entry, now_ms: int) -> None:
@@ -425,14 +407,14 @@ class Book:
         entry.idle = False
         self._release(entry)
         self._wanted.discard(entry.id)
-        self.dirty[entry.id] = entry
+        self.pending.entries[entry.id] = entry
 
     def _release(self, entry: Entry) -> None:
         """Let those resume that left their GPUs so that this job comes back."""
         for other in self.active.values():
             if other.lends_to == entry.id and not other.resumes:
                 other.resumes = True
-                self.dirty[other.id] = other
+                self.pending.entries[other.id] = other
                 self.events.append(runs(other, self.limits))
 
     def confirmed(self, entry: Entry, start_ms: int, now_ms: int) -> None:
@@ -477,12 +459,12 @@ class Book:
     def _set_over(self, entry: Entry, end: End, state: str) -> None:
         """Keep how an attempt ended until the brain has said what follows."""
         entry.over, entry.over_as = end, state
-        self.dirty[entry.id] = entry
+        self.pending.entries[entry.id] = entry
 
     def _settle(self, entry: Entry) -> None:
         """It is decided what follows an attempt: nobody asks for its end again."""
         entry.over, entry.over_as = None, ""
-        self.settled.append((entry, entry.start))
+        self.pending.settled.append((entry, entry.start))
 
     # What the brain says of attempts that are over
 
@@ -522,11 +504,11 @@ class Book:
         entry = self.jobs.get(job_id)
         if entry is not None and entry.state == WAITING:
             entry.needs_mib = needs_mib
-            self.dirty[entry.id] = entry
+            self.pending.entries[entry.id] = entry
 
     def _keep_attempt(self, entry: Entry, state: str, end: End, end_ms: int, reason: str) -> None:
         """Have an attempt written that is over, whether it ran or not."""
-        self.attempts.append(
+        self.pending.attempts.append(
             {
                 "job": entry.id, "attempt": entry.attempt, "queued_ms": entry.queued_ms, "state": state,
                 "start_ms": entry.start_ms, "end_ms": end_ms, "exit_code": end.code, "reason": reason,
@@ -574,7 +556,7 @@ class Book:
         for entry in list(self.jobs.values()):
             self._consider(entry, now_ms)
             if entry.suspension in (SUSPENDING, RESUMING) and entry.over is None:
-                self.moves.append(entry)  # it may have been begun
+                self.pending.moves.append(entry)  # it may have been begun
 
     # How
 
@@ -589,7 +571,7 @@ class Book:
 
     def _change(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
         entry.state, entry.reason, entry.since_ms = state, reason, now_ms
-        self.dirty[entry.id] = entry
+        self.pending.entries[entry.id] = entry
         if state in (STARTING, RUNNING):
             self.active[entry.id] = entry
         else:
@@ -603,7 +585,7 @@ class Book:
         if entry.stop == TIMEOUT and why != REQUEUE:
             return  # what ended it first stands
         entry.stop = why
-        self.dirty[entry.id] = entry
+        self.pending.entries[entry.id] = entry
         self.stops.append(entry.id)
 
     def _withdraw(self, entry: Entry) -> None:
@@ -622,7 +604,7 @@ class Book:
         not_yet = reason is not None and self._is_not_yet(entry, reason, now_ms)
         if entry.not_yet and not not_yet:
             entry.queued_ms, entry.stands_ms = now_ms, 0  # until now it waited for no resources
-            self.dirty[entry.id] = entry
+            self.pending.entries[entry.id] = entry
         entry.not_yet = not_yet
         if reason is None:
             if entry.not_before_ms <= now_ms:
@@ -672,7 +654,7 @@ class Book:
         self.events.append(gang_ended(entry.gang, count))
         if keeper is not None and keeper.gang_ended != count:
             keeper.gang_ended = count
-            self.dirty[keeper.id] = keeper
+            self.pending.entries[keeper.id] = keeper
 
     def _finish(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
         if entry.state in (STARTING, RUNNING):
@@ -684,7 +666,7 @@ class Book:
         self._change(entry, state, now_ms, reason)
         entry.offered, entry.stop, entry.slots = False, "", ()
         del self.jobs[entry.id]
-        self.finished.append(entry)
+        self.pending.finished.append(entry)
         self.just_ended[entry.id] = state
         waited = self._dependencies.leave(entry)
         if entry.index is not None:

@@ -365,7 +365,8 @@ class Broker:
     def act(self) -> None:
         """Have written what has changed, tell the brain, stop what is to be stopped."""
         book = self.book
-        if book.dirty or book.attempts or book.starts or book.moves:
+        pending = book.pending
+        if pending.entries or pending.attempts or pending.starts or pending.moves:
             self.commits.wake()
         for entry in book.take_stops():
             self.runner.stop(entry)
@@ -399,7 +400,7 @@ class Broker:
     def _collect(self) -> tuple[list[Statement], Any]:
         """The rows of what has changed, and what follows when they are written."""
         changes = self.book.changes()
-        rows = [of_entry(entry) for entry in changes.entries]
+        rows = [of_entry(entry) for entry in changes.entries.values()]
         rows += [of_attempt(attempt) for attempt in changes.attempts]
         self._unwritten_ends |= {entry.id: entry for entry in changes.finished}
         return rows, lambda: self._written(changes)
@@ -562,7 +563,7 @@ class Broker:
     @property
     def just_finished(self) -> dict[str, Entry]:
         """Jobs that have come to their end and of which the store may not know it yet."""
-        return {**self._unwritten_ends, **{entry.id: entry for entry in self.book.finished}}
+        return {**self._unwritten_ends, **{entry.id: entry for entry in self.book.pending.finished}}
 
     def on_end(self, job_id: str) -> asyncio.Future[None]:
         """Done when the job has come to its end and that is written."""

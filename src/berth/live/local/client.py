@@ -32,11 +32,8 @@ def _print_json(answer: object) -> None:
 # Looking
 
 
-def _listing(
-    ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None, *, text: bool
-) -> Message:
-    """The broker's list of jobs, as text or as rows."""
-    message: Message = {"do": "queue", "ids": ids, "ended": ended, "text": text}
+def _listing(ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None) -> Message:
+    message: Message = {"do": "queue", "ids": ids, "ended": ended}
     if user is not None:
         message["user"] = user
     if states is not None:
@@ -47,10 +44,14 @@ def _listing(
 
 
 def print_queue(ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None) -> None:
-    answer = _listing(ids, user, states, ended, limit, text=True)
+    """Print the table of `berth queue`; what keeps all jobs from starting goes to standard error."""
+    from berth.live.local.snapshot import jobs_of
+    from berth.live.local.tables import HEAD, queue_cells, queue_lines
+
+    answer, now_ms = _listing(ids, user, states, ended, limit), time.time() * 1000
     if answer["note"]:
         print(f"berth: {answer['note']}", file=sys.stderr)
-    sys.stdout.write(str(answer["text"]))
+    sys.stdout.write(queue_lines([HEAD, *(queue_cells(job, now_ms) for job in jobs_of(answer))]))
 
 
 def print_status() -> None:
@@ -65,7 +66,7 @@ def snapshot(
     """This machine's GPUs with the jobs that `berth queue` lists, and what else the queue says of itself."""
     from berth.live.local.snapshot import snapshot_of
 
-    status, queue = _ask({"do": "status"}), _listing(ids, user, states, ended, limit, text=False)
+    status, queue = _ask({"do": "status"}), _listing(ids, user, states, ended, limit)
     return snapshot_of(status, queue), {
         name: value for name, value in status.items() if name not in ("gpus", "policy", "trouble")
     }

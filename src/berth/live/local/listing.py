@@ -17,7 +17,6 @@ from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
 from berth.live.local.snapshot import where_of
-from berth.live.local.tables import HEAD, queue_cells, queue_lines
 
 MOST_ENDED = 1000
 MOST_REASONS = 50
@@ -160,12 +159,7 @@ class Listing:
         asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
         reasons = await broker.deciding.reasons(asked) if asked else {}
         jobs = [self._live(entry, *reasons.get(entry.id, ("", None, None))) for entry in listed]
-        if not message.get("text"):
-            return {"rows": [job_row(job) for job in jobs], "note": self.note()}
-        # The text is made here, because 10,000 rows cost a client more to read than a text.
-        now_ms = broker.now_ms()
-        cells = [HEAD, *(queue_cells(job, now_ms) for job in jobs)]
-        return {"text": queue_lines(cells), "note": self.note()}
+        return {"rows": [job_row(job) for job in jobs], "note": self.note()}
 
     def note(self) -> str:
         """What keeps everything from starting; empty where nothing does."""

@@ -53,13 +53,16 @@ class Service:
     async def _answer(self, line: bytes, caller: Caller) -> Message:
         try:
             message = decoded(line)
-            name = f"do_{message.get('do')}"
-            handler = getattr(self, name, None) or getattr(self.listing, name, None)
-            if handler is None:
+            name = message.get("do")
+            handler = getattr(self, f"do_{name}", None) or getattr(self.listing, f"do_{name}", None)
+            if name in ("cancel", "hold", "release"):
+                answer = await self._each(message, caller, getattr(self._broker.book, name))
+            elif handler is not None:
+                answer = await handler(message, caller)
+            else:
                 raise LiveError(
-                    f"no request '{message.get('do')}'; the client and the broker may be of different versions"
+                    f"no request '{name}'; the client and the broker may be of different versions"
                 )
-            answer: Message = await handler(message, caller)
         except BerthError as error:
             return {"ok": False, "error": str(error)}
         except Exception as error:  # noqa: BLE001  whatever a message makes go wrong, its client is told
@@ -207,15 +210,6 @@ class Service:
                 keys[name] = texts[text]
         request = request_of(each["flags"], argv=each["argv"], cwd=message["cwd"], now_ms=now_ms)
         return Request(**{**_shallow(request), **keys})
-
-    async def do_cancel(self, message: Message, caller: Caller) -> Message:
-        return await self._each(message, caller, self._broker.book.cancel)
-
-    async def do_hold(self, message: Message, caller: Caller) -> Message:
-        return await self._each(message, caller, self._broker.book.hold)
-
-    async def do_release(self, message: Message, caller: Caller) -> Message:
-        return await self._each(message, caller, self._broker.book.release)
 
     async def do_suspend(self, message: Message, caller: Caller) -> Message:
         """Have running jobs leave their GPUs until they are resumed; the answer comes when they have."""

@@ -145,31 +145,20 @@ def _check_alive(process: subprocess.Popen[bytes], log: int) -> None:
 
 
 def _wait_for_brain(places: Places, answer: Message, check: Callable[[], None]) -> Message:
-    """Wait until the policy decides, with a line of progress for people."""
-    began, shown = time.monotonic(), ""
-    words = {
-        "loading": "loading the policy",
-        "compiling": "compiling the policy's kernels; the first time takes longer",
-        "trying": "compiling the policy's kernels; the first time takes longer",
-    }
-    try:
-        while answer["brain"] != "ready" and time.monotonic() - began < READY_S:
-            check()
-            if answer["trouble"] and answer["brain_restarts"]:
-                break
-            text = words.get(str(answer["brain"]), "loading the policy")
-            if sys.stderr.isatty():
-                print(
-                    f"\r\033[K{text} ({time.monotonic() - began:.0f} s)", end="", file=sys.stderr, flush=True
-                )
-            elif text != shown:
-                print(text, file=sys.stderr)
-            shown = text
-            time.sleep(0.05)
-            answer = _status(places) or answer
-    finally:
-        if sys.stderr.isatty() and shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+    """Wait until the policy decides, with a line of progress for each step."""
+    until, shown = time.monotonic() + READY_S, ""
+    while answer["brain"] != "ready" and time.monotonic() < until:
+        check()
+        if answer["trouble"] and answer["brain_restarts"]:
+            break
+        text = "loading the policy"
+        if answer["brain"] in ("compiling", "trying"):
+            text = "compiling the policy's kernels; the first time takes longer"
+        if text != shown:
+            print(text, file=sys.stderr)
+        shown = text
+        time.sleep(0.05)
+        answer = _status(places) or answer
     return answer
 
 
