@@ -75,7 +75,7 @@ class Server:
     def __init__(self, assets: Assets, folder: Path) -> None:
         self.assets = assets
         self.folder = folder
-        self.port, self.etcd_port, peer = _free_ports(3)
+        self.port, self.etcd_port, peer = free_ports(3)
         self._peer = peer
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -241,7 +241,8 @@ def processor_s(process: subprocess.Popen[bytes]) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback on which nothing listens now."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import cast
 
 import msgspec
 import pytest
 
-from berth.errors import BerthError, PolicyError, SettingError
+from berth.errors import ApiError, BerthError, PolicyError, SettingError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.objects import ConfigMap, Lease, Meta
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, manifest_of, tenants_in
@@ -79,6 +81,24 @@ def test_who_looks_without_a_config_map_takes_the_policy_of_the_steerer_that_lea
     play(test)
 
 
+def test_who_looks_finds_the_tenants_of_a_steerer_in_another_namespace(play: Played) -> None:
+    async def test(world: World) -> None:
+        path, said = "/api/v1/namespaces/other/configmaps", {"kind": "ConfigMap", "data": {"quotas": "a=1"}}
+        in_force = {names.IN_FORCE: msgspec.json.encode(Tenants(POLICY, {"a": 1})).decode()}
+        await world.make(path, {**said, "metadata": {"name": names.TENANTS, "annotations": in_force}})
+        try:
+            lease = Leadership(world.api, "other", names.LEASE, "one", POLICY)
+            await lease.acquire()
+            settings, policy, notes = await as_steered(world.api, Settings())
+            assert (settings.quotas, policy, notes) == ({"a": 1}, POLICY, ())
+        finally:
+            leases = "/apis/coordination.k8s.io/v1/namespaces/other/leases"
+            for each in (f"{path}/{names.TENANTS}", f"{leases}/{names.LEASE}"):
+                await world.api.request("DELETE", each)
+
+    play(test)
+
+
 def test_a_config_map_says_quotas_and_two_flags_and_nothing_else() -> None:
     assert tenants_in({}, POLICY) == Tenants(POLICY)
     said = {"quotas": "vision=8\nspeech+audio=4\n", "borrow": "true", "reclaim": "false"}
@@ -98,6 +118,10 @@ def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(pol
     in_force = msgspec.json.encode(Tenants(policy, {"a": 1})).decode()
 
     class Cluster:
+        async def list(self, path: str, kind: type, params: object) -> AsyncIterator[object]:
+            raise ApiError(f"list of {path}", 403, "Forbidden", "in all namespaces", None)
+            yield
+
         async def get(self, path: str, kind: type, patience_s: float) -> object:
             if kind is Lease:
                 return Lease(metadata=Meta(annotations={names.POLICY: "else:where"}))

@@ -53,11 +53,11 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
 async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple[str, ...]]:
     """The settings with the policy and the quotas that a steerer keeps to, that policy if it is known, and what an
     operator has to know of both. Who may not read them sees all else."""
-    groups = "/apis/coordination.k8s.io/v1", "/api/v1"
-    lease_path, tenants_path = (f"{group}/namespaces/{names.NAMESPACE}" for group in groups)
-    lease = await _readable(api, f"{lease_path}/leases/{names.LEASE}", objects.Lease)
+    lease = await _lease(api)
     policy = "" if lease is None else lease.metadata.annotations.get(names.POLICY, "")
-    config = await _readable(api, f"{tenants_path}/configmaps/{names.TENANTS}", objects.ConfigMap)
+    namespace = names.NAMESPACE if lease is None else lease.metadata.namespace
+    tenants_path = f"/api/v1/namespaces/{namespace}/configmaps/{names.TENANTS}"
+    config = await _readable(api, tenants_path, objects.ConfigMap)
     tenants = Tenants() if config is None else in_force(config)
     policy = tenants.policy or policy
     if not policy:
@@ -69,6 +69,22 @@ async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple
     fault = fault_of(config, policy)
     settings = replace(settings, **msgspec.structs.asdict(tenants))
     return settings, policy, (said(fault),) if fault else ()
+
+
+async def _lease(api: Api) -> objects.Lease | None:
+    """The steerer's Lease, of several the one renewed last, in whatever namespace; in that of `berth k8s install` for
+    someone who may not list them all."""
+    group, chosen = "/apis/coordination.k8s.io/v1", {"fieldSelector": f"metadata.name={names.LEASE}"}
+    try:
+        pages = [page async for _, page in api.list(f"{group}/leases", objects.Lease, chosen)]
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return await _readable(
+            api, f"{group}/namespaces/{names.NAMESPACE}/leases/{names.LEASE}", objects.Lease
+        )
+    found = [each for page in pages for each in page]
+    return max(found, key=lambda each: each.spec.renew_time or "", default=None)
 
 
 def _why_not_here(policy: str) -> str:

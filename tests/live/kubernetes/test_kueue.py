@@ -1,0 +1,192 @@
+"""Kueue's own controller and webhooks beside berth: it admits a pod by its quota, and then berth chooses the place."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth.live.kubernetes import names
+from berth.live.kubernetes.access import from_kubeconfig
+from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.installing import apply
+from berth.live.kubernetes.manifests import Install, manifests
+from tests.live.kubernetes.server import HERE, Server, find_assets, free_ports
+from tests.live.kubernetes.world import World
+
+VERSION = re.findall(r"kueue v([\d.]+)", (HERE / "kueue" / "go.mod").read_text())[0]
+BUILT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berth-tests" / f"kueue-{VERSION}"
+GATE = "kueue.x-k8s.io/admission"
+HOOKED = {"pods", "jobs", "workloads", "clusterqueues", "resourceflavors", "cohorts"}
+"""Of these kinds the test uses some; webhooks of kinds that the server does not serve are left out."""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root"),
+]
+
+
+class Kueue:
+    """Kueue's controller on a server, with its published CRDs and webhooks."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.folder, self._kubeconfig = folder, server.kubeconfig()
+        self._port, health = free_ports(2)
+        words = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kueue"]
+        made = ["-keyout", folder / "tls.key", "-out", folder / "tls.crt"]
+        subject = ["-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run(["openssl", "req", *words, *subject, *made], check=True, capture_output=True)
+        config = {
+            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+            "kind": "Configuration",
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+            "metrics": {"bindAddress": "0"},
+            "webhook": {"port": self._port, "certDir": str(folder)},
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "integrations": {"frameworks": ["batch/job", "pod"]},
+        }
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+    async def install(self, world: World) -> None:
+        """Make the CRDs and the webhooks, which ask this process's controller."""
+        for path in sorted((BUILT / "crds").glob("*.yaml")):
+            body = yaml.safe_load(path.read_text())
+            await world.api.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
+            kinds = f"/apis/{body['spec']['group']}/v1beta2/{body['spec']['names']['plural']}"
+            served = [version["name"] for version in body["spec"]["versions"] if version["served"]]
+            if "v1beta2" in served:
+                await world.until(f"{kinds} is served", lambda kinds=kinds: world.api.request("GET", kinds))
+        bundle = base64.b64encode((self.folder / "tls.crt").read_bytes()).decode()
+        for body in yaml.safe_load_all((BUILT / "webhooks.yaml").read_text()):
+            hooks = [each for each in body["webhooks"] if HOOKED & {*each["rules"][0]["resources"]}]
+            for each in hooks:
+                path = each["clientConfig"]["service"]["path"]
+                each["clientConfig"] = {"url": f"https://127.0.0.1:{self._port}{path}", "caBundle": bundle}
+            plural = f"{body['kind'].lower()}s"
+            url = f"/apis/admissionregistration.k8s.io/v1/{plural}"
+            await world.api.request("POST", url, {**body, "webhooks": hooks})
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the controller, with an /etc of its own: there it wants the certificate of its metrics too."""
+        certificates = "/etc/kueue/metrics/certs"
+        prepare = f'mount -t tmpfs none /etc && mkdir -p {certificates} && cp "$0"/tls.* {certificates}'
+        # It ends while the server does not tell of all its kinds yet; a kubelet would start it anew too.
+        script = f'{prepare} && while :; do "$@"; sleep 0.5; done'
+        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, self.folder]
+        program = [BUILT / "kueue", "--config", self.folder / "config.yaml", "--kubeconfig", self._kubeconfig]
+        words = [*apart, *program, "--feature-gates", "VisibilityOnDemand=false"]
+        with (self.folder / "kueue.log").open("wb") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A server of this test's own: webhooks and CRDs of Kueue would be in the way of others."""
+    assets = find_assets()
+    if isinstance(assets, str):
+        pytest.skip(assets)
+    if not (BUILT / "kueue").exists():
+        pytest.skip(f"no {BUILT / 'kueue'}; run {HERE / 'build_server.sh'} kueue")
+    server = Server(assets, tmp_path / "server")
+    if not server.is_at_least(36):
+        pytest.skip(f"{assets.version} has no MutatingAdmissionPolicy")
+    try:
+        server.start()
+        if why := server.start_scheduler():
+            pytest.skip(why)
+        yield server
+    finally:
+        server.stop()
+
+
+async def queue(world: World, milli: int) -> None:
+    """A queue of Kueue's in the namespace `default`, with this much of GPUs."""
+    amounts = {"cpu": "100", "memory": "100Gi", names.RESOURCE: "16", names.ASKED_MILLI: str(milli)}
+    kueue = "/apis/kueue.x-k8s.io/v1beta2"
+    flavor = {
+        "name": "cards",
+        "resources": [{"name": name, "nominalQuota": amount} for name, amount in amounts.items()],
+    }
+    objects: list[tuple[str, dict[str, Any]]] = [
+        ("resourceflavors", {"kind": "ResourceFlavor", "metadata": {"name": "cards"}}),
+        (
+            "clusterqueues",
+            {
+                "kind": "ClusterQueue",
+                "metadata": {"name": "all"},
+                "spec": {
+                    "namespaceSelector": {},
+                    "resourceGroups": [{"coveredResources": [*amounts], "flavors": [flavor]}],
+                },
+            },
+        ),
+        (
+            "namespaces/default/localqueues",
+            {"kind": "LocalQueue", "metadata": {"name": "mine"}, "spec": {"clusterQueue": "all"}},
+        ),
+    ]
+    for path, body in objects:
+
+        async def made(path: str = path, body: dict[str, Any] = body) -> bool:
+            await world.make(f"{kueue}/{path}", {"apiVersion": "kueue.x-k8s.io/v1beta2", **body})
+            return True
+
+        await world.until(f"Kueue takes {path}", made)
+
+
+def test_a_pod_is_admitted_by_kueue_and_then_steered_by_berth(own_server: Server, tmp_path: Path) -> None:
+    kueue = Kueue(own_server, tmp_path)
+    kubeconfig = Path(own_server.kubeconfig())
+
+    async def story() -> None:
+        async with Api(from_kubeconfig(kubeconfig)) as api:
+            world = World(api, kubeconfig)
+            await world.clean()
+            for each in manifests(Install(""))["gate"]:
+                await apply(api, each)
+            await kueue.install(world)
+            process = kueue.start()
+            try:
+                await admitted(world)
+            except BaseException:
+                print((tmp_path / "kueue.log").read_text()[-5000:])
+                raise
+            finally:
+                process.kill()
+                process.wait()
+
+    async def gates(world: World, name: str) -> list[str]:
+        spec = (await world.pods())[name]["spec"]
+        return sorted(gate["name"] for gate in spec.get("schedulingGates", []))
+
+    async def admitted(world: World) -> None:
+        await world.node("n1", 1)
+        await queue(world, milli=1000)
+        mine = {"labels": {"kueue.x-k8s.io/queue-name": "mine"}, "gates": (), "milli": 600}
+        await world.pod("first", **mine)
+        await world.pod("second", **mine)
+        # Kueue admits the first by its quota of parts, and lifts its own gate alone.
+        await world.until("Kueue admits one", lambda: lifted(world))
+        (one,) = [name for name in ("first", "second") if await gates(world, name) == [names.GATE]]
+        (other,) = {"first", "second"} - {one}
+        assert {names.GATE, GATE} <= {*await gates(world, other)}
+        async with world.steerer():
+            await world.until_bound(one)
+            assert names.PLACEMENT in (await world.pods())[one]["metadata"]["annotations"]
+            await world.until_told(other, f"held by scheduling gate {GATE}")
+            await world.ended(one)
+            await world.until_bound(other)  # the quota is free again: Kueue admits it, then berth places it
+        await world.check()
+
+    async def lifted(world: World) -> bool:
+        return [names.GATE] in [await gates(world, name) for name in ("first", "second")]
+
+    asyncio.run(asyncio.wait_for(story(), 600))
