@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from berth.errors import ProfileError, SettingError
+from berth.history.jobs.measured_pairs import write_measurements
 from berth.interference import make_speeds
 from berth.interference.contention import Contention
 from berth.interference.mps import mps
+from berth.model import GpuModel, Profile
 from berth_papers.interference.fitting import (
     effective_use_milli,
     evaluate,
@@ -233,3 +235,18 @@ def test_what_ships_holds_coefficients_and_no_measurement(real_data: Callable[[s
         assert f"{float(gpu) * 10:.0f},{float(mib):.0f}" not in text
         assert speed not in text.replace(",", " ").split()
         assert memory
+
+
+def test_speeds_of_a_history_can_be_fitted(tmp_path: Path) -> None:
+    """`berth history speeds` writes what `berth interference fit` reads."""
+    card = GpuModel("A100-80", mem_mib=81920)
+    profiles = {
+        name: Profile(name, "live", 0, "", card, 1000, np.tile([use, 0.2, use, 0.0], (9, 1)), "sm-activity")
+        for name, use in (("team/a", 0.9), ("team/b", 0.3))
+    }
+    speeds = {("team/a", "team/b"): 0.8, ("team/b", "team/a"): 0.9}
+    alone, pairs = tmp_path / "single.csv", tmp_path / "pairs.csv"
+    assert write_measurements(speeds, profiles, alone, pairs) == 1
+    read = read_measurements(alone, pairs)
+    assert (read.applications, read.speeds.tolist()) == (("team/a///", "team/b///"), [[0.8, 0.9]])
+    assert read.usage.tolist() == [[900, 16384, 900, 0], [300, 16384, 300, 0]]

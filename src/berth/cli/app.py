@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections import UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -64,18 +65,25 @@ def _of_papers(name: str) -> Any:
     )
 
 
+class _Table(UserDict[str, Any]):
+    """The commands of the table, each imported when it is asked for; hidden if berth-papers is lacking."""
+
+    def __getitem__(self, name: str) -> Any:
+        if COMMANDS[name] == PAPERS and find_spec("berth_papers") is None:
+            return TyperCommand(name, hidden=True)
+        return load(name)
+
+
 class _Commands(TyperGroup):
-    """The commands of the table: the list imports all, a use only the one that is used."""
+    """The commands of the table: a list of them imports all, a use only the one that is used."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # `get_command` gives them
+        self.commands = _Table(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command of the table, imported; of berth-papers a hidden one where that is not installed."""
-        if COMMANDS.get(cmd_name) == PAPERS and find_spec("berth_papers") is None:
-            return TyperCommand(cmd_name, hidden=True)
-        return load(cmd_name) if cmd_name in COMMANDS else None
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in the order of the table."""
+        return list(COMMANDS)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Read the options; a mistake in them ends with one line."""

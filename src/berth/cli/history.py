@@ -1,20 +1,21 @@
-"""`berth history …`: what was imported, and taking it back."""
+"""`berth history …`: what was imported, taking it back, and speeds that were measured."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.history.store.index import PastImport
 
-app = typer.Typer(help="Look at what was imported, and take an import back.", no_args_is_help=True)
+app = typer.Typer(help="Look at imports, take one back, and write measured speeds.", no_args_is_help=True)
 
 
 @app.command("imports")
@@ -40,6 +41,22 @@ def undo(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> N
 
     last = open_history(history, must_exist=True).undo()
     print(json.dumps(_answer(last), ensure_ascii=False) if as_json else f"took back {_line(last)}")
+
+
+@app.command()
+def speeds(
+    alone: Annotated[Path, typer.Option(help="File for what applications use alone.")] = Path("single.csv"),
+    pairs: Annotated[Path, typer.Option(help="File for speeds beside each other.")] = Path("pairs.csv"),
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Write how fast applications advanced beside each other, for `berth interference fit`."""
+    from berth.history.jobs.measured_pairs import measured_speeds, write_measurements
+    from berth.history.store.folder import open_history
+    from berth.profiles import Profiles
+
+    found = measured_speeds(open_history(history, must_exist=True).records())
+    profiles = Profiles.of_history(history, wrong=[]).of_runs_alone()
+    print(f"wrote {counted(write_measurements(found, profiles, alone, pairs), 'pair')} to {pairs}")
 
 
 def _line(past: PastImport) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.counts import counted
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
 
 if TYPE_CHECKING:
@@ -450,8 +451,8 @@ def prove(
         tried = proof.chosen(names or ())
         quiet = as_json or form is not Form.TABLE
         typer.echo(
-            f"berth: {len(tried)} ways past a limit of {mem} on GPU {card.index}, one after another; each takes at "
-            f"most {2 * limit_mib} MiB for a moment, and ends",
+            f"berth: {counted(len(tried), 'way')} past a limit of {mem} on GPU {card.index}, one after another; "
+            f"each takes at most {2 * limit_mib} MiB for a moment, and ends",
             err=True,
         )
 

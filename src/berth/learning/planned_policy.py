@@ -59,12 +59,13 @@ class _Plan:
 class LearnedWithPlans(Learned):
     """A network, or a rule where that ends sooner by a simulation of all that wait, chooses what starts together.
 
-    On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
-    tuned rule and `plans` random changes of the best of these are each followed to the end of the queue; then, for the
-    first plan, every start is tried at each moment, with the best of these going on from there, unless that takes more
-    than a day. What ends soonest is done step by step until the world departs from it, as when a job comes: it is
-    planned anew with fewer changes. Where beliefs are in doubt, nothing is planned: of the three starts of the best
-    scores, that one is made after which all ends soonest if the network goes on. Elsewhere it is `Learned`.
+    On one GPU whose whole queue may share, and where all is known, several ways are followed to the end of the queue.
+    They are the network, joint progress, the sum of speeds, the tuned rule, and `plans` random changes of the best of
+    these. For the first plan, every start is then tried at each moment, and the best of these goes on, unless that
+    takes more than a day. What ends soonest is done step by step until the world departs from it, as when a job
+    comes. It is then planned anew with fewer changes. Where beliefs are in doubt, nothing is planned: of the three
+    starts of the best scores, that one is made after which all ends soonest if the network goes on. Elsewhere it is
+    `Learned`.
     """
 
     def _prepare(self) -> None:

@@ -43,7 +43,7 @@ def open_nvml(driver_folder: Path | None = None) -> ctypes.CDLL:
     return nvml
 
 
-class _Process(ctypes.Structure):
+class ProcessInfo(ctypes.Structure):
     """NVML's nvmlProcessInfo_t of versions 2 and 3."""
 
     _fields_ = (
@@ -54,19 +54,20 @@ class _Process(ctypes.Structure):
     )
 
 
-_NOT_TOLD = 2**64 - 1
+UNKNOWN_BYTES = 2**64 - 1
+"""What NVML says of a process whose memory it does not know."""
 _MOST_PROCESSES = 4096
 
 
 def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int, int]:
     """The memory that NVML shows for each process of a GPU, by its pid; without those that it does not tell."""
     nvml, handle = open_nvml(driver_folder), handle_of(uuid, driver_folder)
-    listed, count = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
+    listed, count = (ProcessInfo * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
     for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
         ask = getattr(nvml, name, None)
         if ask is not None and ask(handle, ctypes.byref(count), listed) == 0:
             found = listed[: count.value]
-            return {one.pid: one.bytes for one in found if one.bytes != _NOT_TOLD}
+            return {one.pid: one.bytes for one in found if one.bytes != UNKNOWN_BYTES}
     return {}
 
 

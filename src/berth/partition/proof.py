@@ -209,7 +209,9 @@ def _ran(
                 waiting.register(process.stdout, selectors.EVENT_READ)
                 answered = bool(waiting.select(longest_s))
             line = (
-                process.stdout.readline().decode().strip() if answered else f"cannot end in {longest_s:g} s"
+                process.stdout.readline().decode().strip()
+                if answered
+                else f"unended it did not end in {longest_s:g} s"
             )
             sizes = seen.of(process.pid) if line.startswith("holds ") else []
         finally:

@@ -34,11 +34,11 @@ class FairShare:
 
     What was used counts half as much after seven days: Kay and Lauder, "A Fair Share Scheduler", Communications of
     the ACM 31(1), 1988, with the half-life of Slurm's multifactor priority. GPUs that run count until now, so that
-    a user's turn passes on as soon as one of his jobs has run for a while.
+    a user's turn passes on as soon as one of their jobs has run for a while.
 
-    Multiplied by what every user's time has decayed by, T = 2^(now / half-life), the time used by one who holds h
-    GPUs is base + h·T·half-life / ln 2, where the base stays as it is until the user starts or ends something. Users
-    who hold as many GPUs therefore keep their order, and a decision looks at the first of each such group alone.
+    Every user's time decays by T = 2^(now / half-life). Times T, the time of a user who holds h GPUs is base +
+    h·T·half-life / ln 2. The base changes only when the user starts or ends something. Users who hold as many GPUs
+    therefore keep their order, and a decision looks at the first of each such group alone.
     """
 
     def __init__(self, setting: Setting | None = None) -> None:

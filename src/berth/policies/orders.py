@@ -149,7 +149,7 @@ class LeastAttainedService(Ranks):
     """By the GPU time that a job has had in all its tries, in three queues; the lower ones evict the higher.
 
     Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu and Guo, "Tiresias: A GPU Cluster Manager for Distributed Deep
-    Learning", NSDI 2019, section 4.2: two-dimensional attained service (GPUs × time), discretised so that jobs of
+    Learning", NSDI 2019, section 4.2. The service is two-dimensional (GPUs × time). It is discretised, so that jobs of
     about the same age do not evict each other in turn. Queues end at one and ten GPU-hours; within one, as queued.
     A job that waits is started in place of jobs of later queues, which lose what their `keeps_work` says.
     """
@@ -200,12 +200,12 @@ class LeastAttainedService(Ranks):
 
 
 class Gavel(LeastAttainedService):
-    """By the GPU time that a job has had, counted in what its cards are worth to it; in three queues, as above.
+    """By the GPU time that a job has had, an hour on a fast card counting more; in three queues.
 
     The heterogeneity-aware least attained service of Narayanan, Santhanam, Kazhamiaka, Phanishayee and Zaharia,
-    "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 4.1: an hour on a
-    card counts by the job's throughput there against its mean over all cards of the cluster, so that a user with slow
-    cards comes first. Gavel solves a linear program for shares of time and rounds it; here jobs are started and
+    "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 4.1. An hour on a
+    card counts by the job's throughput there against its mean over all cards of the cluster. So a user with slow cards
+    comes first. Gavel solves a linear program for shares of time and rounds it; here jobs are started and
     evicted by level, one at a time. It goes well with `fastest-fit`. Without speeds by GPU model it is
     `least-attained-service`.
     """

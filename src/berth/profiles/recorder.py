@@ -15,13 +15,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from berth.errors import ProfileError
+from berth.errors import PartitionError, ProfileError
 from berth.gpu_models import GPU_MODELS
 from berth.model import GpuModel, Profile
+from berth.partition.gpus import Memory, open_nvml
 from berth.profiles.checking import checked
 from berth.profiles.sm_activity import SmActivity
 
-NVML = "libnvidia-ml.so.1"
 TX, RX = 0, 1  # nvmlPcieUtilCounter_t
 
 
@@ -51,10 +51,6 @@ class _Utilisation(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
 class NvmlCard:
     """A GPU of this machine; `open` finds it."""
 
@@ -72,17 +68,17 @@ class NvmlCard:
         """The card of that number; ProfileError where there is none, or no driver. Its SM activity is DCGM's, where
         that runs."""
         try:
-            nvml = ctypes.CDLL(str(driver_folder / NVML) if driver_folder else NVML)
-        except OSError as error:
-            raise ProfileError(f"there is no {NVML} on this machine; install NVIDIA's driver") from error
+            nvml = open_nvml(driver_folder)
+        except PartitionError as error:
+            raise ProfileError(str(error)) from error
         handle = ctypes.c_void_p()
-        if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
             raise ProfileError(f"NVML shows no GPU {index}; see what nvidia-smi says")
         return cls(nvml, handle, _model_of(nvml, handle), SmActivity.open(index))
 
     def sample(self) -> Sample:
         """What it does now; ProfileError where NVML does not tell its use or memory."""
-        rates, memory = _Utilisation(), _Memory()
+        rates, memory = _Utilisation(), Memory()
         if (
             _asked(self._nvml, "nvmlDeviceGetUtilizationRates", self._handle, ctypes.byref(rates)) != 0
             or _asked(self._nvml, "nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(memory)) != 0
@@ -93,13 +89,8 @@ class NvmlCard:
         kbps = 0
         for direction in (TX, RX):
             counter = ctypes.c_uint()
-            if (
-                _asked(
-                    self._nvml, "nvmlDeviceGetPcieThroughput", self._handle, direction, ctypes.byref(counter)
-                )
-                == 0
-            ):
-                kbps += counter.value
+            _asked(self._nvml, "nvmlDeviceGetPcieThroughput", self._handle, direction, ctypes.byref(counter))
+            kbps += counter.value
         cores = rates.memory / 100 if self._sm is None else self._sm.latest or 0.0
         return Sample(rates.gpu / 100, memory.used / 2**20, cores, kbps / 1000)
 
@@ -181,7 +172,7 @@ def profile_of(
 
 def _model_of(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> GpuModel:
     """The card as NVML knows it; what it does not tell, from the catalogue's card that its name holds."""
-    name, memory = ctypes.create_string_buffer(96), _Memory()
+    name, memory = ctypes.create_string_buffer(96), Memory()
     _asked(nvml, "nvmlDeviceGetName", handle, name, 96)
     _asked(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
     cores = ctypes.c_uint()

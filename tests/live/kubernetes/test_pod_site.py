@@ -460,6 +460,17 @@ def test_a_pod_that_could_not_leave_its_gpus_is_evicted() -> None:
     assert not board.site.holds("uid-low")
 
 
+def test_a_pod_that_does_not_leave_in_time_is_evicted() -> None:
+    """Its node's agent is dead, or its owner wrote what an agent writes."""
+    board, there, _ = urged()
+    board.pods(4, grown(there, 81_920, "true", leaves=True))
+    due_ms = board.site.next_ms()
+    assert due_ms is not None
+    assert board.removed(due_ms - 1) == []
+    assert board.removed(due_ms) == ["low"]
+    assert (board.removed(due_ms + 1), board.site.next_ms()) == ([], None)
+
+
 def test_a_new_steerer_waits_for_a_pod_that_was_told_to_leave() -> None:
     _, there, _ = urged()
     board = steered([node(gpus=1)])

@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 PATIENCE_MS = 10_000
 """How long kube-scheduler may refuse a pod on its node before its part is given back: what it asked for may be about
 to leave, or to be made."""
+LEAVE_MS = 600_000
+"""How long a pod may take to leave its GPUs before it is evicted; the driver has half of that to move what it holds."""
 AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
 """How long pods alike avoid a node that was refused; twice as long each further time."""
 MOST_OWNERS = 10_000
@@ -190,7 +192,7 @@ class PodSite:
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
         self._memories = Memories()
-        self._leave: set[str] = set()  # pods that are to be suspended and have not left their GPUs
+        self._leave: dict[str, int] = {}  # pods that have not left their GPUs yet, and since when they are to
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
@@ -316,7 +318,9 @@ class PodSite:
     def _order(self, job_id: str, *, leaves: bool) -> None:
         entry = self.entries.get(job_id)
         if entry is not None:
-            (self._leave.add if leaves else self._leave.discard)(job_id)
+            self._leave.pop(job_id, None)
+            if leaves:
+                self._leave[job_id] = self._now_ms
             self._do(Suspend(entry.uid, entry.namespace, entry.name, leaves))
 
     def holds(self, uid: str) -> bool:
@@ -362,7 +366,7 @@ class PodSite:
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
         """A pod is gone."""
         self._learned.discard(pod.metadata.uid)
-        self._leave.discard(pod.metadata.uid)
+        self._leave.pop(pod.metadata.uid, None)
         entry = self.entries.get(pod.metadata.uid)
         if entry is None:
             return
@@ -397,6 +401,9 @@ class PodSite:
             entry = self.entries[uid]
             if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
                 self._give_back(entry, now_ms)
+        for uid, since_ms in self._leave.items():
+            if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
+                self._evict_instead(self.entries[uid], "its node's agent does not do it")
         self._forgive(now_ms)
         if refreshed.moved or self.kinds.stale:
             self.table.refresh()
@@ -410,11 +417,13 @@ class PodSite:
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
-        if not self._avoided and not self._refused:
+        if not (self._avoided or self._refused or self._leave):
             return None
         times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
         refused = (self.entries[uid].refused_ms for uid in self._refused)
         times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
+        staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
+        times += [self._leave[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
 
     # What became of steps
@@ -817,14 +826,18 @@ class PodSite:
         """Since when a pod has left its GPUs. One that was to and could not is evicted in place of that."""
         assert entry.pod is not None
         if memory is not None and memory.suspended_ms is not None:
-            self._leave.discard(entry.uid)
+            self._leave.pop(entry.uid, None)
             return memory.suspended_ms
         if names.SUSPEND in entry.pod.metadata.annotations:
-            self._leave.add(entry.uid)
-            if memory is not None and memory.why and not entry.leaving:
-                why = f"{self.settings.why_evicted}; it cannot be suspended: {memory.why}"
-                self._remove(entry, why, "Preempted")
+            self._leave.setdefault(entry.uid, self._now_ms)
+            if memory is not None and memory.why:
+                self._evict_instead(entry, memory.why)
         return None
+
+    def _evict_instead(self, entry: Entry, why: str) -> None:
+        """Evict a pod that could not be suspended."""
+        if not entry.leaving:
+            self._remove(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
 
     def _seat(self, pod: api.Pod, placed: Placed | None) -> Seat:
         """What a pod takes of its node that berth did not place, or whose GPUs are not where they were."""

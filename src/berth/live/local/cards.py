@@ -14,11 +14,10 @@ from typing import Any
 from berth.errors import LiveError, PartitionError
 from berth.live.local.entry import Limits
 from berth.partition import fake_driver_folder, mem_mib
-from berth.partition.gpus import Gpu, gpus, open_nvml
+from berth.partition.gpus import UNKNOWN_BYTES, Gpu, Memory, ProcessInfo, gpus, open_nvml
 from berth.partition.regions import partitions
 
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
-_UNKNOWN = (1 << 64) - 1
 _MOST_FAKE = 64
 _NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: no process was busy
 _LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
@@ -103,19 +102,6 @@ def fake_gpus(text: str) -> dict[str, str]:
         "BERTH_FAKE_MEM_MIB": str(mem_mib(found[3])),
         "BERTH_FAKE_MODEL": f"{found[2]}-{found[3]}",
     }
-
-
-class _Process(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 class _Busy(ctypes.Structure):
@@ -206,7 +192,7 @@ class Cards:
         return tuple(self._look(card, run_of, promised.get(_plain(card.uuid), ())) for card in self.cards)
 
     def _look(self, card: Card, run_of: Callable[[int], str], promised: Iterable[Promised]) -> Look:
-        handle, memory = self._handles.get(card.index), _Memory()
+        handle, memory = self._handles.get(card.index), Memory()
         if handle is None or self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) in _LOST:
             return Look(card.index, 0, None, (), lost=True, partitions=tuple(promised))
         use = _Use()
@@ -215,7 +201,7 @@ class Cards:
         held: dict[int, int] = {}
         for kind in ("Compute", "Graphics"):
             for process in self._processes(kind, handle):
-                answer = 0 if process.used == _UNKNOWN else int(process.used) >> 20
+                answer = 0 if process.bytes == UNKNOWN_BYTES else int(process.bytes) >> 20
                 held[process.pid] = max(answer, held.get(process.pid, 0))
         busy = self._busy(card.index, handle)
         strangers: list[Stranger] = []
@@ -243,12 +229,12 @@ class Cards:
             self._since_us[index] = max(self._since_us.get(index, 0), int(sample.time_us))
         return found
 
-    def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[_Process]:
+    def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[ProcessInfo]:
         ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
         if ask is None:
             return ()
         for size in (64, 1024):
-            listed, count = (_Process * size)(), ctypes.c_uint(size)
+            listed, count = (ProcessInfo * size)(), ctypes.c_uint(size)
             if ask(handle, ctypes.byref(count), listed) == 0:
                 return listed[: count.value]
         return ()

@@ -15,8 +15,8 @@ class RoundRobin:
     """The next GPU after the one used last, node by node and then from the beginning, that the job fits on.
 
     What Kwon and Bahn compare with (*Scheduling of Artificial Intelligence Workloads in Cloud Environments
-    Using Genetic Algorithms*, JIIBC 24(3), 2024, section IV): jobs go "to each GPU in turn", and neither their
-    size nor what a GPU has left counts for more than whether they fit. A job of several GPUs takes the first
+    Using Genetic Algorithms*, JIIBC 24(3), 2024, section IV): jobs go "to each GPU in turn". Their size and what
+    a GPU has left decide only whether they fit. A job of several GPUs takes the first
     free ones of the next node that has enough, and a gang does so on each of the next nodes, the one in which the
     turn stands included.
     """

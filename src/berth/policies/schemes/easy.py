@@ -30,7 +30,7 @@ class Easy:
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 
     The reservation is the earliest time at which the running jobs are expected to have left room for the first job. A
-    job is expected to end by its time limit, else by its estimate, else by what is believed of its run time on the
+    job is expected to end by its time limit, else its estimate, else its believed run time on the
     cards that it gets; one that runs over is expected to end at any moment. Later jobs start in the order's order,
     where it goes by a key, else as queued, if they fit now and either end before the reservation or leave the first
     job room enough then, on whichever GPUs. Where the placement's choice would not, the first node that would is
