@@ -16,6 +16,7 @@ import pytest
 from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 
+from berth.console.history import results
 from berth.console.history.exports import Format, rows_as_file, table_as_file
 from berth.console.history.question import Measure
 from berth.console.roles import Role
@@ -75,6 +76,22 @@ def test_one_day_has_bars_and_no_line_of_one_dot(operator: TestClient, measure: 
     one, two = (operator.get("/then", params={**asked, "to": to}).text for to in ("2024-11-02", "2024-11-03"))
     assert figure(one, "lines") is None
     assert figure(two, "lines") is not None
+
+
+def test_lines_of_nothing_but_0_are_not_drawn(operator: TestClient) -> None:
+    asked = {"measure": "failures", "from": "2024-11-01", "to": "2024-11-03"}
+    assert figure(operator.get("/then", params={**asked, "user": "ann"}).text, "lines") is None
+
+
+def test_the_sum_of_all_others_stands_in_the_table_and_presses_no_line(
+    operator: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "LINES", 1)
+    text = operator.get("/then", params={"from": "2024-10-20", "to": "2024-11-07"}).text
+    drawn = figure(text, "lines")
+    assert drawn is not None
+    assert [trace["name"] for trace in drawn["data"]] == ["bob"]
+    assert '<th scope="col" class="number">all others</th>' in text
 
 
 def test_parallel_coordinates_open_with_all_attempts_and_narrow_to_an_application(

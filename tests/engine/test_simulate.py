@@ -10,7 +10,7 @@ import pytest
 
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
-from berth.errors import PolicyError, SimulationError
+from berth.errors import PolicyError, SettingError, SimulationError
 from berth.interference import Outlook, Tenant
 from berth.model import (
     FOREVER_MS,
@@ -392,3 +392,12 @@ def test_jobs_that_waited_behind_one_start_when_its_patience_ends(policy: str) -
     events = simulate(jobs, Cluster([Node("n", 2)]), policy)
     starts = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
     assert starts["short"] == (1500 if policy.startswith("passing") else 2000)
+
+
+def test_what_is_no_cluster_and_no_jobs_is_refused_with_what_would_be() -> None:
+    jobs: Any = "jobs.csv"
+    nodes: Any = (Node("n", gpus=1),)
+    with pytest.raises(SettingError, match=r"simulate takes jobs, such as berth\.read_trace\('jobs\.csv'\)"):
+        simulate(jobs, Cluster(nodes), "fifo")
+    with pytest.raises(SettingError, match=r"such as berth\.Cluster\(trace\.nodes\); not \(Node\("):
+        simulate([], nodes, "fifo")

@@ -16,6 +16,7 @@ from berth.cluster.outages import Recovery
 from berth.cluster.reservations import check_reservations
 from berth.engine.run import Run
 from berth.engine.suspension import Suspension
+from berth.errors import SettingError
 from berth.interference import Interference, no_interference
 from berth.knowledge import Knowledge, make_knowledge
 from berth.model import Event, EventKind, Job, Outage, Reservation
@@ -57,8 +58,15 @@ def simulate(
     job that waits when it is submitted a start interval, and tells how many held.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
-    node, SettingError for reservations that the cluster cannot have, PolicyError for a decision that cannot be applied.
+    node, SettingError for reservations that the cluster cannot have or an argument of another kind, PolicyError for a
+    decision that cannot be applied.
     """
+    if isinstance(jobs, str):
+        raise SettingError(f"simulate takes jobs, such as berth.read_trace({jobs!r}); not {jobs!r}")
+    if not isinstance(cluster, Cluster):
+        raise SettingError(
+            f"simulate takes a cluster, such as berth.Cluster(trace.nodes); not {cluster!r:.80}"
+        )
     if knowledge is None or isinstance(knowledge, str):
         workload = jobs if isinstance(jobs, Sequence) else ()
         knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)

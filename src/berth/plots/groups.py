@@ -25,8 +25,8 @@ class Series:
     name: str
     values: Sequence[float | None]
     """One for each group or moment; None where there is nothing to tell."""
-    keys: Sequence[str | None] = ()
-    """What a click on each value hands over; None where there is nothing behind it."""
+    keys: Sequence[str] = ()
+    """What a click on each value hands over."""
 
 
 def group_bars(names: Sequence[str], series: Sequence[Series], axis: str, unit: str = "") -> go.Figure:

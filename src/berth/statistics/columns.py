@@ -100,7 +100,7 @@ class EventColumns:
     holdings: AttemptColumns  # H rows instead of T
     """What was held over time: the attempts, but one that was resized or suspended is a row for each share that it had,
     while it had it. The same object as `attempts` where nothing was."""
-    attempt_of: NDArray[np.int64]  # (H,)
+    attempt_of: NDArray[np.int32]  # (H,)
     """The number of each holding's try."""
 
     def ran(self) -> NDArray[np.bool_]:
@@ -158,10 +158,10 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
     stages = by_job[~within[by_job]] if within.any() else by_job
     last_event = stages[np.cumsum(np.bincount(job[stages], minlength=len(job_ids))) - 1]
     holdings = attempts = _attempts(gathered, time_ms, job, stages, kind == START)
-    attempt_of = np.arange(len(attempts.job))
+    attempt_of = np.arange(len(attempts.job), dtype=np.int32)
     if within.any():
         holdings = _attempts(gathered, time_ms, job, by_job, np.isin(kind, _BEGIN))
-        attempt_of = _attempts_of(holdings, attempts, by_job)
+        attempt_of = _attempts_of(holdings, attempts, by_job).astype(np.int32)
     columns = EventColumns(
         time_ms=time_ms,
         kind=kind,

@@ -99,16 +99,21 @@ def gpu_hours(columns: EventColumns) -> GpuHours:
     )
     counts = columns.keeps_work[attempts.job] | np.isin(ended_by, [KINDS.index(EventKind.FINISH), RUNNING])
 
-    weights = np.where(counts, held, 0)
-    held_of_job = np.bincount(attempts.job, weights, minlength=jobs)
-    holdings = columns.holdings  # a suspended attempt does not run
-    ran_ms = np.bincount(columns.attempt_of, holdings.end_ms - holdings.start_ms, minlength=len(attempts.job))
-    run_of_job = np.bincount(attempts.job, np.where(counts, ran_ms, 0), minlength=jobs)
-    part = np.divide(
-        np.minimum(columns.work_ms, run_of_job), run_of_job, out=np.zeros(jobs), where=run_of_job > 0
-    )
     total = float(held.sum())
-    useful = float((held_of_job * part)[finished].sum())
+    held *= counts  # in place, as a million jobs have 8 MB of each array
+    held_of_job = np.bincount(attempts.job, held, minlength=jobs)
+    del held
+    holdings = columns.holdings  # a suspended attempt does not run
+    ran_ms = holdings.end_ms - holdings.start_ms
+    if holdings is not attempts:
+        ran_ms = np.bincount(columns.attempt_of, ran_ms, minlength=len(attempts.job)).astype(np.int64)
+    ran_ms *= counts
+    run_of_job = np.bincount(attempts.job, ran_ms, minlength=jobs)
+    del ran_ms
+    useful_of_job = np.minimum(columns.work_ms, run_of_job, dtype=np.float64)
+    np.divide(useful_of_job, run_of_job, out=useful_of_job, where=run_of_job > 0)
+    useful_of_job *= held_of_job
+    useful = float(useful_of_job[finished].sum())
     unfinished = float(held_of_job[~finished & ~gave_up].sum())
     hours = np.array([total, useful, total - useful - unfinished, unfinished]) / _MILLI_MS_AN_HOUR
     return GpuHours(float(hours[0]), float(hours[1]), max(0.0, float(hours[2])), float(hours[3]))

@@ -149,7 +149,8 @@ def words_for(t: Texts, found: Answer) -> Words:
     drawn = [
         (group.wait_p90_s or 0.0) / 3600 if waits else group.value(measure) or 0.0 for group in found.groups
     ]
-    factor, unit = hours_unit(max(drawn, default=0.0))
+    most = max(drawn, default=0.0)
+    factor, unit = (60, "min") if waits and 1 / 60 <= most < 2 else hours_unit(most)  # as in the table
     axis = {
         Measure.USE: {
             "h": t("GPU-hours held"),
@@ -383,26 +384,23 @@ def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mark
     factor = 100.0 if question.measure is Measure.EFFICIENCY else words.factor
     drawn = []
     for line in found.lines:
-        name = {"": t("all others"), "median": t("median"), "90 %": t("90 % within")}.get(
-            line.name, shown(line.name, t)
-        )
-        keys_of: list[str | None] = [line.group if line.group is not None else ""] * len(found.moments)
         if not line.name:
-            keys_of = [None] * len(found.moments)
-        drawn.append(
-            Series(name, [None if value is None else value * factor for value in line.values], keys_of)
-        )
+            continue  # the sum of all others would press the other lines to the ground; the table has it
+        name = {"median": t("median"), "90 %": t("90 % within")}.get(line.name, shown(line.name, t))
+        values = [None if value is None else value * factor for value in line.values]
+        drawn.append(Series(name, values, [line.group or ""] * len(values)))
     axis, unit = (
         (t("GPU use of what was measured, %"), " %")
         if question.measure is Measure.EFFICIENCY
         else (words.axis, words.unit)
     )
     over = t("day on which jobs ended (UTC)") if question.by_day else t("month in which jobs ended (UTC)")
-    # Of one moment the bars tell all; a line would be a dot.
+    # Of one moment the bars tell all; a line would be a dot. Lines of nothing but 0 tell less than the title.
     columns = zip(*(line.values for line in drawn), strict=True)
     known = sum(any(value is not None for value in each) for each in columns)
     top = 100.0 if question.measure is Measure.EFFICIENCY else None
-    lines = as_json(group_lines(found.moments, drawn, axis, over, unit, top)) if known > 1 else None
+    worth = known > 1 and (top is not None or any(any(line.values) for line in drawn))
+    lines = as_json(group_lines(found.moments, drawn, axis, over, unit, top)) if worth else None
     return bars, lines
 
 
@@ -443,9 +441,6 @@ def job_texts(t: Texts) -> dict[str, Any]:
         "own": t("Only your own jobs are listed here: of other people's, what was measured is not shown."),
         "all": t("Jobs of the whole period"),
         "of": t("Jobs of {what}"),
-        "others": t(
-            "This line adds up the groups that have no line of their own; choose one of them in the table below."
-        ),
         "enter": t("{name}: {value}; Enter shows its jobs"),
         "loading": t("Loading …"),
         "states": {

@@ -115,7 +115,6 @@
   }
 
   function drill(pick, at) {
-    if (pick === null && at === null) return berth.tell(texts.others);
     go((search) => {
       for (const [name, value] of [["pick", pick], ["at", at]]) {
         if (value) search.set(name, value); else search.delete(name);
@@ -131,11 +130,9 @@
     listJobs(true);
   }
 
-  // Which group and which moment a bar or a point stands for; null for the sum of those that have none of their own.
+  // Which group and which moment a bar or a point stands for.
   function behind(place, trace, at) {
-    const pick = trace.customdata?.[at] ?? null;
-    if (pick === null) return [null, null];
-    return [pick, place.id === "lines" ? trace.x[at] : null];
+    return [trace.customdata[at], place.id === "lines" ? trace.x[at] : null];
   }
 
   // Arrow keys go through bars or points, Enter lists what is behind one.
