@@ -4,6 +4,7 @@
    room      MiB that are left, as the driver says through the library
    held      MiB that this process holds by the driver's own ledger
    call      a call of CUDA that takes nothing: done, once the driver has answered
+   copy      the same by a copy in two dimensions, which the fake driver does not make
    card      MiB that NVML says the card has, for one that is started without CUDA (BERTH_TEST_NVML)
  */
 #include "claims.h"
@@ -61,6 +62,8 @@ int main(void)
             printf("%llu\n", (unsigned long long)(fake_own_bytes(0) / MIB));
         else if (strncmp(line, "call", 4) == 0)
             puts(cuCtxSynchronize() == CUDA_SUCCESS ? "done" : "failed");
+        else if (strncmp(line, "copy", 4) == 0)
+            puts(cuMemcpy2DAsync_v2(NULL, NULL) == CUDA_ERROR_NOT_SUPPORTED ? "done" : "failed");
         else if (strncmp(line, "card", 4) == 0)
             printf("%llu\n", card_bytes() / MIB);
         fflush(stdout);

@@ -183,7 +183,10 @@ def test_a_successor_answers_what_was_asked_of_the_one_before(member: Start, fol
         assert one.process.stdout.readline() == "yes\n"
 
 
-def test_the_next_call_of_a_process_that_is_away_asks_to_come_back(member: Start, folder: Path) -> None:
+@pytest.mark.parametrize("call", ["call", "copy"])
+def test_the_next_call_of_a_process_that_is_away_asks_to_come_back(
+    member: Start, folder: Path, call: str
+) -> None:
     granter, asked = Granter(folder, UUID), threading.Event()
     granter.watch(Watching.COUNTS)
     granter.allow(promise_mib=64, max_mib=0, ask_ms=LONG_MS)
@@ -192,7 +195,7 @@ def test_the_next_call_of_a_process_that_is_away_asks_to_come_back(member: Start
     granter = Granter(folder, UUID, asked.set)
     try:
         before = granter.demand().calls
-        assert one("call") == "done"
+        assert one(call) == "done"
         counted = granter.demand().calls
         assert counted != before
         granter.watch(Watching.AWAY)
@@ -200,7 +203,7 @@ def test_the_next_call_of_a_process_that_is_away_asks_to_come_back(member: Start
         assert one("card") == "64", "NVML answers, and the card has not shrunk"
         assert granter.demand().calls == counted
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(one, "call")
+            waiting = pool.submit(one, call)
             while not (wishes := granter.demand().wishes):
                 assert asked.wait(60)
                 asked.clear()

@@ -124,4 +124,7 @@ def describe(folder: Path, uuid: str) -> dict[str, Any]:
     answer = _answers.buffer
     if _library().berth_describe(str(folder).encode(), uuid.encode(), answer, _DESCRIPTION_BYTES) != 0:
         raise PartitionError(answer.value.decode(errors="replace"))
-    return dict(json.loads(answer.value))
+    try:
+        return dict(json.loads(answer.value))
+    except ValueError as error:  # cut short: its files went meanwhile
+        raise PartitionError(f"{folder / uuid} was removed while it was read") from error

@@ -156,7 +156,15 @@ def read(folder: Path, uuid: str, name: str) -> Partition:
 
 def regions_in(folder: Path) -> list[str]:
     """UUIDs of the GPUs that a folder has limits for."""
-    return sorted(path.stem for path in folder.glob("*.limit"))
+    return _stems(folder, ".limit")
+
+
+def _stems(folder: Path, *kinds: str) -> list[str]:
+    """Names of a folder's files of these kinds, each once; none if the folder has just been removed."""
+    try:
+        return sorted({name.rpartition(".")[0] for name in os.listdir(folder) if name.endswith(kinds)})
+    except OSError:
+        return []
 
 
 def regions(root: Path | None = None) -> list[Partition | Unreadable]:
@@ -190,7 +198,7 @@ def _names(root: Path | None) -> list[str]:
 
 
 def _regions_and_halves(folder: Path) -> list[str]:
-    return sorted({*regions_in(folder), *(path.stem for path in folder.glob("*.use"))})
+    return _stems(folder, ".limit", ".use")
 
 
 def check_there(name: str, root: Path | None) -> None:

@@ -249,17 +249,20 @@ class NodeTenants:
         gone = [
             tenant
             for name, tenant in self._tenants.items()
-            if name not in found or found[name].serial != tenant.serial
+            if (name in found and found[name].serial != tenant.serial)
+            or not (
+                name in found or (root_folder() / name).exists()
+            )  # while it is being removed, it holds room
         ]
         for tenant in gone:
             self._forget(tenant)
         for name in found.keys() - self._tenants.keys():
             self._take(found[name])
         if gone:
-            self.growth.room_made()
             self.suspending.retry()
         for tenant in [*self._tenants.values()]:
             self._heed(tenant)
+        self.growth.room_made()  # those that wait for memory come before those that come back
         for tenant in self._by_turn():
             if tenant.resumes and not tenant.ordered and self._fits(tenant):
                 self._keep(tenant, suspension=RESUMING)
