@@ -50,8 +50,7 @@ SCHEMES = (
     "limits?user_running=3+fair-share+fgd",
 )  # fmt: skip
 COLOCATING = (
-    "greedy", "learned", "deeprm-max", "deeprm-mean", "tetris-sharing", "sjf+first-fit", "greedy?known=0",
-    "learned?known=0", "fifo+best-fit",
+    "greedy", "learned", "deeprm-max", "deeprm-mean", "tetris-sharing", "sjf+first-fit", "fifo+best-fit",
 )  # fmt: skip
 SHARE = " | "
 """What stands before the share of a GPU in the line of an event."""

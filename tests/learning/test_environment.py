@@ -14,9 +14,8 @@ from berth.errors import SettingError
 from berth.interference import make_speeds
 from berth.learning.environment import Environment, Settings
 from berth.learning.gym import GymEnvironment
-from berth.learning.images import fields
 from berth.learning.jobsets import JobSets, make_task, thesis_sets, thesis_task
-from berth.learning.rewards import REWARDS
+from berth.learning.rewards import Reward, saved, slowdown, unfinished
 from berth.model import GpuModel, Profile
 from berth.network.combinations import combinations
 
@@ -64,10 +63,17 @@ def jobs(*applications: int) -> JobSets:
     return JobSets(np.array(applications, np.int32), np.array([work[one] for one in applications], np.int32))
 
 
+def fields(amounts, capacity, units: int) -> np.ndarray:
+    """Fields of 0 and 1 (Oh 2019, figure 7), (4, H, units), of amounts (H, 4): a unit of which a part is used is
+    filled."""
+    filled = -(-np.asarray(amounts) * units // np.asarray(capacity))
+    return filled.T[..., None] > np.arange(units)
+
+
 def test_the_purple_job_of_figure_7_looks_as_in_the_thesis() -> None:
     environment = small()
     seen = environment.observe(environment.reset(jobs(0, 1)))
-    images = np.asarray(fields(seen.jobs[0], environment.capacity, UNITS))
+    images = fields(seen.jobs[0], environment.capacity, UNITS)
     drawn = "\n".join(" ".join("".join(".#"[int(cell)] for cell in row) for row in image) for image in images)
     assert drawn == FIGURE_7.strip()
 
@@ -133,11 +139,11 @@ def test_what_is_not_allowed_counts_as_holding() -> None:
     assert float(reward) == float(same) < 0
 
 
-@pytest.mark.parametrize("name", list(REWARDS))
-def test_the_return_is_what_the_reward_says(name: str) -> None:
+@pytest.mark.parametrize("reward_of", [unfinished, slowdown, saved])
+def test_the_return_is_what_the_reward_says(reward_of: Reward) -> None:
     profiles = {"purple": profile("purple", PURPLE), "green": profile("green", ((4, 1, 1, 1),) * 3)}
     task = make_task(profiles, CARD, horizon=5, step_ms=1000)
-    environment = Compiled(task, make_speeds("none"), settings=Settings(2), reward=REWARDS[name])
+    environment = Compiled(task, make_speeds("none"), settings=Settings(2), reward=reward_of)
     state = environment.reset(jobs(1, 0, 1))
     earned = 0.0
     for action in (1, 0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0):
@@ -151,7 +157,7 @@ def test_the_return_is_what_the_reward_says(name: str) -> None:
         "slowdown": -float(np.sum(ends / work_ms)),
         "saved": (work_ms.sum() - ends.max()) / 1000,
     }
-    assert earned == pytest.approx(expected[name], rel=1e-5)
+    assert earned == pytest.approx(expected[reward_of.__name__], rel=1e-5)
 
 
 def test_step_is_compiled_once() -> None:

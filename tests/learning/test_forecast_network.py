@@ -122,7 +122,7 @@ def test_wrong_beliefs_change_what_is_seen_and_not_what_it_costs() -> None:
     assert doubted.belief is not None
     player, told = Player(doubted), Player(replace(doubted, belief=None))
     worlds = player.model.begin(doubted.sets)
-    assert not np.array_equal(player.inputs(worlds), told.inputs(worlds))
+    assert not np.array_equal(player.inputs(worlds, worlds.allowed), told.inputs(worlds, worlds.allowed))
     assert np.array_equal(player.worth_s(worlds, player.rules), told.worth_s(worlds, told.rules))
 
 
@@ -150,7 +150,7 @@ def test_moments_without_a_choice_teach_nothing_and_are_refused() -> None:
 
 
 def test_a_model_comes_back_from_its_file_and_no_other_network_is_taken_for_it(tmp_path) -> None:
-    model = Model(new_network(2), "rollouts", 5, 32, 5_000, ("mps",))
+    model = Model(new_network(2), "rollouts", ("mps",))
     path = tmp_path / "model.npz"
     path.write_bytes(model_bytes(model))
     found = read_model(path)

@@ -12,12 +12,10 @@ from berth.errors import SettingError
 from berth.interference import make_speeds
 from berth.interference.known_speeds import BITS
 from berth.learning.domains import Domain
+from berth.learning.forecast_learner import ForecastLearner, ForecastSettings
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
-from berth.learning.player import Player
 from berth.learning.queue_kernels import SEATS, SEEN, room_for
-from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, heuristic
-from berth.network.catalogue import Demand
 from berth.policies.colocation import cards
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.future_kernels import DONE, FULL, UNKNOWN, follow
@@ -53,7 +51,7 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
         assert worlds.allowed[0, : len(allowed)].tolist() == allowed.tolist()
         every = len(allowed) - 1
         if allowed[every]:
-            worth_s = rollouts.worth_s(worlds, PROGRESS[None], lookahead=3, draws=2, seed=0)
+            worth_s = rollouts.worth_s(worlds, [PROGRESS])
             assert round(worth_s[0, every] * 1000) == forecasts.total_ms[0, every]
             compared += 1
     assert compared > 0
@@ -106,7 +104,7 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
     task = thesis_task(horizon=32, step_ms=5000)
     rollouts = Rollouts(task, make_speeds("time-sliced"))
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 4, jobs=12)
-    worth_s = rollouts.worth_s(rollouts.begin(sets), PROGRESS[None], lookahead=12, draws=1, seed=0)
+    worth_s = rollouts.worth_s(rollouts.begin(sets), [PROGRESS])
     assert (worth_s.min(axis=1) * 1000 <= rollouts.heuristic_ms(PROGRESS, sets)).all()
 
 
@@ -119,9 +117,9 @@ def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -
     assert stopped_ms.tolist() == known_ms.tolist()
     worlds = rollouts.begin(sets)
     other = Rollouts(task, make_speeds("mps"))
-    known_s = rollouts.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0)
-    assert np.array_equal(other.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0), known_s)
-    assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0), known_s)
+    known_s = rollouts.worth_s(worlds, [PROGRESS])
+    assert np.array_equal(other.worth_s(worlds, [PROGRESS]), known_s)
+    assert np.array_equal(rollouts.worth_s(worlds, [PROGRESS]), known_s)
 
 
 def test_a_table_of_speeds_that_fills_up_grows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,38 +146,12 @@ def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
         Rollouts(many, make_speeds("mps")).begin(thesis_sets(task, "random", FIRST_TRAINING_SEED, 1))
 
 
-@pytest.mark.parametrize("demand", ["peak", "mean"])
-def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow(demand: Demand) -> None:
-    task = thesis_task(horizon=32, step_ms=5000)
-    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 30, jobs=12)
-    player = Player(Domain(task, make_speeds("mps"), sets, sets), demand)
-    worlds = player.model.begin(sets)
-    _, rows, here, offered = player.asked(worlds)
-    assert len(rows) > 10
-    needs = [one.usage.max(axis=0) if demand == "peak" else one.usage.mean(axis=0) for one in task.series]
-    capacity = np.array([1000, task.gpu.mem_mib, 1000, 1000])
-    for row, may in zip(rows, offered, strict=True):
-        head = worlds.queue[row, :SEEN, 0]
-        for mask in range(1, len(may)):
-            chosen = [slot for slot in range(SEEN) if mask >> slot & 1]
-            fits = (np.sum([np.rint(needs[head[slot]]) for slot in chosen], axis=0) <= capacity).all()
-            first = all(
-                head[slot] != head[other] for slot in chosen for other in set(range(slot)) - set(chosen)
-            )
-            assert may[mask] == (fits and first), (row, chosen)
-    assert (here.allowed <= offered).all()
-    failing = offered & ~worlds.allowed[rows]
-    assert failing.any() == (
-        demand == "mean"
-    )  # what memory has no room for, though the means say that it has
-
-
 @pytest.mark.slow
 def test_what_it_learns_is_worth_something_and_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 8, jobs=SEEN)
-    settings = RolloutSettings(sets=6, ahead=3, draws=1, taught=2, followed_from=2, followed=1, batch=16)
-    learner = RolloutLearner([Domain(task, make_speeds("time-sliced"), sets, sets)], settings)
+    settings = ForecastSettings(taught=3, kept=400, updates=200, batch=64, averaged=0.05)
+    learner = ForecastLearner([Domain(task, make_speeds("time-sliced"), sets, sets)], settings)
     untrained = learner.network(learner.begin(0))
     networks = [learned(learner), learned(learner)]
     assert learner.worth(networks[0]) < learner.worth(untrained)
@@ -194,7 +166,7 @@ def test_what_it_learns_is_worth_something_and_the_same_for_a_seed(monkeypatch: 
     assert learner.worth(learned(learner)) > 1.02 * learner.worth(networks[0])
 
 
-def learned(learner: RolloutLearner):
+def learned(learner: ForecastLearner):
     """The network after three iterations."""
     state = learner.begin(0)
     for _ in range(3):

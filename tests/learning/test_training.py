@@ -19,15 +19,15 @@ from berth.errors import ModelError, SettingError
 from berth.interference import make_speeds
 from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from berth.learning.domains import Domain
+from berth.learning.forecast_learner import ForecastLearner
 from berth.learning.history_jobs import history_sets
 from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
 from berth.learning.plan import VALIDATION_SEED, Plan, file_of, make
-from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
+from berth.network.forecast_network import new_network
 from berth.network.model_file import read_model
-from berth.network.scores import new_network
 from berth.plots.training import training_curve
 from berth.policies.colocation.learned import model_named
 from berth.profiles import FIRST_TRAINING_SEED
@@ -119,48 +119,9 @@ def test_the_last_network_of_a_budget_is_measured() -> None:
     assert found.curve[-1].measured == found.measured == -1
 
 
-class Ticking(Counting):
-    """The same, where the first state takes 100 s and an iteration 2 s of a clock of its own."""
-
-    compiled = False
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def begin(self, seed: int):
-        self.now_s += 100
-        return super().begin(seed)
-
-    def iterate(self, state):
-        self.now_s += 2
-        return super().iterate(state)
-
-
-def test_networks_are_measured_at_equal_times_of_the_clock_that_is_given(tmp_path: Path) -> None:
-    settings = TrainingSettings(1000, measure_every=1000, keep_every=1, budget_s=120, measure_every_s=5)
-
-    def measured(found) -> list[float]:
-        return [point.seconds for point in found.curve if point.measured is not None]
-
-    learner = Ticking()
-    whole = train(learner, norm, settings, clock=learner)
-    assert measured(whole) == [102, 106, 110, 116, 120]
-    learner, shorter = Ticking(), replace(settings, budget_s=110)
-    assert measured(train(learner, norm, shorter, clock=learner, folder=tmp_path)) == [102, 106, 110]
-    learner = Ticking()  # its first state is made again, which does not count
-    rest = train(learner, norm, settings, clock=learner, folder=tmp_path, resume=True)
-    assert measured(rest) == [102, 106, 110, 116, 120]
-    with pytest.raises(SettingError, match="measured every 0 s; expected more than 0"):
-        replace(settings, measure_every_s=0)
-
-
 @pytest.mark.parametrize("name", ["learned", "rule"])
 def test_every_learner_is_made_with_what_it_is_shown(name: str, tmp_path: Path) -> None:
     made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
-    assert made.task.horizon == 32
     json.dumps(made.described, allow_nan=False)
     network = made.learner.network(made.learner.begin(0))
     found = Trained(network, 0.9, 3)
@@ -184,15 +145,13 @@ def test_a_family_has_drawn_applications_short_queues_and_errors() -> None:
     assert belief.task.applications == domains[2].task.applications
     assert 0 < np.abs(np.log(belief.run)).max() < 1
     worlds = made.learner.players[0].model.begin(domains[0].sets)
-    told, known = made.learner.players[2].inputs(worlds), made.learner.players[0].inputs(worlds)
+    told, known = (made.learner.players[at].inputs(worlds, worlds.allowed) for at in (2, 0))
     assert not np.array_equal(told, known)
 
 
 def test_rollouts_refuse_what_they_do_not_heed() -> None:
     with pytest.raises(SettingError, match="sees 5 waiting jobs; expected --slots 5 and not 3"):
         make(Plan("learned", slots=3, sets=1, validation=1))
-    with pytest.raises(SettingError, match="expected no reward"):
-        make(Plan("learned", reward="slowdown", sets=1, validation=1))
 
 
 def test_a_training_that_is_made_longer_gives_what_one_run_of_that_length_gives(tmp_path: Path) -> None:
@@ -263,8 +222,6 @@ def test_training_and_test_sets_share_no_seed() -> None:
 def test_plans_that_make_no_sense_are_refused() -> None:
     with pytest.raises(SettingError, match="no learner 'sarsa'; there are learned"):
         Plan("sarsa")
-    with pytest.raises(SettingError, match="no reward 'gold'; there are unfinished"):
-        Plan(reward="gold")
     with pytest.raises(SettingError, match="no workload 'heavy'"):
         make(Plan(workload="heavy"))
 
@@ -322,10 +279,9 @@ def test_jobs_of_days_are_counted_in_coarser_units() -> None:
 def test_a_training_goes_on_from_a_model() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=6)
-    start, settings = new_network(7), RolloutSettings()
-    domain = Domain(task, make_speeds("time-sliced"), sets, sets)
-    learner = RolloutLearner([domain], settings, start=start)
-    assert equal(learner.network(learner.begin(0)), start)
+    start = new_network(7)
+    learner = ForecastLearner([Domain(task, make_speeds("time-sliced"), sets, sets)], start=start)
+    assert equal(learner.network(learner.begin(0)), jax.tree.map(np.float32, start))
 
 
 def test_a_model_of_another_view_is_no_start() -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import berth_papers.baselines
 from berth.cluster import Cluster, Queue
+from berth.engine import simulate
 from berth.errors import ModelError, PolicyError, SettingError
-from berth.interference import make_interference
+from berth.interference import make_interference, make_speeds
+from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import Oracle
-from berth.model import Job, Node, Placement
+from berth.model import EventKind, Job, Node, Placement, Profile
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Colocating
 from berth.profiles import THESIS_GPU, thesis_profiles
 
-PEAKS = Path(berth_papers.baselines.__file__).parent / "models" / "deeprm-max.npz"
+PEAKS = Path(berth_papers.baselines.__file__).parent / "models" / "deeprm-max-mps.npz"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,7 @@ PEAKS = Path(berth_papers.baselines.__file__).parent / "models" / "deeprm-max.np
             "learned from the peak of jobs; learned is shown their series",
         ),
         (
-            "deeprm-mean?model=deeprm-max",
+            "deeprm-mean?model=deeprm-max-mps",
             ModelError,
             "deeprm-mean is shown their mean: .*--learner deeprm-mean",
         ),
@@ -60,7 +63,26 @@ def test_what_is_kept_of_a_cluster_lies_on_its_memo_alone(name: str) -> None:
     kept = cluster.memo[policy]
     assert kept.may
     own = {key for key, value in vars(policy).items() if isinstance(value, dict | list | set) and value}
-    assert own - before <= {"_pairs", "_demands"}  # of profiles, whatever the cluster
+    assert own - before <= {"_pairs", "_demands", "_catalogues"}  # of profiles, whatever the cluster
     cluster.memo.clear()  # as when a node changes
     list(policy(queue, cluster, 2000))
     assert cluster.memo[policy] is not kept
+
+
+@pytest.mark.parametrize("column", [0, 2, 3], ids=["gpu", "cores", "pcie"])
+@pytest.mark.parametrize(
+    ("name", "together"), [("deeprm-max", False), ("dqn", False), ("deeprm-max?within=memory", True)]
+)
+def test_two_jobs_that_ask_for_more_than_a_resource_run_in_turn(
+    name: str, together: bool, column: int
+) -> None:
+    usage = np.zeros((60, 4))
+    usage[:, column] = 0.6
+    profiles = {"half": Profile("half", "", 0, "", THESIS_GPU, 1000, usage)}
+    interference = ProfiledInterference(profiles, make_speeds("mps"))
+    jobs = [Job(str(at), 0, 60_000, application="half") for at in range(2)]
+    policy = make_policy(name, Setting(0, knowledge=Oracle(jobs, interference)))
+    one = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+    events = list(simulate(jobs, one, policy, interference=interference))
+    starts_ms = [event.time_ms for event in events if event.kind == EventKind.START]
+    assert (starts_ms[1] == 0) == together

@@ -50,7 +50,6 @@ Only = Annotated[
 
 @contextmanager
 def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> Iterator[Tables]:
-    """The tables of a period."""
     from berth.errors import SettingError
     from berth.history.store.folder import open_history
     from berth.statistics.tables import Period, Tables
@@ -98,11 +97,30 @@ def stats(
     form: Format = Form.TABLE,
 ) -> None:
     """Show usage, waste, waits and their causes, and lost work."""
+    from berth.cli.usage_table import show_jobs, show_usage
     from berth.statistics.accounting import USES, largest_first
 
     if by.strip() == "job":
         _groups("", measure, summed=False)
-        _stats_by_job(history, measure, begin, end, only, top or JOBS_LISTED, as_json, form)
+        with tables_of(history, begin, end, only) as tables:
+            found = tables.jobs(measure, top or JOBS_LISTED)
+        listed = [
+            {
+                "job": row.use.keys[0],
+                "cluster": row.cluster,
+                "user": row.user,
+                "application": row.application,
+                "state": row.state,
+                "attempts": row.attempts,
+                "gpu_hours": row.use.gpu_hours,
+                "run_hours": row.use.run_hours,
+                "wasted_gpu_hours": row.use.wasted_gpu_hours,
+                **_uses(row.use),
+            }
+            for row in found
+        ]
+        if not printed(form, as_json, listed, {"by": ["job"], "measure": measure, "rows": listed}):
+            show_jobs(measure, found)
         return
     names = _groups(by, measure, summed=False)
     with tables_of(history, begin, end, only) as tables:
@@ -137,8 +155,6 @@ def stats(
             }
             printed(form, as_json, answer["rows"], answer)
             return
-    from berth.cli.usage_table import show_usage
-
     show_usage(names, measure, rows, whole, totals, waits)
 
 
@@ -152,41 +168,6 @@ def _uses(row: Usage) -> dict[str, float | None]:
         name.replace("-", "_"): row.known(name)
         for name in ("idle-gpu-hours", "gpu-use", "cpu-use", "mem-use")
     }
-
-
-def _stats_by_job(
-    history: Path,
-    measure: str,
-    begin: str,
-    end: str,
-    only: list[str] | None,
-    top: int,
-    as_json: bool,
-    form: Form,
-) -> None:
-    """List the jobs that are first by a measure."""
-    with tables_of(history, begin, end, only) as tables:
-        rows = tables.jobs(measure, top)
-    listed = [
-        {
-            "job": row.use.keys[0],
-            "cluster": row.cluster,
-            "user": row.user,
-            "application": row.application,
-            "state": row.state,
-            "attempts": row.attempts,
-            "gpu_hours": row.use.gpu_hours,
-            "run_hours": row.use.run_hours,
-            "wasted_gpu_hours": row.use.wasted_gpu_hours,
-            **_uses(row.use),
-        }
-        for row in rows
-    ]
-    if printed(form, as_json, listed, {"by": ["job"], "measure": measure, "rows": listed}):
-        return
-    from berth.cli.usage_table import show_jobs
-
-    show_jobs(measure, rows)
 
 
 def report(

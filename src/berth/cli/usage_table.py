@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
     """A row for each group; a name that the terminal is too narrow for goes on in the next line, never cut off."""
-    share = [(f"share of {measure}", [f"{row.measure(measure) / whole * 100:.2f} %" for row in rows])]
+    share = []
+    if whole:
+        share = [(f"share of {measure}", [f"{row.measure(measure) / whole * 100:.2f} %" for row in rows])]
     columns = [
         hours_column("GPU-hours", [row.gpu_hours for row in rows]),
         hours_column("run-hours", [row.run_hours for row in rows]),
         ("jobs", [f"{row.jobs:,}" for row in rows]),
         ("users", [f"{row.users:,}" for row in rows]),
-        *(share if whole else []),
+        *share,
         hours_column("failed GPU-hours", [row.wasted_gpu_hours for row in rows]),
         *_use_columns(rows),
     ]

@@ -144,16 +144,19 @@ class Contention:
         work = np.empty(shape[-1], np.int64)
         known, stress = self._met["cells"]
         if not _speeds(rows, there, known, stress, self.use_milli, work, found):
-            known, stress = self._with_cells_of(rows[there], known)
+            known, stress = self._with_cells_of(rows[there], known, stress)
             if not _speeds(rows, there, known, stress, self.use_milli, work, found):
                 return None
         return found.reshape(shape)
 
-    def _with_cells_of(self, rows: Int32Array, known: IntArray) -> tuple[IntArray, Int32Array]:
-        """The table of known cells (n,) with those of these rows (A, 4) as well; as it was if they are too many."""
+    def _with_cells_of(
+        self, rows: Int32Array, before: IntArray, between: Int32Array
+    ) -> tuple[IntArray, Int32Array]:
+        """The table of known cells, (n,) and (n, n), with those of these rows (A, 4) as well; as it was if they are too
+        many."""
         cells = cells_of(rows).astype(np.int64)
         keys = (cells[:, 0] << HIGH) | (cells[:, 1] << MIDDLE) | cells[:, 2]
-        known = np.union1d(known, keys)
+        known = np.union1d(before, keys)
         if len(known) > MOST_CELLS:
             known = np.unique(keys)
         if len(known) > MOST_CELLS:
@@ -162,7 +165,13 @@ class Contention:
         parts = (known >> HIGH, known >> MIDDLE & 0xFFFF, known & 0xFFFFFF)
         for column, part, step in zip((GPU, CORES, MEM), parts, STEPS, strict=True):
             of_cells[:, column] = part * step
-        found = known, self._each(of_cells, np)
+        felt, pressing = self.felt(of_cells), self.pressing(of_cells)
+        new, kept = ~np.isin(known, before), np.isin(before, known)
+        stress = np.zeros((len(known), len(known)), np.int32)
+        stress[np.ix_(~new, ~new)] = between[np.ix_(kept, kept)]
+        stress[new] = self._stress(felt[new], pressing, np)
+        stress[:, new] = self._stress(felt, pressing[new], np)
+        found = known, stress
         self._met["cells"] = found  # in one step: other threads see both or neither
         return found
 

@@ -235,10 +235,6 @@ def _finish(z: Any) -> Any:
 
 def _normals(drawn: Any) -> Any:
     """uint64 to numbers that are close to the standard normal distribution: the sum of twelve uniform ones, less 6."""
-    total = np.zeros(drawn.shape)
     with np.errstate(over="ignore"):
-        for turn in range(12):
-            total += (_finish(drawn + np.uint64(turn) * _GOLDEN) >> np.uint64(11)).astype(
-                np.float64
-            ) / 2.0**53
-    return total - 6.0
+        uniform = _finish(drawn[..., None] + np.arange(12, dtype=np.uint64) * _GOLDEN) >> np.uint64(11)
+    return (uniform / 2.0**53).cumsum(axis=-1)[..., -1] - 6.0

@@ -8,7 +8,7 @@ itself does as well, so that each teacher is better than the one before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -93,11 +93,15 @@ class Player:
         rule = as_heuristic(shipped_weights(mode_of(domain.speeds)))
         self.rules = [heuristic((1, 1.0)), heuristic((0, 1.0)), rule]
 
-    def inputs(self, worlds: Worlds) -> NDArray[np.float32]:
-        """What the network sees of what is allowed, (W, C, INPUTS)."""
+    def offered(self, worlds: Worlds) -> BoolArray:
+        """(W, C): what the network chooses among; of what is not allowed it learns that it is not to be chosen."""
+        return worlds.allowed
+
+    def inputs(self, worlds: Worlds, offered: BoolArray) -> NDArray[np.float32]:
+        """What the network sees of what is offered, (W, C, INPUTS)."""
         belief = self.domain.belief
         if belief is None:
-            return self.model.inputs(worlds, worlds.allowed)
+            return self.model.inputs(worlds, offered)
         tenants, queue = worlds.tenants.copy(), worlds.queue.copy()
         queue[..., 1] = queue[..., 1] * belief.run[queue[..., 0]]
         expected_us = (tenants[..., 2] * belief.run[tenants[..., 0]]).astype(np.int64)
@@ -105,7 +109,7 @@ class Player:
         left_us = np.maximum(expected_us - (tenants[..., 2] - tenants[..., 1]), 1_000_000)
         tenants[..., 1] = np.where(tenants[..., 1] > 0, np.minimum(left_us, expected_us), 0)
         tenants[..., 2] = expected_us
-        return self.seen.inputs(replace(worlds, tenants=tenants, queue=queue), worlds.allowed)
+        return self.seen.inputs(replace(worlds, tenants=tenants, queue=queue), offered)
 
     def decided_ms(self, sets: JobSets, network: ForecastNetwork) -> IntArray:
         """Total time of each set, (N,), if the network decides."""
@@ -116,19 +120,19 @@ class Player:
         while not worlds.over.all():
             rows = np.flatnonzero(~worlds.over)
             here, action = worlds.take(rows), np.full(len(worlds.head), NONE, np.int64)
-            action[rows] = best_of(scores(network, self.inputs(here), np), here.allowed)
+            may = self.offered(here) & here.allowed
+            action[rows] = best_of(scores(network, self.inputs(here, may), np), may)
             worlds = self.model.advance(worlds, action)
         return worlds.now_ms
 
+    def teachers(self, network: ForecastNetwork) -> list[FloatArray]:
+        """What goes on after a start, once the network plays: itself, and the rules that add to it."""
+        self.model.network = network
+        return [NETWORK_ALONE, self.rules[0], self.rules[2]]
+
     def worth_s(self, worlds: Worlds, rules: Sequence[FloatArray]) -> FloatArray:
-        """Seconds until all is done if the best of the rules goes on after each start, (W, C); infinite where it is not
-        allowed."""
-        world, action = np.nonzero(worlds.allowed)
-        starts = worlds.take(world)
-        found = [self.model.rest_ms(starts, one, action) for one in rules]
-        worth = np.full(worlds.allowed.shape, np.inf)
-        worth[world, action] = np.min(found, axis=0) / 1000
-        return worth
+        """What each start that is offered costs, in seconds until all is done, (W, C); infinite for the others."""
+        return self.model.worth_s(worlds, rules)
 
 
 class ForecastLearner:
@@ -143,10 +147,11 @@ class ForecastLearner:
         settings: ForecastSettings | None = None,
         *,
         start: ForecastNetwork | None = None,
+        player: Callable[[Domain], Player] = Player,
     ) -> None:
         self.start = start
         self.settings = mine = settings or ForecastSettings()
-        self.players = [Player(one) for one in domains]
+        self.players = [player(one) for one in domains]
         rate = optax.cosine_decay_schedule(mine.learning_rate, mine.updates * mine.fading, 1 / 30)
         self.optimiser = optax.adam(rate)
         self._update = jax.jit(self._updated)
@@ -225,16 +230,15 @@ class ForecastLearner:
         Without a network the best by rules is done.
         """
         mine, model = self.settings, player.model
-        rules = player.rules
-        if network is not None:
-            model.network, rules = network, [NETWORK_ALONE, player.rules[0], player.rules[2]]
+        rules = player.rules if network is None else player.teachers(network)
         seen: list[NDArray[np.float32]] = []
         lost: list[FloatArray] = []
         worlds = model.begin(sets)
         while not worlds.over.all():
             rows = np.flatnonzero(~worlds.over)
             here, action = worlds.take(rows), np.full(len(worlds.head), NONE, np.int64)
-            inputs, worth_s = player.inputs(here), np.full(here.allowed.shape, np.inf)
+            offered = player.offered(here)
+            inputs, worth_s = player.inputs(here, offered), np.full(offered.shape, np.inf)
             judged = np.flatnonzero((network is None) | (draw.random(len(rows)) < mine.judged))
             if len(judged):
                 worth_s[judged] = player.worth_s(here.take(judged), rules)
@@ -243,7 +247,8 @@ class ForecastLearner:
                 lost.append(kept_s)
             value = -worth_s if network is None else scores(network, inputs, np)
             strays = (draw.random(len(rows)) < mine.stray)[:, None]
-            action[rows] = best_of(np.where(strays, draw.random(value.shape), value), here.allowed)
+            value = np.where(strays, draw.random(value.shape), value)
+            action[rows] = best_of(value, offered & here.allowed)
             worlds = model.advance(worlds, action)
         if not seen:
             raise SettingError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from berth.errors import SettingError
 from berth.model import GpuModel, Job, Profile, work_of
-from berth.network.catalogue import NEVER_MS, Catalogue, Demand, horizon_step_ms, make_catalogue
+from berth.network.catalogue import NEVER_MS, Catalogue, horizon_step_ms, make_catalogue
 from berth.profiles import THESIS_GPU, WORKLOADS, Series, series, thesis_profiles, workload_jobs
 
 LONGEST_SET_MS = 2**30
@@ -64,10 +64,10 @@ class Task:
         step_ms = max(1, self.step_ms // unit_ms)
         return replace(self, series=coarse, step_ms=step_ms), tuple(counted), unit_ms
 
-    def catalogue(self, demand: Demand = "series") -> Catalogue:
-        """The table, with each job shown as what `demand` says."""
+    def catalogue(self) -> Catalogue:
+        """The table."""
         usages = [one.usage for one in self.series]
-        return make_catalogue(usages, [one.interval_ms for one in self.series], self.step_ms, demand)
+        return make_catalogue(usages, [one.interval_ms for one in self.series], self.step_ms)
 
     def sets(self, sets: Sequence[Sequence[Job]]) -> JobSets:
         """Sets of equally many jobs as arrays; SettingError for a job that is unknown or cannot run here."""

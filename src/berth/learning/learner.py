@@ -11,11 +11,9 @@ from jax import Array
 from berth.interference import Speeds
 from berth.learning.domains import Domain
 from berth.learning.jobsets import Task
-from berth.learning.rewards import Reward
-from berth.network.catalogue import Demand
+from berth.network.demands import Demand
 from berth.network.forecast_network import ForecastNetwork
 from berth.network.model_file import Model
-from berth.network.scores import Network
 
 
 class Figures(NamedTuple):
@@ -55,9 +53,7 @@ class LearnerInputs(NamedTuple):
     slots: int
     """Waiting jobs that are seen, M."""
     shown: Demand
-    reward: Reward | None
-    """None for what the learner has."""
-    start: Network | ForecastNetwork | None
+    start: ForecastNetwork | None
 
 
 class MadeLearner(NamedTuple):
@@ -96,7 +92,5 @@ class LearnerSpec:
     """None if no policy decides by what it learns."""
     shipped: Callable[[Speeds], Model] | None = None
     """The model that ships for these speeds, to begin with; None if it can begin with no model."""
-    horizon: int | None = None
-    """Steps that cover the longest run; None for the horizon of networks that are taught by rollouts."""
     families: bool = False
     """Whether it learns in many worlds."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
-from typing import cast
 
 from berth.errors import SettingError
-from berth.learning.forecast_learner import ForecastLearner
+from berth.learning.domains import Domain
+from berth.learning.forecast_learner import ForecastLearner, ForecastSettings, Player
 from berth.learning.learner import LearnerInputs, LearnerSpec, MadeLearner, TrainedFile
 from berth.learning.queue_kernels import SEEN
-from berth.learning.rollout_learner import RolloutLearner
 from berth.learning.rollouts import heuristic
 from berth.learning.rule_learner import RuleLearner
-from berth.network.forecast_network import ForecastNetwork
 from berth.network.model_file import Model, model_bytes
-from berth.network.scores import Network
 from berth.policies.colocation.learned import model_named, shipped_for
 from berth.policies.colocation.rules import rule_bytes
 
@@ -26,25 +24,20 @@ def learners() -> dict[str, LearnerSpec]:
     return LEARNERS | {found.name: found.load() for found in entry_points(group="berth.learners")}
 
 
-def _check_inputs(inputs: LearnerInputs) -> None:
-    """Refuse what a learner that is taught by rollouts does not heed."""
+def taught_by_rollouts(
+    inputs: LearnerInputs,
+    player: Callable[[Domain], Player] = Player,
+    settings: ForecastSettings | None = None,
+) -> MadeLearner:
+    """A learner of a network that is taught by following queues to their end; SettingError for what it does not
+    heed."""
     if inputs.slots != SEEN:
         raise SettingError(
             f"a network that is taught by rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not"
             f" {inputs.slots}"
         )
-    if inputs.reward is not None:
-        raise SettingError(
-            "a network that is taught by rollouts goes by total time alone; expected no reward, or another learner"
-        )
-
-
-def taught_by_rollouts(inputs: LearnerInputs) -> MadeLearner:
-    """A learner of a network that is shown one demand of each job, by following queues to their end."""
-    _check_inputs(inputs)
-    start = cast(Network | None, inputs.start)
-    learner = RolloutLearner(inputs.domains, start=start, demand=inputs.shown)
-    return MadeLearner(learner, learner.worth, None)
+    learner = ForecastLearner(inputs.domains, settings, start=inputs.start, player=player)
+    return MadeLearner(learner, learner.worth, learner.greedy)
 
 
 def rollout_file(trained: TrainedFile) -> bytes:
@@ -52,9 +45,6 @@ def rollout_file(trained: TrainedFile) -> bytes:
     model = Model(
         network=trained.network,
         learner=trained.learner.name,
-        slots=trained.slots,
-        horizon=trained.task.horizon,
-        step_ms=trained.step_ms,
         interference=trained.interference,
         workloads=trained.workloads,
         demand=trained.shown,
@@ -73,15 +63,9 @@ def _rule_file(trained: TrainedFile) -> bytes:
     return rule_bytes(trained.network, trained.command, trained.figures)
 
 
-def _of_forecasts(inputs: LearnerInputs) -> MadeLearner:
-    _check_inputs(inputs)
-    learner = ForecastLearner(inputs.domains, start=cast(ForecastNetwork | None, inputs.start))
-    return MadeLearner(learner, learner.worth, learner.greedy)
-
-
 LEARNERS = {
     "learned": LearnerSpec(
-        make=_of_forecasts,
+        make=taught_by_rollouts,
         file=rollout_file,
         shipped=lambda speeds: model_named(shipped_for("learned", speeds)),
         families=True,

@@ -16,16 +16,12 @@ from berth.learning.domains import Domain, Errors, family
 from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
 from berth.learning.learner import Learner, LearnerInputs, TrainedFile
 from berth.learning.learners import learners
-from berth.learning.rewards import REWARDS
 from berth.learning.training import Trained
-from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
+from berth.network.demands import Demand
 from berth.network.model_file import Model
 from berth.profiles import FIRST_TRAINING_SEED
 
-HORIZON = 32
-STEPS_OF_THE_LONGEST = 60
-"""The step is so fine a part of the longest run: the near future matters most, and the last step has the rest."""
 VALIDATION_SEED = 2_000_000
 """Sets of jobs that say which network is best; neither trained on nor tested on."""
 
@@ -50,18 +46,12 @@ class Plan:
     family: int = 0
     """Worlds to train in under each model of interference: applications and cards drawn at random beside the given
     ones, short queues beside full ones, and errors in what is believed; 0: the given one alone."""
-    reward: str = ""
-    """One of `REWARDS`; by default what the learner has."""
 
     def __post_init__(self) -> None:
         combinations(self.slots)
         known = learners()
-        for name, choices, what in (
-            (self.learner, list(known), "learner"),
-            (self.reward or "saved", list(REWARDS), "reward"),
-        ):
-            if name not in choices:
-                raise SettingError(f"no {what} '{name}'; there are {', '.join(choices)}")
+        if self.learner not in known:
+            raise SettingError(f"no learner '{self.learner}'; there are {', '.join(known)}")
         if min(self.jobs, self.sets, self.validation, len(self.interference)) < 1:
             raise SettingError(
                 "a training needs a job, a set, a set to measure on and a model of interference"
@@ -105,14 +95,14 @@ def make(
     """
     spec = learners()[plan.learner]
     if task is None:
-        task = _stepped(thesis_task(), spec.horizon)
+        task = thesis_task()
         training = thesis_sets(task, plan.workload, FIRST_TRAINING_SEED, plan.sets, jobs=plan.jobs)
         validation = thesis_sets(task, plan.workload, VALIDATION_SEED, plan.validation, jobs=plan.jobs)
         unit_ms = 1
     else:
         if sets is None:
             raise SettingError("a task of one's own needs sets of its jobs")
-        task, (training, validation), unit_ms = _stepped(task, spec.horizon).counted(*sets)
+        task, (training, validation), unit_ms = task.counted(*sets)
     if start is not None:
         if spec.shipped is None:
             raise SettingError(f"{plan.learner} learns no network of that kind; it cannot begin with a model")
@@ -124,11 +114,10 @@ def make(
             "no network is trained under mig yet: there memory is not one for all tenants; expected mps, time-sliced or"
             " a model of your own"
         )
-    reward = REWARDS[plan.reward] if plan.reward else None
     network = None if start is None else start.network
     if plan.family:
         domains = family(domains, plan.family, Errors(), FIRST_TRAINING_SEED)
-    making = spec.make(LearnerInputs(domains, plan.slots, spec.shown, reward, network))
+    making = spec.make(LearnerInputs(domains, plan.slots, spec.shown, network))
     learner = making.learner
     described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
     described |= {"applications": list(task.applications), "card": task.gpu.name}
@@ -176,10 +165,9 @@ def command_of(plan: Plan, seed: int, trained: Trained) -> str:
 
 def _check_start(start: Model, plan: Plan, demand: Demand) -> None:
     """Refuse a network that was shown another view of jobs."""
-    if (start.demand, start.horizon) != (demand, HORIZON):
+    if start.demand != demand:
         raise SettingError(
-            f"the model to begin with was shown the {start.demand} of jobs over {start.horizon} steps;"
-            f" {plan.learner} is shown the {demand} over {HORIZON}"
+            f"the model to begin with was shown the {start.demand} of jobs; {plan.learner} is shown the {demand}"
         )
 
 
@@ -190,12 +178,3 @@ def _digest(*arrays: Any) -> str:
         array = np.ascontiguousarray(leaf)
         digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
-
-
-def _stepped(task: Task, horizon: int | None) -> Task:
-    """The task with the horizon of its learner."""
-    if horizon is not None:
-        return task.with_horizon(horizon)
-    longest_ms = max(one.run_time_ms for one in task.series)
-    step_ms = max(1000, -(-longest_ms // (1000 * STEPS_OF_THE_LONGEST)) * 1000)
-    return task.with_horizon(HORIZON, step_ms)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from berth.learning.jobsets import Task
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
 from berth.learning.rollouts import NETWORK_ALONE, STEP_MS, TICK_MS, Rollouts, Trace, as_heuristic, heuristic
 from berth.model import GpuModel
-from berth.network.forecast_network import ForecastNetwork
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.open_gpus import LEAD_MS
@@ -247,8 +245,8 @@ class LearnedWithPlans(Learned):
             gpu, names = scene.gpu or GpuModel(""), scene.forecasts.names
             scaled = tuple(series(self.known[name], gpu) for name in names)
             try:
-                network = cast(ForecastNetwork, self.model.network)
-                self._models[key] = Rollouts(Task(names, scaled, gpu, 1, 1), self.knowledge.speeds, network)
+                task = Task(names, scaled, gpu, 1, 1)
+                self._models[key] = Rollouts(task, self.knowledge.speeds, self.model.network)
             except SettingError:
                 self._models[key] = None
         return self._models[key]

@@ -45,7 +45,3 @@ def saved(passed: Passed) -> Any:
     what it was good for.
     """
     return passed.work_steps - passed.steps
-
-
-REWARDS = {"unfinished": unfinished, "slowdown": slowdown, "saved": saved}
-"""Each reward by its name."""

@@ -15,15 +15,14 @@ from berth.learning.queue_kernels import SEATS, SEEN
 from berth.learning.rollouts import Rollouts, Worlds, heuristic
 from berth.model import GpuModel
 from berth.policies.colocation.colocating import Colocating
-from berth.policies.colocation.network_chooser import best_of
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import Scene, best_of
 from berth.policies.colocation.shield import shielded
 from berth.policies.protocol import Setting
 from berth.profiles import series
 
 AHEAD = 10
 """Jobs behind those that are offered which a rollout places as well."""
-HEURISTICS = np.stack([heuristic((1, 1.0)), heuristic((0, 1.0))])
+HEURISTICS = heuristic((1, 1.0)), heuristic((0, 1.0))
 
 
 class RolloutPolicy(Colocating):
@@ -47,7 +46,7 @@ class RolloutPolicy(Colocating):
         score = np.where(allowed, 0.0, -np.inf)
         if len(rows):
             worlds = self._worlds(scene, rows, allowed[rows])
-            worth_s = self._model(scene).worth_s(worlds, HEURISTICS, AHEAD, 1, 0)
+            worth_s = self._model(scene).worth_s(worlds, HEURISTICS)
             score[rows] = -worth_s[:, : score.shape[1]]
         return best_of(score, allowed, forecasts)
 
@@ -70,7 +69,7 @@ class RolloutPolicy(Colocating):
             for one in line:
                 if one in behind:
                     behind.remove(one)
-            lines.append(line + behind)
+            lines.append((line + behind)[: SEEN + AHEAD])
         length = max(map(len, lines))
         queue = np.zeros((len(offers), length, 2), np.int64)
         for at, line in enumerate(lines):

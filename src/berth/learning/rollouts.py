@@ -8,9 +8,9 @@ Journal of Heuristics 3, 1997). Letters as in `queue_kernels`; N sets of J jobs,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,6 @@ from berth.learning.queue_kernels import (
     see_worlds,
     worth_of,
 )
-from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, use_now
-from berth.network.features import Scene
 from berth.network.forecast_network import INPUTS, ForecastNetwork, uses_of
 from berth.policies.colocation.cards import MOST_CLASSES, card_of
 
@@ -76,13 +74,6 @@ class Worlds:
     def over(self) -> BoolArray:
         """(W,): where all jobs have ended."""
         return np.asarray((self.head == self.queue.shape[1]) & (self.tenants[:, 0, 1] == 0))
-
-    @staticmethod
-    def joined(parts: Sequence[Worlds]) -> Worlds:
-        """All of them."""
-        return Worlds(
-            *(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(Worlds))
-        )
 
     @property
     def waiting(self) -> IntArray:
@@ -191,45 +182,15 @@ class Rollouts:
                 )
             self.card.learn()
 
-    def worth_s(
-        self, worlds: Worlds, heuristics: FloatArray, lookahead: int, draws: int, seed: int
-    ) -> FloatArray:
-        """Seconds until all are done that are seen and `lookahead` jobs behind them, after each action: (W, C).
-
-        The least over the heuristics (B, 2, F); the mean over `draws` orders of the jobs that are not seen, the real
-        one and others, because the network knows nothing of that order. Infinite for what is not allowed.
-        """
+    def worth_s(self, worlds: Worlds, heuristics: Sequence[FloatArray]) -> FloatArray:
+        """Seconds until all is done if the best of the heuristics goes on after each start, (W, C); infinite where it
+        is not allowed."""
         world, action = np.nonzero(worlds.allowed)
-        total = np.zeros(len(world))
-        for drawn in self.drawn(worlds, lookahead, draws, seed):
-            length = drawn.queue.shape[1] - drawn.head
-            queue = np.stack(
-                [np.roll(line, -head, axis=0) for line, head in zip(drawn.queue, drawn.head, strict=True)]
-            )
-            found = [
-                self.followed(one, drawn.tenants[world], queue[world], action, length[world])
-                for one in heuristics
-            ]
-            total += np.min(found, axis=0) / (1000 * draws)
+        starts = worlds.take(world)
+        found = [self.rest_ms(starts, one, action) for one in heuristics]
         worth = np.full(worlds.allowed.shape, np.inf)
-        worth[world, action] = total
+        worth[world, action] = np.min(found, axis=0) / 1000
         return worth
-
-    def drawn(self, worlds: Worlds, lookahead: int, draws: int, seed: int) -> Iterator[Worlds]:
-        """The same moments at 0 with `lookahead` jobs behind the seen ones: the real ones, then any of the others."""
-        random = np.random.default_rng(seed)
-        jobs = worlds.queue.shape[1]
-        for draw in range(draws):
-            queue = np.zeros((len(worlds.head), SEEN + lookahead, 2), np.int64)
-            length = np.minimum(jobs - worlds.head, SEEN + lookahead)
-            for at, head in enumerate(worlds.head):
-                order = np.arange(head, jobs)
-                if draw:
-                    random.shuffle(order[SEEN:])
-                queue[at, SEEN + lookahead - length[at] :] = worlds.queue[at, order[: length[at]]]
-            yield replace(
-                worlds, queue=queue, head=SEEN + lookahead - length, now_ms=np.zeros_like(worlds.now_ms)
-            )
 
     def inputs(self, worlds: Worlds, offered: BoolArray) -> NDArray[np.float32]:
         """What the network sees of the combinations that are offered (W, C) in each world: (W, C, INPUTS)."""
@@ -245,27 +206,6 @@ class Rollouts:
         count, jobs = queue.shape[:2]
         nobody = np.zeros((count, SEATS, 3), np.int64)
         return self.followed(one, nobody, queue, np.full(count, NONE), np.full(count, jobs))
-
-    def scene(self, worlds: Worlds, catalogue: Catalogue) -> Scene:
-        """The same moments as the network sees them."""
-        jobs, seen = worlds.queue.shape[1], worlds.waiting
-        application, left_us, work_us = np.moveaxis(worlds.tenants, -1, 0)
-        sizes = self.task.step_ms, self.task.horizon
-
-        def shown(application: IntArray, done_ms: IntArray, left_ms: IntArray) -> tuple[Any, Any, Any, Any]:
-            left = np.minimum(left_ms, NEVER_MS - 1).astype(np.int32)
-            cells = left_cells(catalogue, application, done_ms, left, *sizes, np)
-            return cells, *use_now(catalogue, application, done_ms, left, np), left
-
-        waits = np.where(np.arange(jobs) >= worlds.head[:, None], worlds.queue[..., 1] // 1000, 0).sum(axis=1)
-        return Scene(
-            *shown(application, (work_us - left_us) // 1000, -(-left_us // 1000)),
-            *shown(seen[..., 0], np.zeros_like(seen[..., 0]), seen[..., 1] // 1000),
-            np.maximum(jobs - worlds.head - SEEN, 0).astype(np.int32),
-            (waits - seen[..., 1].sum(axis=1) // 1000).astype(np.int32),
-            np.full(len(waits), self.task.gpu.mem_mib or NEVER_MS, np.int32),
-            self.task.step_ms,
-        )
 
     def rest_ms(self, worlds: Worlds, one: FloatArray, action: IntArray | None = None) -> IntArray:
         """Total time of each world from now on, (W,), if a heuristic decides after the actions (W,)."""

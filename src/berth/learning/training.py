@@ -37,20 +37,17 @@ class TrainingSettings:
     seed: int = 0
     measure_every: int = 20
     """Iterations between two measurements on other sets of jobs."""
-    measure_every_s: float | None = None
-    """Also measure after each such number of seconds of training, so that learners can be compared at equal times."""
     keep_every: int = 10
     """Iterations between two checkpoints."""
     budget_s: float | None = None
     """Stop after this time; the result then depends on how fast the machine is."""
 
     def __post_init__(self) -> None:
-        times_s = (self.budget_s, self.measure_every_s)
         whole = min(self.iterations, self.measure_every, self.keep_every)
-        if whole < 1 or min(1.0 if time_s is None else time_s for time_s in times_s) <= 0:
+        if whole < 1 or (self.budget_s is not None and self.budget_s <= 0):
             raise SettingError(
                 f"{self.iterations} iterations, measured every {self.measure_every}, kept every {self.keep_every},"
-                f" in {self.budget_s} s, measured every {self.measure_every_s} s; expected more than 0 of each"
+                f" in {self.budget_s} s; expected more than 0 of each"
             )
 
 
@@ -92,21 +89,20 @@ def train(
     folder: Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Trained:
     """Train until the iterations, or the time, are over.
 
     `measure` tells what a network is worth, the less the better; the last network is always asked. With a `folder` the
     training is kept there, and `resume` goes on from what is; the result is the same as without the interruption, also
-    of fewer iterations first, unless seconds say when to stop or to measure. `training` says in plain values what is
-    trained: a checkpoint of anything else is refused. `clock` tells the seconds that are counted; making the learner's
-    first state again, to go on from what is kept, is not.
+    of fewer iterations first, unless seconds say when to stop. `training` says in plain values what is trained: a
+    checkpoint of anything else is refused. Making the learner's first state again, to go on from what is kept, does not
+    count as training.
     """
-    begun = clock()
+    begun = time.monotonic()
     curve: list[Point] = []
     first: float | None = None
     described = {"learner": learner.name, "seed": settings.seed, **(training or {})}
-    described |= {"measure_every": settings.measure_every, "measure_every_s": settings.measure_every_s}
+    described["measure_every"] = settings.measure_every
     path = None if folder is None else folder / CHECKPOINT
     if path is not None and path.exists():
         if not resume:
@@ -127,7 +123,7 @@ def train(
     best: Best = (learner.network(state), jnp.float32(jnp.inf), jnp.int32(0))
     if path is not None and curve:
         state, best = read_checkpoint(path, described, (state, best)).state
-        begun = clock()
+        begun = time.monotonic()
     before = curve[-1].seconds if curve else 0.0
     iterate = jax.jit(learner.iterate) if learner.compiled else learner.iterate
     if not curve:
@@ -138,9 +134,9 @@ def train(
     while len(curve) < settings.iterations:
         state, figures = iterate(state)
         iteration = len(curve) + 1
-        seconds = before + clock() - begun
+        seconds = before + time.monotonic() - begun
         measured = None
-        if iteration % settings.measure_every == 0 or _due(curve, seconds, settings.measure_every_s):
+        if iteration % settings.measure_every == 0:
             measured = measure(learner.network(state))
             best = _better(best, learner.network(state), measured, iteration)
         curve.append(_point(curve, figures, seconds, measured))
@@ -171,11 +167,6 @@ def _curve_of(path: Path, notes: Mapping[str, Any]) -> list[Point]:
         raise ModelError(
             f"{path}: its curve is not that of a training ({error!r}); begin anew elsewhere"
         ) from error
-
-
-def _due(curve: list[Point], seconds: float, every_s: float | None) -> bool:
-    """Whether the time to measure has come since the last iteration."""
-    return every_s is not None and seconds // every_s > (curve[-1].seconds if curve else 0.0) // every_s
 
 
 def _better(best: Best, network: Any, worth: float, iteration: int) -> Best:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,6 @@ from berth.errors import SettingError
 from berth.network.ranks import to_rank
 
 Integers = NDArray[np.signedinteger[Any]]
-Demand = Literal["series", "peak", "mean"]
-DEMANDS: tuple[Demand, ...] = ("series", "peak", "mean")
-"""What a job is said to need: each moment's use, or its largest or its mean use all the time (`deeprm-max`,
-`deeprm-mean`)."""
-
 NEVER_MS = 2**30
 """Twelve days: work that no job of a catalogue has."""
 
@@ -31,7 +26,6 @@ class Catalogue(NamedTuple):
     rows: Any  # int32 (A,): how many of them there are
     interval_ms: Any  # int32 (A,): of one row
     change_ms: Any  # int32 (A, R): work done when a row of other numbers begins, NEVER_MS where none does
-    shown: Any  # int32 (A, R, 4): what is demanded of each row
     cells: (
         Any  # int32 (A, R, 4): of one step of the horizon from each row on: memory's largest, else the mean
     )
@@ -45,32 +39,22 @@ def horizon_step_ms(longest_ms: int, horizon: int) -> int:
     return max(1000, -(-longest_ms // (1000 * horizon)) * 1000)
 
 
-def make_catalogue(
-    usages: Sequence[Integers], intervals_ms: Sequence[int], step_ms: int, demand: Demand = "series"
-) -> Catalogue:
-    """The table of these applications for a horizon in steps of `step_ms`; each of `usages` is (rows, 4).
-
-    `demand` says what observations show; `usage` is always what happens.
-    """
-    if demand not in DEMANDS:
-        raise SettingError(f"no demand '{demand}'; there are {', '.join(DEMANDS)}")
+def make_catalogue(usages: Sequence[Integers], intervals_ms: Sequence[int], step_ms: int) -> Catalogue:
+    """The table of these applications for a horizon in steps of `step_ms`; each of `usages` is (rows, 4)."""
     if not usages or len(usages) != len(intervals_ms) or min(len(usage) for usage in usages) < 1:
         raise SettingError(
             "a catalogue is made of at least one application, each with one row of use or more"
         )
     longest = max(len(usage) for usage in usages)
-    demanded = np.zeros((len(usages), longest, 4), np.int32)
     table = np.zeros((len(usages), longest, 4), np.int32)
     cells = np.zeros_like(table)
     between, rest = np.zeros((2, len(usages), longest), np.int32)
     stride = np.array([-(-step_ms // interval) for interval in intervals_ms], np.int32)
     for at, usage in enumerate(usages):
         table[at] = _to_length(np.asarray(usage), longest)
-        shown = _demanded(np.asarray(usage), demand)
         # Behind the end of the series its last row goes on, as it does for a job with more work than that.
         width = int(stride[at])
-        demanded[at] = _to_length(shown, longest)
-        follow = _to_length(shown, longest + width)
+        follow = _to_length(np.asarray(usage), longest + width)
         windows = np.lib.stride_tricks.sliding_window_view(follow, width + 1, axis=0)
         cells[at] = windows[..., :width].mean(axis=-1).round()
         cells[at, :, MEMORY] = windows[:, MEMORY, :width].max(axis=-1)
@@ -78,9 +62,7 @@ def make_catalogue(
         rest[at] = np.maximum.accumulate(follow[longest - 1 :: -1, MEMORY])[::-1]
     rows = np.array([len(usage) for usage in usages], np.int32)
     intervals = np.array(intervals_ms, np.int32)
-    return Catalogue(
-        table, rows, intervals, _changes(table, intervals), demanded, cells, between, rest, stride
-    )
+    return Catalogue(table, rows, intervals, _changes(table, intervals), cells, between, rest, stride)
 
 
 def left_cells(
@@ -104,18 +86,6 @@ def left_cells(
     return xp.where((step * step_ms < left_ms[..., None])[..., None], cells, 0)
 
 
-def use_now(catalogue: Catalogue, application: Any, done_ms: Any, left_ms: Any, xp: Any) -> tuple[Any, Any]:
-    """What jobs use now, alone, int32 (..., 4), and how much work they do until that changes, int32 (...).
-
-    NEVER_MS where it does not; nothing and NEVER_MS where `left_ms` is 0.
-    """
-    row = xp.minimum(done_ms // catalogue.interval_ms[application], catalogue.rows[application] - 1)
-    change_ms = catalogue.change_ms[application, row]
-    there = left_ms > 0
-    same_ms = xp.where(there & (change_ms < NEVER_MS), change_ms - done_ms, NEVER_MS).astype(xp.int32)
-    return xp.where(there[..., None], catalogue.shown[application, row], 0), same_ms
-
-
 def _changes(table: Integers, interval_ms: Integers) -> Integers:
     """When each row's numbers change next, as work done: (A, R)."""
     change_ms = np.full(table.shape[:2], NEVER_MS, np.int32)
@@ -127,10 +97,3 @@ def _changes(table: Integers, interval_ms: Integers) -> Integers:
 
 def _to_length(usage: Integers, length: int) -> Integers:
     return np.concatenate([usage, np.repeat(usage[-1:], max(0, length - len(usage)), axis=0)])[:length]
-
-
-def _demanded(usage: Integers, demand: Demand) -> Integers:
-    if demand == "series":
-        return usage
-    value = usage.max(axis=0) if demand == "peak" else np.rint(usage.mean(axis=0)).astype(usage.dtype)
-    return np.tile(value, (len(usage), 1))

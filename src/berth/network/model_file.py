@@ -1,7 +1,7 @@
 """A trained network as one file of plain arrays: it is read without JAX and without pickle, or refused.
 
-A NumPy archive (`.npz`): the member `header` is JSON in bytes, the others are the network's float32 arrays,
-`job0.weight`, `job0.bias`, …, `combination0.weight`, …. What it holds is checked before it is believed.
+A NumPy archive (`.npz`): the member `header` is JSON in bytes, the others are the network's float32 arrays. What it
+holds is checked before it is believed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import ModelError
-from berth.network.catalogue import DEMANDS, Demand
-from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES
+from berth.network.demands import DEMANDS, Demand
 from berth.network.forecast_network import INPUTS, UNITS, ForecastNetwork
-from berth.network.scores import Layer, Network, Sizes, shapes_of
 
 FORMAT = "berth-model"
 VERSION = 1
@@ -44,39 +42,20 @@ class TrainedModel(Protocol):
     def interference(self) -> tuple[str, ...]:
         """The models of interference that it was trained under."""
 
-    @property
-    def demand(self) -> Demand:
-        """What it is shown of each job."""
-
-    @property
-    def horizon(self) -> int:
-        """Steps of the horizon."""
-
-    @property
-    def step_ms(self) -> int:
-        """Of one of them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A trained network and what it was trained for."""
 
-    network: Network | ForecastNetwork
+    network: ForecastNetwork
     learner: str
-    """Which learner made it: `rollouts`, `dqn`, …."""
-    slots: int
-    """How many waiting jobs it saw at once, M; it decides on any number."""
-    horizon: int
-    """Steps of the horizon, H."""
-    step_ms: int
-    """Of one of them."""
+    """Which learner made it."""
     interference: tuple[str, ...]
     """The models of interference that it was trained under."""
     workloads: tuple[str, ...] = ()
     """What it was trained on."""
     demand: Demand = "series"
     """What it is shown of each job."""
-    sizes: Sizes = field(default_factory=Sizes)
     figures: Mapping[str, float] = field(default_factory=dict)
     """What came of the training: seeds, steps, seconds, ratios to the baselines."""
     command: str = ""
@@ -85,39 +64,28 @@ class Model:
 
 def model_bytes(model: Model) -> bytes:
     """The file; the same model gives the same bytes."""
-    header: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    header |= _inputs_of(isinstance(model.network, ForecastNetwork))
-    for entry in fields(model):
-        if entry.name not in ("network", "sizes"):
-            header[entry.name] = getattr(model, entry.name)
-    header["sizes"] = model.sizes._asdict()
+    header: dict[str, Any] = {"format": FORMAT, "version": VERSION, "inputs": INPUTS}
+    header |= {one.name: getattr(model, one.name) for one in fields(model) if one.name != "network"}
     header["figures"] = dict(model.figures)
-    arrays = {name: np.asarray(array, np.float32) for name, array in _named(model.network).items()}
+    arrays = {name: np.asarray(array, np.float32) for name, array in model.network._asdict().items()}
     return archive_bytes(header, arrays)
 
 
 def read_model(path: Path) -> Model:
     """The model of a file; ModelError, with what was expected, where it is not whole, not ours or not for us."""
     header, arrays = read_arrays(path, FORMAT, VERSION)
-    of_forecasts = "inputs" in header
-    for name, ours in _inputs_of(of_forecasts).items():
-        if header.get(name) != ours:
-            raise ModelError(
-                f"{path}: its network sees {header.get(name)!r} {name.replace('_', ' ')}; expected {ours}: it was"
-                " trained by another version of berth, train it anew with `berth train`"
-            )
+    if header.get("inputs") != INPUTS:
+        raise ModelError(
+            f"{path}: its network sees {header.get('inputs')!r} inputs; expected {INPUTS}: it was trained by another"
+            " version of berth, train it anew with `berth train`"
+        )
     try:
-        sizes = Sizes(*(tuple(int(width) for width in header["sizes"][name]) for name in Sizes._fields))
         model = Model(
-            network=_forecast_network(path, arrays) if of_forecasts else _network(path, arrays, sizes),
+            network=_network(path, arrays),
             learner=str(header["learner"]),
-            slots=_whole(header, "slots", 1, 12),
-            horizon=_whole(header, "horizon", 1, 1000),
-            step_ms=_whole(header, "step_ms", 1, 10**9),
             interference=tuple(map(str, header["interference"])),
             workloads=tuple(map(str, header["workloads"])),
             demand=header["demand"],
-            sizes=sizes,
             figures={str(key): float(value) for key, value in header["figures"].items()},
             command=str(header.get("command", "")),
         )
@@ -183,67 +151,18 @@ def _array(member: bytes) -> NDArray[Any]:
     return np.lib.format.read_array(content, allow_pickle=False)
 
 
-def _inputs_of(of_forecasts: bool) -> dict[str, int]:
-    """How much a network sees, by which another version is told."""
-    if of_forecasts:
-        return {"inputs": INPUTS}
-    return {"job_features": JOB_FEATURES, "combination_features": COMBINATION_FEATURES}
-
-
-def _named(network: Network | ForecastNetwork) -> dict[str, Any]:
-    if isinstance(network, ForecastNetwork):
-        return network._asdict()
-    return {
-        f"{part}{at}.{which}": getattr(layer, which)
-        for part in Network._fields
-        for at, layer in enumerate(getattr(network, part))
-        for which in Layer._fields
-    }
-
-
-def _forecast_network(path: Path, arrays: dict[str, NDArray[Any]]) -> ForecastNetwork:
+def _network(path: Path, arrays: dict[str, NDArray[Any]]) -> ForecastNetwork:
+    """The network of these arrays; ModelError where they are not one's."""
     first, second = UNITS
     shapes = (INPUTS, first), (first,), (first, second), (second,), (second,)
-    _check_arrays(path, arrays, dict(zip(ForecastNetwork._fields, shapes, strict=True)))
-    return ForecastNetwork(*(arrays[name].astype(np.float64) for name in ForecastNetwork._fields))
-
-
-def _check_arrays(
-    path: Path, arrays: dict[str, NDArray[Any]], expected: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Refuse arrays that are not those of a network."""
-    if set(arrays) != set(expected):
-        odd = sorted(set(arrays) ^ set(expected))
+    if odd := sorted(set(arrays) ^ set(ForecastNetwork._fields)):
         raise ModelError(
             f"{path}: it has not the arrays of its network; too many or missing: {', '.join(odd)}"
         )
-    for name, shape in expected.items():
+    for name, shape in zip(ForecastNetwork._fields, shapes, strict=True):
         array = arrays[name]
         if array.shape != shape or array.dtype != np.float32:
             raise ModelError(f"{path}: {name} is {array.dtype} {array.shape}; expected float32 {shape}")
         if not np.isfinite(array).all():
             raise ModelError(f"{path}: {name} has values that are not finite; expected none")
-
-
-def _network(path: Path, arrays: dict[str, NDArray[Any]], sizes: Sizes) -> Network:
-    job, combination = shapes_of(sizes)
-    expected: dict[str, tuple[int, ...]] = {}
-    for part, shapes in zip(Network._fields, (job, combination), strict=True):
-        for at, (inputs, outputs) in enumerate(shapes):
-            expected |= {f"{part}{at}.weight": (inputs, outputs), f"{part}{at}.bias": (outputs,)}
-    _check_arrays(path, arrays, expected)
-    return Network(
-        *(
-            tuple(
-                Layer(arrays[f"{part}{at}.weight"], arrays[f"{part}{at}.bias"]) for at in range(len(shapes))
-            )
-            for part, shapes in zip(Network._fields, (job, combination), strict=True)
-        )
-    )
-
-
-def _whole(header: dict[str, Any], name: str, least: int, most: int) -> int:
-    value = header[name]
-    if not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{name} is {value!r}; expected a whole number, {least}…{most}")
-    return value
+    return ForecastNetwork(*(arrays[name].astype(np.float64) for name in ForecastNetwork._fields))

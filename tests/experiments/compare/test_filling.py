@@ -84,7 +84,7 @@ def test_what_is_held_and_asked_for_by_no_job_is_shown_apart(runs: list[Run]) ->
         ("easy+sjf+best-fit", "user", True),
         ("sjf-expected", "oracle", True),
         ("sjf-expected", "user", False),
-        ("learned?known=0", "oracle", True),
+        ("learned?plans=0", "oracle", True),
         ("preempt+fifo+greedy", "oracle", True),
         ("tests.policies.true_times:LongestFirst", "user", True),
         ("easy+fifo+best-fit", "oracle", False),

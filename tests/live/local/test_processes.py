@@ -297,10 +297,10 @@ def test_a_broker_that_goes_down_leaves_its_jobs_running(world: World) -> None:
 def test_users_see_all_and_change_their_own(shared: World) -> None:
     job = shared.submit(GATE.replace("go", "mine"), gpus=0)
     service = Service(_BrokerOf("ann", 1001))  # type: ignore[arg-type]
-    assert service._controlled({"ids": ["1"]}, Caller(1, 1001, 1001))
-    assert service._controlled({"ids": ["1"]}, Caller(1, 0, 0))
+    assert service._controlled({"ids": ["1"]}, Caller(1001, lambda: False))
+    assert service._controlled({"ids": ["1"]}, Caller(0, lambda: False))
     with pytest.raises(LiveError, match="job 1 belongs to ann"):
-        service._controlled({"ids": ["1"]}, Caller(1, 1002, 1002))
+        service._controlled({"ids": ["1"]}, Caller(1002, lambda: False))
     (shared.folder / "mine").touch()
     assert shared.wait(job) == {job: ("completed", 0)}
 

@@ -149,9 +149,9 @@ def test_a_wait_that_is_over_leaves_nothing_behind(broker: Any) -> None:
     book.add(book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1), 1)
 
     async def run() -> None:
-        told = await Service(broker).do_wait({"ids": ["1"], "timeout": 0.01}, Caller(1, 0, 0))
+        told = await Service(broker).do_wait({"ids": ["1"], "timeout": 0.01}, Caller(0, lambda: False))
         assert told == {"late": 1, "jobs": []}
-        gone = Caller(1, 0, 0, lambda: True)
+        gone = Caller(0, lambda: True)
         assert (await Service(broker).do_wait({"ids": ["1"]}, gone))["late"] == 1
 
     asyncio.run(run())
@@ -174,7 +174,7 @@ def test_knowledge_that_is_only_tried_is_told_to_no_other_brain(broker: Any) -> 
     broker.link.policy = "fifo"
     message = {"name": "sjf", "knowledge": "user", "cwd": "/"}
     with pytest.raises(LiveError, match="cannot decide"):
-        asyncio.run(Service(broker).do_policy(message, Caller(1, 0, 0)))
+        asyncio.run(Service(broker).do_policy(message, Caller(0, lambda: False)))
     assert (told, broker.deciding.chosen.knowledge) == ([("user", "history")], "history")
 
 
@@ -307,7 +307,7 @@ def test_a_job_named_twice_is_changed_once_and_a_wait_of_no_time_ends(broker: An
     book = broker.book
     made = book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1)
     book.add(made, 1)
-    caller = Caller(1, 0, 0)
+    caller = Caller(0, lambda: False)
     assert [each.id for each in Service(broker)._controlled({"ids": ["1", "1"]}, caller)] == ["1"]
 
     async def run() -> None:

@@ -15,11 +15,10 @@ from berth.errors import SettingError
 from berth.interference import Speeds, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
-from berth.network.model_file import Model
-from berth.network.scores import new_network
+from berth.network.forecast_network import new_network
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
-from berth.policies.colocation.network_chooser import NetworkScores, best_of
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.forecast_scores import ForecastScores
+from berth.policies.colocation.scene import Scene, best_of
 from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, series, thesis_profiles
 from tests.examples import examples
 
@@ -164,7 +163,7 @@ def many_offers(seed: int) -> list[Offer]:
 @pytest.mark.parametrize("model", ["mps", "time-sliced"])
 def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model: str) -> None:
     speeds = make_speeds(model)
-    scores = NetworkScores(Model(new_network(1), "test", 5, 20, 15_000, ()), PROFILES, speeds)
+    scores = ForecastScores(new_network(1), PROFILES, lambda job: job.work_ms * 1000)
     for seed in (3, 4):  # the second time some of what the first left is known
         offers = many_offers(seed)
         together = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
@@ -179,24 +178,6 @@ def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model:
             one = scores(scene_of(alone), alone.fits)
             np.testing.assert_allclose(scored[number, :count], one[0], rtol=1e-4, atol=1e-4)
             assert best[number] == best_of(one, alone.fits, alone)[0]
-
-
-def test_scores_of_many_kinds_of_jobs_are_the_same_as_of_one_gpu() -> None:
-    speeds = make_speeds("mps")
-    scores = NetworkScores(Model(new_network(2), "test", 5, 20, 15_000, ()), PROFILES, speeds)
-    for kinds in (40, 50, 400):  # as many as are kept at once; more than that in two turns; too many
-        jobs = [candidate(name) for name in WORKLOADS["random"]]
-        jobs = [
-            jobs[at % len(jobs)]._replace(left_us=(part := (200 + at + kinds) * 10**6), work_us=part)
-            for at in range(kinds)
-        ]
-        offers = [Offer((), tuple(jobs[(3 * at + one) % kinds] for one in range(3))) for at in range(150)]
-        found = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
-        scored = scores(scene_of(found), found.fits)
-        for number in range(0, 150, 10):
-            alone = Forecaster(PROFILES, speeds).forecasts(offers[number : number + 1], THESIS_GPU)
-            one = scores(scene_of(alone), alone.fits)
-            np.testing.assert_allclose(scored[number], one[0], rtol=1e-4, atol=1e-4)
 
 
 @given(st.lists(applications, min_size=1, max_size=3), st.lists(applications, min_size=1, max_size=4))

@@ -12,11 +12,8 @@ from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.knowledge import Oracle
 from berth.learning.jobsets import thesis_sets, thesis_task
-from berth.learning.queue_kernels import SEEN
 from berth.learning.rollouts import Rollouts
 from berth.model import EventKind, Node
-from berth.network.capacity import within
-from berth.network.combinations import combinations
 from berth.network.forecast_network import INPUTS, OF_QUEUE, scores
 from berth.policies import Setting
 from berth.policies.colocation.learned import Learned, model_named
@@ -24,21 +21,6 @@ from berth.profiles import THESIS_GPU, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 MODES = ("time-sliced", "mps")
-
-
-@pytest.mark.parametrize("column", [0, 2, 3], ids=["gpu", "cores", "pcie"])
-def test_a_mask_heeds_each_resource_of_the_card(column: int) -> None:
-    task = thesis_task(horizon=32, step_ms=5000)
-    rollouts = Rollouts(task, make_speeds("mps"))
-    scene = rollouts.scene(rollouts.begin(thesis_sets(task, "all", 300, 5, jobs=12)), task.catalogue())
-    waiting = np.zeros_like(scene.waiting)
-    waiting[:, :2, 0, column] = (
-        600  # two jobs that together ask for 1.2 of one resource, and for nothing else
-    )
-    scene = scene._replace(running=np.zeros_like(scene.running), waiting=waiting)
-    members = combinations(SEEN)
-    assert within(scene, members)[0, [1, 2, 3]].tolist() == [True, True, False]
-    assert within(scene, members, "memory")[0, [1, 2, 3]].tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("mode", MODES)

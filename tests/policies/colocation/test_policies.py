@@ -13,7 +13,7 @@ from berth.engine import simulate
 from berth.errors import ModelError, PolicyError, SettingError
 from berth.interference import make_interference, make_speeds
 from berth.interference.profiled import ProfiledInterference
-from berth.knowledge import Oracle
+from berth.knowledge import Oracle, make_knowledge
 from berth.model import Event, EventKind, GpuModel, Job, Node, Placement, Profile, Reason, Share
 from berth.network.forecast_network import new_network
 from berth.network.model_file import Model
@@ -22,11 +22,11 @@ from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress, joint_progress
 from berth.policies.colocation.learned import Learned, LearnedSettings
-from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, run_time_ms, thesis_profiles, workload_jobs
+from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles, workload_jobs
 
 PROFILES = thesis_profiles()
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
-MODEL = Model(new_network(0), "test", 5, 20, 15_000, ())
+MODEL = Model(new_network(0), "test", ())
 """A network that has learned nothing."""
 COLOCATING = ("greedy", "tetris-sharing", "learned?model=untrained")
 
@@ -87,23 +87,14 @@ def test_without_its_shield_a_network_that_loves_company_is_later_than_one_after
 
 @pytest.mark.parametrize("name", COLOCATING)
 def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: str) -> None:
-    known = Profiles([PROFILES["GROMACS"]])
-    truth = make_interference("mps")
-    policy = make_policy(name, Setting(0, knowledge=Oracle((), truth)))
-    assert not isinstance(policy, str)
-    learner = Learned(
-        Setting(knowledge=Oracle((), truth)),
-        model=MODEL,
-        known={name: known[name] for name in known},
-        recorded=PROFILES.get,
-    )
-    learner.choose = best_progress  # who has learned nothing may leave everybody alone
-    chosen = learner if name.startswith("learned") else policy
-    if chosen is policy:
-        chosen.known.pop("alexnet")  # type: ignore[union-attr]
-        chosen.whole.recorded = PROFILES.get  # type: ignore[union-attr]
+    policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference("mps"))))
+    assert isinstance(policy, Colocating)
+    if name.startswith("learned"):
+        policy.choose = best_progress  # a network that has learned nothing may combine nothing
+    policy.known.pop("alexnet")
+    policy.whole.recorded = PROFILES.get
     jobs = [named("alexnet", 0), named("alexnet", 1), *(named("GROMACS", at) for at in range(4))]
-    events = run(jobs, ONE, chosen)
+    events = run(jobs, ONE, policy)
     spans = {
         event.job.id: [
             other.time_ms for other in events if other.job.id == event.job.id and other.kind != "submit"
@@ -119,10 +110,14 @@ def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: 
     )
 
 
-@pytest.mark.parametrize("name", ["greedy?known=0", "learned?known=0"])
-def test_who_begins_without_profiles_lets_each_application_run_alone_once(name: str) -> None:
+@pytest.mark.parametrize("name", ["greedy", "learned"])
+def test_a_history_that_begins_empty_lets_each_application_run_alone_once(name: str) -> None:
     jobs = [named(app, at) for at in range(4) for app in ("alexnet", "GROMACS")]
-    events = [event for event in run(jobs, ONE, name) if event.kind in (EventKind.START, EventKind.FINISH)]
+    truth = make_interference("mps")
+    knowledge = make_knowledge("history?begin=empty", jobs, truth)
+    policy = make_policy(name, Setting(0, knowledge=knowledge))
+    ran = simulate(jobs, ONE, policy, knowledge=knowledge, interference=truth)
+    events = [event for event in ran if event.kind in (EventKind.START, EventKind.FINISH)]
     assert [event.job.id for event in events[:4]] == ["alexnet-0", "alexnet-0", "GROMACS-0", "GROMACS-0"]
     assert total_ms(events) < sum(job.work_ms for job in jobs)
 
@@ -306,7 +301,7 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
         (
             "learned?speed=3",
             SettingError,
-            "^no setting 'speed'; there are model, window, unslowed, shield, known, plans, strict$",
+            "^no setting 'speed'; there are model, window, unslowed, shield, plans$",
         ),
         ("greedy?window=0", SettingError, "window is 0"),
         ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),

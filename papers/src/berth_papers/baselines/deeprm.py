@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from berth.arrays import IntArray
+from dataclasses import replace
+
+import numpy as np
+
+from berth.arrays import BoolArray, IntArray
 from berth.errors import SettingError
-from berth.network.capacity import Limits, checked_limits
-from berth.network.catalogue import Demand
+from berth.model import GpuModel
+from berth.network.demands import Demand, Limits, checked_limits, demanded
 from berth.network.model_file import Model
 from berth.policies.colocation.colocating import Colocating
+from berth.policies.colocation.forecast import Forecaster, Forecasts
+from berth.policies.colocation.forecast_scores import ForecastScores
 from berth.policies.colocation.learned import SHIPPED, check_mode, model_named, model_shown, shipped_for
-from berth.policies.colocation.network_chooser import NetworkScores, best_of
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import Scene, best_of
 from berth.policies.protocol import Setting
+from berth.profiles import series
 
 MODELS = "berth_papers.baselines"
 """The package whose folder `models` has the models of the baselines."""
+WHOLE_MILLI = 1000
 
 
 class _DeepRm(Colocating):
-    """What the two have in common: they believe one demand, and know of no interference."""
+    """What the two have in common: they believe that each job needs the same all the time."""
 
     which = ""
     demand: Demand
@@ -29,12 +36,17 @@ class _DeepRm(Colocating):
         self.limits = checked_limits(within)
         knowledge = (setting or Setting()).knowledge
         self.model = model or model_named(shipped_for(self.which, knowledge.speeds, MODELS), package=MODELS)
-        check_mode(self.model, knowledge.speeds, refuse=False)
-        super().__init__(self._chosen, knowledge, window=self.model.slots)
-        self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
+        check_mode(self.model, knowledge.speeds)
+        super().__init__(self._chosen, knowledge)
+        self._profiles_changed()
 
     def _profiles_changed(self) -> None:
-        self.scores = NetworkScores(self.model, self.known, self.knowledge.speeds)
+        flat = {
+            name: replace(profile, usage=demanded(profile.usage, self.demand))
+            for name, profile in self.known.items()
+        }
+        self._believed = Forecaster(flat, self.knowledge.speeds)
+        self._scores = ForecastScores(self.model.network, flat, self.work_us)
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> _DeepRm:
@@ -48,12 +60,21 @@ class _DeepRm(Colocating):
         return cls(setting, model, within=checked_limits(options.get("within", "card")))
 
     def _chosen(self, scene: Scene) -> IntArray:
-        allowed = self.scores.within(scene, self.limits)
-        return best_of(self.scores(scene, allowed), allowed, scene.forecasts)
+        believed = self._believed.forecasts(scene.forecasts.offers, scene.gpu)
+        allowed = believed.fits if self.limits == "memory" else self._within_card(believed, scene.gpu)
+        score = self._scores(scene._replace(forecasts=believed), allowed)
+        return best_of(score, allowed, believed)
+
+    def _within_card(self, believed: Forecasts, gpu: GpuModel | None) -> BoolArray:
+        """(O, C): where each resource's demands together stay within the card (Oh 2019, section IV.2)."""
+        card = gpu or GpuModel("")
+        each = [series(self._believed.profiles[name], card).usage[0] for name in believed.names]
+        together = (believed.ends_ms > 0).astype(np.int64) @ np.array(each)[believed.application]  # (O, C, 4)
+        return np.asarray(believed.fits & (together[..., [0, 2, 3]] <= WHOLE_MILLI).all(axis=-1))
 
 
 class DeepRmMax(_DeepRm):
-    """Taught by rollouts too, shown each job's peak use for all of its run: never out of memory, often left idle.
+    """Taught by rollouts, told each job's peak use for all of its run: never out of memory, often left idle.
 
     Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
     """
@@ -63,7 +84,7 @@ class DeepRmMax(_DeepRm):
 
 
 class DeepRmMean(_DeepRm):
-    """Taught by rollouts too, shown each job's mean use for all of its run: it runs out of memory where peaks meet.
+    """Taught by rollouts, told each job's mean use for all of its run: it runs out of memory where peaks meet.
 
     Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
     """

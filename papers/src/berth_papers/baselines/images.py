@@ -15,7 +15,6 @@ import numpy as np
 
 from berth.arrays import FloatArray
 from berth.errors import ModelError
-from berth.network.catalogue import Demand
 from berth.network.model_file import archive_bytes, read_arrays
 
 FORMAT = "berth-image-model"
@@ -43,11 +42,6 @@ class ImageModel:
     """What came of the training."""
     command: str = ""
     """What makes it again."""
-
-    @property
-    def demand(self) -> Demand:
-        """It is shown each job's series."""
-        return "series"
 
     @property
     def slots(self) -> int:

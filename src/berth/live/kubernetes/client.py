@@ -232,22 +232,18 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 async def _refused(what: str, response: aiohttp.ClientResponse) -> ApiError:
-    after = response.headers.get("retry-after", "0")
-    return _refusal(what, response.status, str(response.reason), after, await response.read())
-
-
-def _refusal(what: str, code: int, reason: str, retry_after: str, text: bytes) -> ApiError:
+    text, retry_after_s = await response.read(), None
     try:
         status = msgspec.json.decode(text, type=Status)
     except msgspec.DecodeError:
         status = Status(message=text[:MOST_MESSAGE].decode("utf-8", "replace").strip())
-    retry_after_s = None
-    if code in _PASSING:
+    if response.status in _PASSING:
         try:
-            retry_after_s = float(retry_after)
+            retry_after_s = float(response.headers.get("retry-after", "0"))
         except ValueError:
             retry_after_s = 1.0
-    return ApiError(what, code, status.reason or reason, status.message[:MOST_MESSAGE], retry_after_s)
+    reason = status.reason or str(response.reason)
+    return ApiError(what, response.status, reason, status.message[:MOST_MESSAGE], retry_after_s)
 
 
 def _words(error: BaseException) -> str:

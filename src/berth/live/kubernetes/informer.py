@@ -70,13 +70,6 @@ class Informer(Generic[T]):
         self._version = ""
         self._seen = 0  # lines of watches
 
-    def __len__(self) -> int:
-        return len(self._there)
-
-    def get(self, namespace: str, name: str) -> T | None:
-        """The object of that name."""
-        return self._there.get((namespace, name))
-
     def values(self) -> list[T]:
         """All that is there."""
         return list(self._there.values())

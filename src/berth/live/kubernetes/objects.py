@@ -172,7 +172,6 @@ class Condition(Struct):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str | None = None
 
 
 class Terminated(Struct):
@@ -258,7 +257,6 @@ class Device(Struct):
 class Pool(Struct):
     name: str = ""
     generation: int = 0
-    resource_slice_count: int = 1
 
 
 class CounterSet(Struct):

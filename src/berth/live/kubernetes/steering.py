@@ -471,8 +471,10 @@ class Steering:
             if entry is None or entry.state not in (State.HELD, State.WAITING):
                 continue  # placed since
             is_new = self._told.get(tell.uid, ("", "", 0.0))[0] != kind
-            if not self.options.advise and not entry.node:  # a pod that is bound has another condition
-                await writing.note_waiting(self.api, tell)
+            version = "" if entry.pod is None else entry.pod.metadata.resource_version
+            may_tell = not self.options.advise and not entry.node  # a pod that is bound has another condition
+            if may_tell and not await writing.note_waiting(self.api, tell, version):
+                continue
             self._told[tell.uid] = kind, tell.message, time.monotonic()
             if is_new:
                 self._events.add(tell)

@@ -112,8 +112,9 @@ async def remove(api: Api, step: Remove) -> None:
             raise
 
 
-async def note_waiting(api: Api, step: Tell) -> None:
-    """Write why a gated pod waits into its condition PodScheduled. Raises ApiError; a pod that is gone is no error.
+async def note_waiting(api: Api, step: Tell, version: str) -> bool:
+    """Write why a gated pod waits into its condition PodScheduled; False if it is gone, or has changed since this
+    version: its gate may be lifted, and the condition kube-scheduler's. Raises ApiError.
 
     The reason stays that of a gate, so that an autoscaler makes no node for it.
     """
@@ -124,12 +125,15 @@ async def note_waiting(api: Api, step: Tell) -> None:
         "message": step.message[:MOST_SAID],
         "lastTransitionTime": _now(),
     }
-    body = {"metadata": {"uid": step.uid}, "status": {"conditions": [condition]}}
+    meta = {"uid": step.uid, "resourceVersion": version}
+    body = {"metadata": meta, "status": {"conditions": [condition]}}
     try:
         await api.request("PATCH", f"{_path(step)}/status", body, content_type=STRATEGIC_PATCH)
     except ApiError as error:
         if error.status not in (404, 409):
             raise
+        return False
+    return True
 
 
 def _path(step: Step) -> str:

@@ -29,11 +29,10 @@ LONGEST = 256 << 20
 class Caller:
     """The caller, as the kernel knows it."""
 
-    __slots__ = ("gid", "gone", "pid", "uid")
+    __slots__ = ("gone", "uid")
 
-    def __init__(self, pid: int, uid: int, gid: int, gone: Callable[[], bool] = lambda: False) -> None:
-        self.pid, self.uid, self.gid = pid, uid, gid
-        self.gone = gone
+    def __init__(self, uid: int, gone: Callable[[], bool]) -> None:
+        self.uid, self.gone = uid, gone
 
 
 def encoded(message: Message) -> bytes:

@@ -405,8 +405,8 @@ class Service:
 
 def _caller(connection: socket.socket, gone: Callable[[], bool]) -> Caller:
     answers = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", answers)
-    return Caller(pid, uid, gid, gone)
+    _, uid, _ = struct.unpack("3i", answers)
+    return Caller(uid, gone)
 
 
 def _shallow(request: Request) -> dict[str, Any]:

@@ -6,7 +6,7 @@ says which of those jobs start there now. All choosers see the same forecasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -67,11 +67,7 @@ class Colocating:
         knowledge: Knowledge,
         *,
         window: int = 5,
-        known: Mapping[str, Profile] | None = None,
-        recorded: Callable[[str], Profile | None] | None = None,
     ) -> None:
-        """`known` are the profiles that it begins with, by default all that the knowledge has; what `recorded` tells of
-        an application that has run alone is by default what the knowledge has of it by then."""
         self.choose = choose
         self.window = window
         self.knowledge = knowledge
@@ -88,16 +84,13 @@ class Colocating:
         self._doubts = Doubts(knowledge)
         self._sources: dict[str, Profile] = {}
         self._at_first = frozenset(knowledge.profiles)
-        begins = knowledge.profiles if known is None else known
-        self.known = {name: self._cautious(name, profile) for name, profile in begins.items()}
-        asked = recorded or knowledge.profiles.get
+        self.known = {name: self._cautious(name, profile) for name, profile in knowledge.profiles.items()}
         self.whole = WholeGpus(
             self.known,
-            lambda name: (found := asked(name)) and self._cautious(name, found),
+            lambda name: (found := knowledge.profiles.get(name)) and self._cautious(name, found),
             self._shares,
             self._is_cold,
         )
-        self._explores = knowledge.learns or known is not None
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._cache: ClusterCache  # of the cluster of the decision that it is at
 

@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.errors import SettingError
-from berth.model import Profile
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Forecasts
-from berth.policies.colocation.network_chooser import best_of
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import Scene, best_of
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
@@ -24,14 +22,10 @@ class GreedySettings:
 
     window: int = 5
     """How many waiting jobs, the first of the queue, are combined."""
-    known: int = 1
-    """0: it begins without profiles, and each application runs alone once before it shares."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 10:
             raise SettingError(f"window is {self.window}; expected from 1 to 10")
-        if self.known not in (0, 1):
-            raise SettingError(f"known is {self.known}; expected 0 or 1")
 
 
 class Greedy(Colocating):
@@ -44,8 +38,7 @@ class Greedy(Colocating):
     def __init__(self, setting: Setting | None = None, settings: GreedySettings | None = None) -> None:
         chosen = settings or GreedySettings()
         knowledge = (setting or Setting()).knowledge
-        known: dict[str, Profile] | None = None if chosen.known else {}
-        super().__init__(best_progress, knowledge, window=chosen.window, known=known)
+        super().__init__(best_progress, knowledge, window=chosen.window)
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Greedy:

@@ -7,7 +7,7 @@ University, 2019: algorithm 2. The models that ship decide in plain NumPy; `bert
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import as_file, files
@@ -23,16 +23,15 @@ from berth.arrays import IntArray
 from berth.cluster import Cluster
 from berth.errors import ModelError, SettingError
 from berth.interference import FORMER, MODES, Speeds, mode_of
-from berth.model import GpuModel, Job, Profile
-from berth.network.catalogue import Demand
-from berth.network.forecast_network import ForecastNetwork, new_network
+from berth.model import GpuModel, Job
+from berth.network.demands import Demand
+from berth.network.forecast_network import new_network
 from berth.network.model_file import Model, TrainedModel, read_model
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
 from berth.policies.colocation.forecast_scores import ForecastScores
 from berth.policies.colocation.greedy import joint_progress
-from berth.policies.colocation.network_chooser import best_of
 from berth.policies.colocation.pairs import Pairs
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import Scene, best_of
 from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
@@ -47,6 +46,8 @@ MOST_LOOKED_AT, MOST_KINDS = 1000, 20
 PART = 0.6
 """How far from the middle of a belief to its upper tenth forecasts of memory go: errors of jobs that share a GPU cancel
 in part, and the upper tenth of the sum of three is about there."""
+SCORE_S = 5.0
+"""What a difference of 1 between scores of the network is taken to be worth, in seconds."""
 NOT_SLOWED = 1.02
 """A job that takes no longer than this times its run time alone is not slowed (Oh 2019, section V.3.2)."""
 
@@ -63,27 +64,20 @@ class LearnedSettings:
     shield: int = 1
     """1: no combination is started that would end later together than one after the other or, on several GPUs, that
     costs more time than if each job waited for an empty one; 0: as the network says."""
-    known: int = 1
-    """0: it begins without profiles, and each application runs alone once before it shares."""
     plans: int = 120
     """On one GPU where all is known: how many changes of rules are followed to the end of the queue, besides the rules
     and the network, of which the best is done. Where beliefs are in doubt, the network is followed after its three best
     starts. 0: the network decides."""
-    strict: int = 0
-    """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 
     def __post_init__(self) -> None:
-        for name in ("known", "strict"):
-            if getattr(self, name) not in (0, 1):
-                raise SettingError(f"{name} is {getattr(self, name)}; expected 0 or 1")
+        if self.shield not in (0, 1):
+            raise SettingError(f"shield is {self.shield}; expected 0 or 1")
         if not 1 <= self.window <= 10:
             raise SettingError(f"window is {self.window}; expected from 1 to 10")
         if not 0 <= self.plans <= 10_000:
             raise SettingError(f"plans is {self.plans}; expected from 0 to 10000")
         if not 0 <= self.unslowed <= 1e6:
             raise SettingError(f"unslowed is {self.unslowed:g} s; expected from 0 to 1,000,000")
-        if self.shield not in (0, 1):
-            raise SettingError(f"shield is {self.shield}; expected 0 or 1")
 
 
 class Learned(Pairs):
@@ -103,20 +97,13 @@ class Learned(Pairs):
         setting: Setting | None = None,
         settings: LearnedSettings | None = None,
         model: Model | None = None,
-        *,
-        known: Mapping[str, Profile] | None = None,
-        recorded: Callable[[str], Profile | None] | None = None,
     ) -> None:
         self.settings = settings or LearnedSettings()
         setting = setting or Setting()
         knowledge = setting.knowledge
         self.model = model or model_named(shipped_for("learned", knowledge.speeds))
-        check_mode(self.model, knowledge.speeds, refuse=bool(self.settings.strict))
-        if known is None and not self.settings.known:
-            known = {}
-        super().__init__(
-            setting, choose=self._chosen, window=self.settings.window, known=known, recorded=recorded
-        )
+        check_mode(self.model, knowledge.speeds)
+        super().__init__(setting, choose=self._chosen, window=self.settings.window)
         self.scores: Scores = self._network_scores()
         self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
         self._prepare()
@@ -137,12 +124,7 @@ class Learned(Pairs):
         return cls(setting, settings_from(LearnedSettings, chosen), model)
 
     def _network_scores(self) -> ForecastScores:
-        network = self.model.network
-        if not isinstance(network, ForecastNetwork):
-            raise ModelError(
-                f"the model of {self.model.learner} is not one of `learned`; expected one that `berth train` wrote"
-            )
-        return ForecastScores(network, self.known, self.work_us)
+        return ForecastScores(self.model.network, self.known, self.work_us)
 
     def compares(self, cluster: Cluster) -> bool:
         """On several GPUs, unless its settings ask for the network itself."""
@@ -174,7 +156,7 @@ class Learned(Pairs):
             return best_of(joint_progress(forecasts), allowed, forecasts)
         score = self.scores(scene, allowed)
         if self.settings.unslowed:
-            score -= self.settings.unslowed * 1000 / self.model.step_ms * slowed_jobs(forecasts)
+            score -= self.settings.unslowed / SCORE_S * slowed_jobs(forecasts)
         best = best_of(score, allowed, forecasts)
         waits = np.flatnonzero((best == 0) & allowed[:, 1:].any(axis=1))
         alone = [at for at in waits if not self._combines(forecasts.offers[at], scene.gpu)]
@@ -226,8 +208,8 @@ def slowed_jobs(forecasts: Forecasts) -> IntArray:
     return found
 
 
-def check_mode(model: TrainedModel, speeds: Speeds, *, refuse: bool) -> None:
-    """Warn of a model that was trained for other ways of sharing GPUs than these speeds, or refuse it with ModelError.
+def check_mode(model: TrainedModel, speeds: Speeds) -> None:
+    """Warn of a model that was trained for other ways of sharing GPUs than these speeds.
 
     One that was trained for none, and speeds that are of none, go with all.
     """
@@ -235,12 +217,10 @@ def check_mode(model: TrainedModel, speeds: Speeds, *, refuse: bool) -> None:
     trained = [FORMER.get(name, name) for name in model.interference]
     if mode not in MODES or not trained or mode in trained:
         return
-    words = f"the model of {model.learner} was trained for {', '.join(trained)}, and here GPUs are shared by {mode}"
-    if refuse:
-        raise ModelError(
-            f"{words}; train one with `berth train --interference {mode}`, or leave strict=1 out"
-        )
-    _warn(words)
+    _warn(
+        f"the model of {model.learner} was trained for {', '.join(trained)}, and here GPUs are shared by {mode}; train"
+        f" one with `berth train --interference {mode}`"
+    )
 
 
 @cache
@@ -249,12 +229,9 @@ def _warn(words: str) -> None:
 
 
 def shipped_for(name: str, speeds: Speeds, package: str = SHIPPED) -> str:
-    """The name of the model that ships for the mode of these speeds, whatever their errors, where there is one; else of
-    the one for all, or for `mps`."""
+    """The name of the model that ships for the mode of these speeds, whatever their errors, else of that for `mps`."""
     own = f"{name}-{mode_of(speeds)}"
-    if _file(package, own).is_file():
-        return own
-    return name if _file(package, name).is_file() else f"{name}-mps"
+    return own if _file(package, own).is_file() else f"{name}-mps"
 
 
 def model_named(name: str, seed: int = 0, package: str = SHIPPED) -> Model:

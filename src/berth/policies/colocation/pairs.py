@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import nsmallest
 from operator import attrgetter
@@ -12,7 +12,7 @@ import numpy as np
 
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
-from berth.model import GpuModel, GpuSlot, Job, Placement, Profile
+from berth.model import GpuModel, GpuSlot, Job, Placement
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Offer
 from berth.policies.colocation.open_gpus import all_have_room, look_again_ms
@@ -70,12 +70,10 @@ class Pairs(Colocating):
         *,
         choose: Chooser | None = None,
         window: int = 5,
-        known: Mapping[str, Profile] | None = None,
-        recorded: Callable[[str], Profile | None] | None = None,
     ) -> None:
         """Policies that compare all pairs on some clusters only choose by themselves on others."""
         knowledge = (setting or Setting()).knowledge
-        super().__init__(choose or _nobody, knowledge, window=window, known=known, recorded=recorded)
+        super().__init__(choose or _nobody, knowledge, window=window)
 
     def compares(self, cluster: Cluster) -> bool:
         """Whether it compares all pairs on this cluster."""
@@ -126,7 +124,7 @@ class Pairs(Colocating):
     def _is_cold(self, job: Job) -> bool:
         """Whether nothing is known of the job's application yet, which one run alone will tell."""
         return bool(
-            self._explores
+            self.knowledge.learns
             and job.gpus == 1
             and not job.tasks
             and job.share.milli == 1000

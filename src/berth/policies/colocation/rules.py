@@ -20,8 +20,7 @@ from berth.errors import ModelError, SettingError
 from berth.interference import mode_of
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Forecasts
-from berth.policies.colocation.network_chooser import best_of
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import Scene, best_of
 from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting

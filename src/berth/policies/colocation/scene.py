@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from berth.arrays import IntArray
+import numpy as np
+
+from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.cluster import Running
 from berth.model import GpuModel, GpuSlot, Job
 from berth.policies.colocation.forecast import Candidate, Forecasts
+
+LEAST = -1e300
+"""Of a score, so that what is allowed comes before what is not."""
 
 
 class Waits(NamedTuple):
@@ -60,3 +65,12 @@ class Chooser(Protocol):
 
     def __call__(self, scene: Scene) -> IntArray:
         """(O,): a combination of each offer that `forecasts.fits`, 0 for none. A pure function."""
+
+
+def best_of(score: FloatArray, allowed: BoolArray, forecasts: Forecasts) -> IntArray:
+    """(O,): the best allowed combination; an idle GPU starts a job wherever it may."""
+    allowed = allowed.copy()
+    allowed[:, 0] |= True
+    allowed[(forecasts.tenants == 0) & allowed[:, 1:].any(axis=1), 0] = False
+    best: IntArray = np.where(allowed, np.maximum(score, LEAST), -np.inf).argmax(axis=1).astype(np.int64)
+    return best

@@ -14,8 +14,7 @@ from berth.errors import SettingError
 from berth.interference import mode_of
 from berth.interference.known_speeds import MOST
 from berth.model import GpuModel, GpuSlot, Job, Placement
-from berth.network.capacity import Limits, checked_limits
-from berth.network.catalogue import DEMANDS, Demand
+from berth.network.demands import DEMANDS, Demand, Limits, checked_limits, demanded
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.open_gpus import all_have_room
@@ -135,14 +134,7 @@ class TetrisSharing(Colocating):
         known = self._demands.get((application, gpu))
         if known is None:
             usage = series(self.known[application], gpu or GpuModel("")).usage.astype(np.int64)
-            if self.settings.demand != "series":
-                row = (
-                    usage.max(axis=0)
-                    if self.settings.demand == "peak"
-                    else np.rint(usage.mean(axis=0)).astype(int)
-                )
-                usage = np.broadcast_to(row, usage.shape)
-            known = self._demands[application, gpu] = usage
+            known = self._demands[application, gpu] = demanded(usage, self.settings.demand)
         return known
 
     def _left(self, run: Running, now_ms: int, gpu: GpuModel | None) -> IntArray:

@@ -20,7 +20,7 @@ import pytest
 from berth.errors import ApiError
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import Install, manifests
-from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER
+from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.viewing import look
 from tests.live.kubernetes.conftest import Played
@@ -42,7 +42,7 @@ def claim(name: str) -> dict[str, Any]:
     asked = {"milli": str(milli), "memory": f"{mem_mib}Mi"}
     request = {
         "name": "gpu",
-        "exactly": {"deviceClassName": DEVICE_CLASS, "capacity": {"requests": asked}},
+        "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": asked}},
     }
     return {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},

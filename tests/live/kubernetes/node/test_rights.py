@@ -12,7 +12,7 @@ from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import Install, manifests
-from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER, MIG_CLASS, PLACED_UID, PLACEMENT, RESOURCE
+from berth.live.kubernetes.names import DRIVER, PLACED_UID, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.node.containers import of_device_plugin
@@ -127,4 +127,4 @@ def test_the_daemon_set_sees_the_hosts_folders_at_their_own_paths() -> None:
 def test_the_device_class_is_made_where_it_is_asked_for() -> None:
     assert "device-class" not in manifests(Install(IMAGE))
     made = manifests(Install(IMAGE, claims=True))["device-class"]
-    assert [each["metadata"]["name"] for each in made] == [DEVICE_CLASS, MIG_CLASS]
+    assert [each["metadata"]["name"] for each in made] == [DRIVER, "mig.berth.dev"]

@@ -169,6 +169,7 @@ class _Node:
         )
         self.reaper = Reaper(self.allotments, server, identity if self.plugin_gpus else None)
         self.plugin: DevicePlugin | None = None
+        self.growing: Growing | None = None
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
         if self.plugin_gpus:
