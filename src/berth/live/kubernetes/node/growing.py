@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Iterable, Sequence
 
@@ -62,7 +63,7 @@ class Growing:
         terms = Terms(
             str(pod),
             promise_mib,
-            max_mib=max(promise_mib, int(most)) if most.isascii() and most.isdigit() else 0,
+            max_mib=max(promise_mib, int(most)) if re.fullmatch("[0-9]{1,9}", most) else 0,
             milli=0 if part.best_effort else part.milli,
             priority=pod.priority,
             uuids=tuple(plain(self._allotments.cards[each.index].uuid) for each in allotment.parts),
