@@ -47,7 +47,6 @@ def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) ->
 
 
 def report_lines(report: JobReport) -> Iterator[str]:
-    """A report as text."""
     last = report.attempts[-1]
     where = f" of {last.cluster}" if last.cluster else ""
     number = f" (id {last.job_id})" if report.name != last.job_id else ""

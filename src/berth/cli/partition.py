@@ -114,7 +114,6 @@ def _command_found() -> Iterator[None]:
 
 
 def _end(summary: Summary, as_json: bool) -> None:
-    """Sum up on standard error and end as the command ended."""
     if as_json:
         typer.echo(json.dumps(asdict(summary)), err=True)
     else:

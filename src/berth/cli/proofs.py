@@ -68,7 +68,6 @@ def _cells(proof: Proof, known: Mapping[str, str]) -> list[tuple[str, ...]]:
 
 
 def table(proof: Proof, known: Mapping[str, str]) -> Table:
-    """For a terminal."""
     return plain_table(_HEAD, _cells(proof, known), left=len(_HEAD))
 
 

@@ -50,7 +50,6 @@ Only = Annotated[
 
 @contextmanager
 def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> Iterator[Tables]:
-    """The tables of a period."""
     from berth.errors import SettingError
     from berth.history.store.folder import open_history
     from berth.statistics.tables import Period, Tables

@@ -133,7 +133,6 @@ def fetch(
 
 
 def _fetched(file: RemoteFile, folder: Path) -> str:
-    """Download one file, with a bar; its path."""
     from berth.cli.progress import progress_bar
     from berth.traces.fetch import fetch_file
 
@@ -186,7 +185,6 @@ def _problems(bad: list[TraceError]) -> list[dict[str, object]]:
 
 
 def _list_problems(bad: list[TraceError]) -> None:
-    """Say on standard error what was left out."""
     if not bad:
         return
     typer.echo(f"{len(bad)} bad rows left out:", err=True)

@@ -246,7 +246,6 @@ def queue(
 
 
 def _more(answer: Answer) -> str:
-    """How much longer a job waits, in a line."""
     from berth.history.values.durations import duration_text
 
     times = [duration_text(each) for each in (answer.median_s, answer.low_s, answer.high_s)]
@@ -328,7 +327,6 @@ def _lately(model: WaitModel) -> str:
 
 
 def _numbers(answer: Answer, held: tuple[float, float] | None) -> dict[str, object]:
-    """An answer as `--json` prints it."""
     return {
         "median_s": answer.median_s,
         "low_s": answer.low_s,

@@ -26,8 +26,6 @@ TX, RX = 0, 1  # nvmlPcieUtilCounter_t
 
 
 class Sample(NamedTuple):
-    """What a card does at one moment."""
-
     gpu: float
     """Part of the time in which some kernel ran, 0…1."""
     mem_mib: float

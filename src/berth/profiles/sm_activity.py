@@ -41,7 +41,6 @@ class SmActivity:
         return None
 
     def close(self) -> None:
-        """Stop asking."""
         self._end()
         self._process.wait()
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """A process on a GPU."""
-
     pid: int
     mem_bytes: int | None = None
     """Its GPU memory; None where the driver does not tell."""

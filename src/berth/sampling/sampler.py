@@ -69,7 +69,6 @@ class Sums:
                 self.peaks[name] = max(self.peaks.get(name, 0.0), value)
 
     def slice(self, job_id: str) -> Slice:
-        """What is written down."""
         known = {name: round(value, 3) for name, value in self.totals.items()}
         return Slice(
             job_id,

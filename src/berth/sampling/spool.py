@@ -56,8 +56,6 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment's first line."""
-
     name: str
     node: str
     cluster: str

@@ -235,8 +235,8 @@ class Kubelet:
         async with open_channel(endpoint) as channel:
             if self.faults.lost_replies:
                 self.faults.lost_replies -= 1
-                await call(channel, DEVICE_PLUGIN, name, request)
-            return await call(channel, DEVICE_PLUGIN, name, request)
+                await call(channel, DEVICE_PLUGIN, name, request, 60.0)
+            return await call(channel, DEVICE_PLUGIN, name, request, 60.0)
 
     def _write_checkpoint(self) -> None:
         if self.faults.stale_checkpoint:

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from berth.live.kubernetes import names
+from berth.live.kubernetes.steps import Tell
+from berth.live.kubernetes.writing import note_waiting
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World
 
@@ -249,5 +251,18 @@ def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhe
             await world.pod("again", milli=500, mem=1000, owners=[owner], **nic)
             assert (await world.until_bound("again"))["again"] == "n2"
         await world.check()
+
+    play(test)
+
+
+def test_a_reason_that_comes_late_does_not_hide_what_became_of_a_pod(play: Played) -> None:
+    async def test(world: World) -> None:
+        uid = await world.pod("a")
+        version = (await world.pods())["a"]["metadata"]["resourceVersion"]
+        tell = Tell(uid, "default", "a", "Waits", "others come first")
+        assert await note_waiting(world.api, tell, version)
+        assert not await note_waiting(world.api, tell._replace(message="too late"), version)
+        assert await world.until_told("a") == "others come first"
+        assert not await note_waiting(world.api, tell._replace(name="gone"), version)
 
     play(test)

@@ -228,11 +228,11 @@ def _title(found: Answer, t: Texts) -> str:
         case Measure.WAITS:
             if whole.wait_median_s is None:
                 return t("No job of this period has started")
-            median = span(whole.wait_median_s, t)
-            if whole.wait_median_s < 1 and first is not None:
-                return t("Most jobs started at once; {name} waited longest", name=name)
             if first is None:
-                return t("Half of the jobs started within {median}", median=median)
+                return t("Most jobs started at once")
+            if whole.wait_median_s < 1:
+                return t("Most jobs started at once; {name} waited longest", name=name)
+            median = span(whole.wait_median_s, t)
             return t(
                 "Half of the jobs started within {median}; {name} waited longest", median=median, name=name
             )
@@ -294,12 +294,12 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
             "long": span(whole.wait_p90_s or 0.0, t),
         }
         if before.wait_median_s is None:
-            said.append(t("The median wait was {now}; one in ten waited more than {long}.", **waits))
+            said.append(t("The median wait was {now}; nine in ten waited at most {long}.", **waits))
         else:
             earlier = span(before.wait_median_s, t)
             said.append(
                 t(
-                    "The median wait was {now}, before {earlier}; one in ten waited more than {long}.",
+                    "The median wait was {now}, before {earlier}; nine in ten waited at most {long}.",
                     earlier=earlier,
                     **waits,
                 )

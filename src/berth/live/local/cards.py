@@ -27,8 +27,6 @@ SMALL_MIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU."""
-
     index: int
     """Its place among the GPUs of the queue: NVML's number, unless GPUs were lost before the queue first started."""
     uuid: str

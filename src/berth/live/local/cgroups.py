@@ -81,7 +81,6 @@ class Cgroups:
                 os.rmdir(os.path.join(self.folder, name))
 
     def sweep(self, kept: Set[str]) -> None:
-        """End what is left in the groups of other runs than these, and take the groups away."""
         if self.folder:
             for entry in os.scandir(self.folder):
                 if entry.is_dir() and entry.name not in kept:

@@ -22,8 +22,6 @@ Flags = dict[str, str | bool | list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value of a file."""
-
     table: str
     key: str
     value: str | bool | list[str]

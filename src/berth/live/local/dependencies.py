@@ -68,7 +68,6 @@ class Dependencies:
             raise LiveError(f"--after {job_id}: there is no such job; `berth queue --ended` lists them")
 
     def named(self, job_id: str) -> list[Entry]:
-        """The job of this id, or the tasks of this array that have not ended."""
         if (entry := self._jobs.get(job_id)) is not None:
             return [entry]
         return sorted((self._jobs[each] for each in self.arrays.get(job_id, ())), key=lambda job: job.serial)

@@ -24,8 +24,6 @@ REQUEUE = "requeue"
 
 @dataclass(slots=True)
 class Entry:
-    """One job, as it is now."""
-
     id: str
     serial: int
     """Order of submission."""
@@ -201,8 +199,6 @@ _KEPT = {
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How the processes of an attempt ended."""
-
     code: int | None
     """None: unknown."""
     reason: str = ""

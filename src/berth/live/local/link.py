@@ -179,7 +179,6 @@ class Link:
         self._begin_with(self.policy)
 
     def _begin_with(self, policy: str) -> None:
-        """Tell a brain, new or not, to begin with this policy."""
         assert self._socket is not None
         self.deciding, self.state = policy, "loading"
         self._rest, self._out, self._good = bytearray(), bytearray(), 0

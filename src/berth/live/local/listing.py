@@ -298,7 +298,6 @@ class Listing:
         return {"jobs": found}
 
     async def do_pending(self, message: Message, caller: Caller) -> Message:
-        """The jobs that wait and run, as `berth.history.importing.pending.Queued` has them."""
         jobs = [
             {
                 "job_id": entry.id, "user": entry.user, "account": "", "virtual_cluster": "", "qos": "",

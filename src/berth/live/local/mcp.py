@@ -71,7 +71,6 @@ class Server:
                 print(json.dumps(answer), file=out, flush=True)
 
     def answer(self, line: str) -> Message | None:
-        """The answer to one message; None for a notification."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -25,8 +25,6 @@ REASON_AFTER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs as a job."""
-
     job_id: str
     port: int
     address: str
@@ -71,7 +69,6 @@ def tunnel(server: Server) -> str:
 
 
 def _runtime_folder() -> str:
-    """Where Jupyter writes down its servers."""
     if named := os.environ.get("JUPYTER_RUNTIME_DIR"):
         return named
     shared = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")

@@ -186,7 +186,6 @@ class Runner:
     def _contained(
         self, entry: Entry, run: Run, words: dict[str, str], path: str | None, region: Any
     ) -> tuple[list[str], dict[str, str]]:
-        """What runs the job's command in its image, and the environment of that."""
         request, inside, mounts = entry.request, {}, [run.folder]
         if entry.slots:
             inside["LD_PRELOAD"] = str(library_path())
@@ -233,7 +232,6 @@ class Runner:
         return f"job-{entry.id}-{entry.start}-{self._tag}"
 
     def throttle(self, entry: Entry, core_pct: int) -> None:
-        """Leave a running job this share of its GPUs' time."""
         try:
             resize(self.partition_of(entry), core_pct=core_pct, burst=False)
         except BerthError as error:

@@ -16,8 +16,6 @@ from berth.live.local.cards import Look
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a run."""
-
     time_ms: int
     use_pct: float | None
     mem_mib: int

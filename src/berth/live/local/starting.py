@@ -91,7 +91,6 @@ def uninstall() -> None:
 
 
 def _words(values: Flags) -> list[str]:
-    """The options as words of a command."""
     words = []
     for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics", "uncounted", "grow"):
         if key in values:

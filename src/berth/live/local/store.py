@@ -137,12 +137,10 @@ class Reader:
             raise StoreError(f"{self.path} cannot be read ({error})") from error
 
     def live(self) -> list[Entry]:
-        """All jobs that have not ended, in order of submission."""
         rows = self._all("SELECT body FROM jobs WHERE ended = 0 ORDER BY serial")
         return self._entries(rows)
 
     def ended(self, limit: int) -> list[Entry]:
-        """The jobs that ended last, the newest last."""
         rows = self._all("SELECT body FROM jobs WHERE ended > 0 ORDER BY ended DESC LIMIT ?", (limit,))
         return self._entries(rows[::-1])
 
@@ -195,7 +193,6 @@ class Reader:
         return text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else str(text)
 
     def attempts(self, job_id: str) -> list[dict[str, Any]]:
-        """The attempts of a job that have ended, the first first."""
         found = self._all("SELECT body FROM attempts WHERE job = ? ORDER BY attempt", (job_id,))
         return [json.loads(body) for (body,) in found]
 
@@ -205,7 +202,6 @@ class Reader:
         return [json.loads(body) for (body,) in rows]
 
     def count_unrecorded(self) -> int:
-        """How many ended attempts the history does not have yet."""
         return int(self._all("SELECT count(*) FROM attempts WHERE recorded = 0")[0][0])
 
     def meta(self, key: str, otherwise: Any = None) -> Any:

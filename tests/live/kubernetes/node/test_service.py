@@ -212,7 +212,7 @@ def test_the_memory_of_a_pod_grows_and_the_cluster_is_told(play: Played, folder:
                 assert (memory.promise_mib, memory.limit_mib, memory.max_mib) == (4000, 4096, 7000)
                 other = await bound(world, "other", 1, 81920 - 4096 + 1)
                 await kubelet.admit(other, RESOURCE)
-                with pytest.raises(grpc.aio.AioRpcError, match="into whose room others have grown"):
+                with pytest.raises(grpc.aio.AioRpcError, match="of whose 81920 MiB 4096 are given"):
                     await kubelet.pre_start(other, "main", RESOURCE)
             finally:
                 process.kill()

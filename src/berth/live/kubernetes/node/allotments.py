@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from berth.partition import (
 )
 from berth.partition.gpus import knows_instance
 from berth.partition.hardware import hardware_in
-from berth.partition.regions import partitions, regions_in, regions_of
+from berth.partition.regions import regions_in, regions_of
 
 CLOSED_MIB = 1
 """The limit on a GPU that is not a container's: no context fits in."""
@@ -135,8 +135,9 @@ class Allotments:
         """What was set aside or left, because it could not be read or told whose it is."""
         self.ending: Callable[[Allotment, list[Partition]], None] | None = None
         """Hears of each allotment that is taken back, with what its regions held."""
-        self.is_away: Callable[[str], bool] = lambda name: False
-        """Whether the processes of an allotment are suspended, and what they held is free."""
+        self.held_now: Callable[[], Mapping[str, int]] = dict
+        """What allotments hold of each of their GPUs, in MiB, if that is not what they were given: they have grown, or
+        are suspended and hold 0."""
         self._of_holder: dict[str, dict[str, Allotment]] = {}
         self._taken: dict[int, _Taken] = {}
         self._batches = 0
@@ -220,7 +221,6 @@ class Allotments:
         if asked.name in self.given:
             self.take_back(asked.name)
         self._remove_region(asked.name, force=False)  # one that is left over has the limits of another
-        self._check_limits(asked)
         try:
             self._make(asked, fresh=True)
         except (OSError, PartitionError):
@@ -299,11 +299,19 @@ class Allotments:
         """Whether there is room when `before`, which it takes the place of, is gone."""
         for part in asked.parts:
             card, there = self.cards.get(part.index), replace(self._taken.get(part.index) or _Taken())
-            away = [each for each in self.given.values() if each is not before and self.is_away(each.name)]
-            for gone in (*away, *([before] if before is not None else [])):
-                for other in gone.parts:
+            if before is not None:
+                for other in before.parts:
                     if other.index == part.index:
-                        there.add(gone, other, -1)
+                        there.add(before, other, -1)
+            for name, mem_mib in self.held_now().items():
+                moved = self.given.get(name)
+                for other in moved.parts if moved is not None and moved is not before else ():
+                    if other.index != part.index:
+                        continue
+                    if moved is not None and not mem_mib:
+                        there.add(moved, other, -1)
+                    else:
+                        there.mem_mib += mem_mib - other.mem_mib
             if card is None:
                 raise KubernetesError(
                     f"{asked.holder} is to have a part of GPU {part.index}, and this node has"
@@ -324,18 +332,6 @@ class Allotments:
                 raise KubernetesError(
                     f"{asked.holder} is to have {part.milli} milli of GPU {part.index}, of which {there.milli} are"
                     " given; it starts when others have ended"
-                )
-
-    def _check_limits(self, asked: Allotment) -> None:
-        """Whether others have not grown into the room that there is beside their promises."""
-        here = [each for each in partitions(self.root) if each.hardware is None]
-        for part in asked.parts:
-            card = self.cards[part.index]
-            limits = (each.limit_bytes >> 20 for each in here if each.uuid == plain(card.uuid))
-            if sum(mib for mib in limits if mib != CLOSED_MIB) + part.mem_mib > card.mem_mib:
-                raise KubernetesError(
-                    f"{asked.holder} is to have {part.mem_mib} MiB of GPU {part.index}, into whose room others have"
-                    " grown; it starts when one of them has ended"
                 )
 
     def _make(self, asked: Allotment, *, fresh: bool = False) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Iterable, Sequence
 
@@ -42,12 +43,17 @@ class Growing:
             mine=lambda name: name in allotments.given,
         )
         self._suspends = grow == "suspend"
-        allotments.is_away = self._is_away
+        allotments.held_now = self._held_now
         self._told: dict[str, tuple[GpuMemory, float]] = {}
         """By the pod's uid: what its annotation says, and when it was written."""
 
-    def _is_away(self, name: str) -> bool:
-        return any(each.id == name and each.suspension == SUSPENDED for each in self.tenants.tenants())
+    def _held_now(self) -> dict[str, int]:
+        """See `Allotments.held_now`."""
+        held = {
+            each.id: 0 if each.suspension == SUSPENDED else each.share[1] for each in self.tenants.tenants()
+        }
+        said = {each.id: each.said_mib for each in self.tenants.tenants()}
+        return {name: mem_mib for name, mem_mib in held.items() if mem_mib != said[name]}
 
     def admit(self, allotment: Allotment, pod: Pod) -> None:
         """Serve a container from now on; to be called before it starts."""
@@ -57,7 +63,7 @@ class Growing:
         terms = Terms(
             str(pod),
             promise_mib,
-            max_mib=max(promise_mib, int(most)) if most.isascii() and most.isdigit() else 0,
+            max_mib=max(promise_mib, int(most)) if re.fullmatch("[0-9]{1,9}", most) else 0,
             milli=0 if part.best_effort else part.milli,
             priority=pod.priority,
             uuids=tuple(plain(self._allotments.cards[each.index].uuid) for each in allotment.parts),
