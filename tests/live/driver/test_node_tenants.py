@@ -184,6 +184,21 @@ def test_the_one_that_matters_least_leaves_for_one_that_grows_and_comes_back(nod
     assert node.ends("low") == (0, ["holds 6000"])
 
 
+def test_one_that_must_stay_is_waited_for_and_no_job_has_more_than_the_card(node: Node) -> None:
+    node.up("suspend")
+    stays = {"priority": 1, "leaves": False, "max_mib": 99_999_999}
+    node.job("low", 6000, node.folder / "low-go", mib=6144, **stays)
+    node.job("high", 6000, node.folder / "grow", 6000, mib=6144, priority=2)
+    node.until_is("low", used_mib=6000, max_mib=16384)
+    node.until_is("high", used_mib=6000)
+    node.touch("grow")
+    node.until_is("high", limit_mib=10240)  # it waits, and takes what is free
+    assert node.shown()["low"]["suspension"] == ""
+    node.touch("low-go")
+    assert node.ends("low") == (0, ["holds 6000"])
+    assert node.ends("high") == (0, ["holds 6000", "holds 6000"])
+
+
 def test_a_job_leaves_when_the_site_says_so_and_its_memory_is_others_until_it_comes_back(node: Node) -> None:
     node.up()
     node.job("blue", 4000, node.folder / "go")

@@ -67,6 +67,8 @@ class Terms:
     """Whether its programs see a card of the size that it may grow to."""
     uuids: tuple[str, ...] = ()
     """The GPUs that are its own, as regions name them; empty: all of its partition."""
+    leaves: bool = True
+    """Whether it may leave its GPUs for others."""
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class NodeTenant:
     priority: int
     shows_max: bool
     uuids: tuple[str, ...] = ()
+    leaves: bool = True
     suspension: str = ""
     suspended_since_ms: int | None = None
     ordered: bool = False
@@ -192,6 +195,7 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
         terms.priority,
         terms.shows_max,
         terms.uuids,
+        terms.leaves,
     )
     with room_kept(FILES):
         _write(tenant)
@@ -235,7 +239,9 @@ class NodeTenants:
             runs_on=lambda tenant: self.growth.go_on(tenant),
         )
         self.growth: Growth[NodeTenant] = Growth(
-            self, can_suspend=lambda tenant: not self.suspending.why_not(tenant), suspends=grow == "suspend"
+            self,
+            can_suspend=lambda tenant: tenant.leaves and not self.suspending.why_not(tenant),
+            suspends=grow == "suspend",
         )
 
     # For the agent
@@ -435,9 +441,10 @@ class NodeTenants:
         return tenant.id
 
     def most_mib(self, tenant: NodeTenant) -> int:
-        """What its terms say, else the card if all may grow; at least its promise."""
+        """What its terms say, else the card if all may grow; at least its promise, and no more than the card."""
         card_mib = min(self.gpus[at].mem_mib for at in tenant.slots)
-        return max(tenant.max_mib or (0 if self._grow == "off" else card_mib), tenant.said_mib)
+        most_mib = tenant.max_mib or (0 if self._grow == "off" else card_mib)
+        return max(min(most_mib, card_mib), tenant.said_mib)
 
     def others_mib(self, at: int) -> int:
         """What processes outside of partitions hold, and partitions that are no tenant's, as they are now."""

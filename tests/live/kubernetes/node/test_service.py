@@ -24,6 +24,7 @@ from berth.live.kubernetes.names import (
     ASKED_MEM_MIB,
     ASKED_MILLI,
     DRIVER,
+    GANG,
     MAX_MEM_MIB,
     MEASURED,
     PLACED_UID,
@@ -502,3 +503,16 @@ def test_a_program_is_told_apart_by_its_words_and_none_of_them_is_kept() -> None
     assert program("train") == "x:1 train"
     assert program("train", "--password=hunter2") != program("train", "--password=hunter3")
     assert "hunter2" not in program("train", "--password=hunter2")
+
+
+def test_a_pod_of_a_gang_or_with_a_liveness_probe_is_known() -> None:
+    def told(annotations: Mapping[str, str], **more: Any) -> tuple[bool, bool]:
+        meta = {"namespace": "n", "name": "p", "uid": "u", "annotations": annotations}
+        pod = pod_of({"metadata": meta, "spec": {"containers": [{"name": "a", "resources": {}}], **more}})
+        return pod.probed, pod.in_gang
+
+    probed = {"name": "side", "restartPolicy": "Always", "livenessProbe": {}, "resources": {}}
+    assert told({}) == (False, False)
+    assert told({GANG: "train/4"}) == (False, True)
+    assert told({}, schedulingGroup={"podGroupName": "train"}) == (False, True)
+    assert told({}, initContainers=[probed]) == (True, False)

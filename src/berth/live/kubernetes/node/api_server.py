@@ -11,11 +11,11 @@ import msgspec
 
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import objects
-from berth.live.kubernetes.asks import controller_of, moment_ms
+from berth.live.kubernetes.asks import controller_of, moment_ms, pod_group
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
 from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.gpu_words import pod_resources
-from berth.live.kubernetes.names import DRIVER, RESOURCE, application_of
+from berth.live.kubernetes.names import DRIVER, GANG, RESOURCE, application_of
 from berth.live.kubernetes.quantities import whole
 
 RESOURCES = "/apis/resource.k8s.io/v1"
@@ -51,6 +51,8 @@ class Pod:
     """Image and command of its first container that asks to run on."""
     probed: bool = False
     """Whether the kubelet restarts a container of it that does not answer."""
+    in_gang: bool = False
+    """Whether it starts together with others."""
     priority: int = 0
     cpu_milli: int = 0
     mem_mib: int = 0
@@ -269,7 +271,8 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         tuple(containers),
         named or program.partition(" ")[0],
         program,
-        any("livenessProbe" in each for each in spec["containers"]),
+        any("livenessProbe" in each for each in (*spec["containers"], *(spec.get("initContainers") or ()))),
+        GANG in pod.metadata.annotations or pod_group(pod) is not None,
         pod.spec.priority,
         takes.get("cpu", 0),
         takes.get("memory", 0),

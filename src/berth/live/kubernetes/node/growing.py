@@ -67,6 +67,7 @@ class Growing:
             milli=0 if part.best_effort else part.milli,
             priority=pod.priority,
             uuids=tuple(plain(self._allotments.cards[each.index].uuid) for each in allotment.parts),
+            leaves=not (pod.probed or pod.in_gang or sum(bool(each.gpus) for each in pod.containers) > 1),
         )
         admit(allotment.name, terms, wait_s=0)
         self.tenants.look()  # it may ask at once
@@ -95,11 +96,13 @@ class Growing:
         self._told = {uid: told for uid, told in self._told.items() if uid in there}
         for uid, pod in there.items():
             now, now_s = memory_of(shown[str(pod)]), time.monotonic()
-            if self._suspends and not pod.probed and len(of_pods[str(pod)]) == 1:
-                (tenant,) = of_pods[str(pod)]
-                now.leaves = not (tenant.suspension or self.tenants.suspending.why_not(tenant))
-                leaves = pod.annotations.get(SUSPEND) == "true"
-                (self.tenants.suspend if leaves else self.tenants.resume)(tenant.id)
+            for tenant in of_pods[str(pod)]:
+                if pod.annotations.get(SUSPEND) != "true":  # also where none is suspended any more
+                    self.tenants.resume(tenant.id)
+                if self._suspends and tenant.leaves:
+                    now.leaves = not (tenant.suspension or self.tenants.suspending.why_not(tenant))
+                    if pod.annotations.get(SUSPEND) == "true":
+                        self.tenants.suspend(tenant.id)
             before, told_s = self._told.get(uid, (None, 0.0))
             counts = {"asked": 0, "granted": 0, "refused": 0}
             same = before is not None and replace(before, **counts) == replace(now, **counts)
