@@ -471,6 +471,14 @@ def test_a_pod_that_does_not_leave_in_time_is_evicted() -> None:
     assert (board.removed(due_ms + 1), board.site.next_ms()) == ([], None)
 
 
+def test_a_pod_that_ends_before_it_has_left_keeps_nobody_waiting_and_is_not_evicted() -> None:
+    board, there, lift = urged()
+    board.pods(4, grown(there, 81_920, "true", leaves=True))
+    board.pods(5, ended(there), bound(lift))
+    board.steps(5)
+    assert (board.site.holds("uid-low"), board.site.next_ms()) == (False, None)
+
+
 def test_a_new_steerer_waits_for_a_pod_that_was_told_to_leave() -> None:
     _, there, _ = urged()
     board = steered([node(gpus=1)])

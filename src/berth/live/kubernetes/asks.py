@@ -104,7 +104,9 @@ def _key(pod: Pod) -> bytes:
 _known: dict[bytes, Ask] = {}
 MOST_KNOWN = 4096
 """Different asks that are kept; with more, all are read anew."""
-_WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED, names.ENOUGH, names.GPU_MEMORY})
+_WRITTEN = frozenset(
+    {names.PLACEMENT, names.PLACED_UID, names.MEASURED, names.ENOUGH, names.GPU_MEMORY, names.SUSPEND}
+)
 """Annotations that berth writes."""
 
 

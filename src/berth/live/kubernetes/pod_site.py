@@ -861,6 +861,7 @@ class PodSite:
     def _has_ended(self, pod: api.Pod, now_ms: int) -> None:
         """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
         meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
+        self._leave.pop(meta.uid, None)
         completed, measured = pod.status.phase == "Succeeded", measured_of(meta.annotations)
         known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
         if not completed and measured is not None and measured.refused > 0:
