@@ -29,7 +29,7 @@ from berth.live.kubernetes.node.ledger import SEEN, Seen
 from berth.live.kubernetes.node.ownership import is_member, pod_uid_of
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
-from berth.live.kubernetes.node.recording import MOST_SAMPLES, record_of, thin_out, thinned
+from berth.live.kubernetes.node.recording import MOST_SAMPLES, record_of, samples_of, thin_out, thinned
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Cards
 from berth.live.local.samples import Sample
@@ -303,6 +303,9 @@ def test_samples_of_a_pod_that_runs_for_long_are_thinned_out_evenly(tmp_path: Pa
     assert abs(early / len(kept) - 0.5) < 0.1
     assert thinned(old[:10]) == old[:10]
     file = tmp_path / "uid"
+    file.write_text("".join(f"{each.time_ms} {each.use_pct} 100 1\n" for each in (*old, *new)))
+    since_ms = new[-300].time_ms
+    assert [sample.time_ms for sample in samples_of(file, since_ms)] == [each.time_ms for each in new[-300:]]
     file.write_text("1 - 0 1\n2 - 0 1\n3 - 0 1\n")
     thin_out(file)
     assert file.read_text() == "1 - 0 1\n3 - 0 1\n"

@@ -51,15 +51,14 @@ def main() -> None:
         seen = msgspec.json.decode(path.read_bytes(), type=Seen)
         record, ended = record_of(seen), seen.since_ms is None
         files = sorted((state / SAMPLES).glob(f"*/{path.stem}"))
-        of_gpus = [thinned(read_samples(str(file.parent), file.name)) for file in files]
+        of_gpus = [samples_of(file, seen.since_ms or 0) for file in files]
         for samples in of_gpus if record.state is RecordState.COMPLETED or not ended else ():
-            fresh = [sample for sample in samples if sample.time_ms >= (seen.since_ms or 0)]
-            alone = [sample for sample in fresh if sample.alone]
+            alone = [sample for sample in samples if sample.alone]
             profiles.learn(
                 record.application,
                 "",  # images and arguments change from run to run: the profile is the application's
                 card_model(seen.model, seen.card_mib),
-                alone if alone and not ended else fresh,
+                alone if alone and not ended else samples,
                 seen.usage.peak_mib or None,
                 whole=ended,
             )
@@ -139,6 +138,11 @@ def with_samples(record: Record, samples: Sequence[Sample], card_mib: int) -> Re
         gpu_use_peak=max(uses, default=None),
         gpu_mem_mean=fmean(sample.mem_mib / card_mib for sample in samples) if samples else None,
     )
+
+
+def samples_of(file: Path, since_ms: int) -> list[Sample]:
+    """What a pod did on one GPU since then, thinned out. After months, earlier ones would leave few of a window."""
+    return thinned([each for each in read_samples(str(file.parent), file.name) if each.time_ms >= since_ms])
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:
