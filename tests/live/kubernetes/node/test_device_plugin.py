@@ -16,7 +16,9 @@ from typing import Any
 import grpc
 import pytest
 
+from berth.errors import KubernetesError
 from berth.live.kubernetes.names import PLACED_UID, PLACEMENT, RESOURCE
+from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
 from berth.live.kubernetes.node.api_server import Container, Pod
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, allotment_name
 from berth.partition import find
@@ -387,6 +389,27 @@ def test_what_a_container_has_of_a_gpu_that_is_gone_stays_its_own(folder: Path) 
                 await prepared(world, world.api.add_pod("two", (0, 300, 40_000)))
 
     asyncio.run(story())
+
+
+def test_a_container_that_was_suspended_starts_anew_when_its_room_is_there_again(folder: Path) -> None:
+    world = NodeWorld(folder)
+    there = world.allotments
+
+    def part(name: str, mem_mib: int) -> Allotment:
+        return Allotment(
+            f"dp-{name}", Holder("default", name, f"uid-{name}", "main"), (Part(0, mem_mib, 300),)
+        )
+
+    there.give(part("first", 50_000))
+    there.held_now = lambda: {"dp-first": 0}
+    there.give(part("second", 60_000))
+    with pytest.raises(KubernetesError, match="50000 MiB of GPU 0, of whose 81920 MiB 60000 are given"):
+        there.give(part("first", 50_000))
+    there.take_back("dp-second")
+    there.give(part("first", 50_000))
+    there.held_now = dict
+    with pytest.raises(KubernetesError, match="81920 MiB 50000 are given"):
+        there.give(part("second", 60_000))
 
 
 def test_more_units_than_gpus_are_refused_at_admission(folder: Path) -> None:

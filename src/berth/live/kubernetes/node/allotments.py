@@ -200,13 +200,14 @@ class Allotments:
             self.damaged.append(f"{folder}: nothing is kept of it, and it cannot be removed: {error}")
 
     def give(self, *asked: Allotment) -> None:
-        """Give all of them, or none; those that are given already stay. KubernetesError or PartitionError where it
-        cannot be."""
+        """Give all of them, or none; those that are given already stay. One that is suspended, and whose container
+        starts anew, needs its room again. KubernetesError or PartitionError where it cannot be."""
         made = []
         with self.batch():
             try:
                 for each in asked:
-                    if self.given.get(each.name) == each:
+                    there = self.given.get(each.name) == each
+                    if there and self.held_now().get(each.name) != 0:
                         self._make(each)
                     else:
                         self._give(each)
