@@ -44,6 +44,7 @@ def pod(
         ({names.ASKED_MEM_MIB: "8Gi"}, "is '8Gi'; expected a whole number of MiB"),
         ({names.ASKED_MEM_MIB: "9" * 400}, "without a unit"),
         ({names.ASKED_MEM_MIB: ""}, "is ''; expected"),
+        ({names.MAX_MEM_MIB: "16Gi"}, "is '16Gi'; expected a whole number of MiB"),
         ({names.EXCLUSIVE: "yes"}, "expected true or false"),
         ({names.EXCLUSIVE: "true", names.ASKED_MILLI: "5"}, "at once; a whole GPU has no part"),
         ({names.BURST: "1"}, "expected true or false"),

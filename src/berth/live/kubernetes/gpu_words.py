@@ -17,7 +17,14 @@ MOST_MIB = 1 << 24
 """Sixteen tebibytes: no card has more."""
 COUNTED = frozenset({"cpu", "memory", names.RESOURCE, names.ASKED_MILLI, names.ASKED_MEM_MIB})
 """The resources that berth counts itself."""
-_ASKED = (names.ASKED_MILLI, names.ASKED_MEM_MIB, names.MODELS, names.EXCLUSIVE, names.BURST)
+_ASKED = (
+    names.ASKED_MILLI,
+    names.ASKED_MEM_MIB,
+    names.MAX_MEM_MIB,
+    names.MODELS,
+    names.EXCLUSIVE,
+    names.BURST,
+)
 
 
 class GpuAsk(NamedTuple):
@@ -52,6 +59,7 @@ def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
     milli = _of_each(resources, gpus, names.ASKED_MILLI, WHOLE, _number(said, names.ASKED_MILLI, WHOLE))
     asked_mib = _number(said, names.ASKED_MEM_MIB, MOST_MIB, unit=" of MiB")
     mem_mib = _of_each(resources, gpus, names.ASKED_MEM_MIB, MOST_MIB, asked_mib)
+    _number(said, names.MAX_MEM_MIB, MOST_MIB, unit=" of MiB")
     _flag(said, names.BURST)
     if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
         milli = SHARED_MILLI if mem_mib else WHOLE
