@@ -186,7 +186,7 @@ def test_the_one_that_matters_least_leaves_for_one_that_grows_and_comes_back(nod
 
 def test_one_that_must_stay_is_waited_for_and_no_job_has_more_than_the_card(node: Node) -> None:
     node.up("suspend")
-    stays = {"priority": 1, "leaves": False, "max_mib": 99_999_999}
+    stays: dict[str, Any] = {"priority": 1, "leaves": False, "max_mib": 99_999_999}
     node.job("low", 6000, node.folder / "low-go", mib=6144, **stays)
     node.job("high", 6000, node.folder / "grow", 6000, mib=6144, priority=2)
     node.until_is("low", used_mib=6000, max_mib=16384)
