@@ -10,7 +10,7 @@ from celpy.adapter import json_to_cel
 
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import Install, manifests
-from berth.live.kubernetes.names import PLACED_UID, PLACEMENT
+from berth.live.kubernetes.names import GPU_MEMORY, PLACED_UID, PLACEMENT, SUSPEND
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
@@ -57,9 +57,17 @@ def pod(node: str = "n1", **annotations: str) -> dict[str, Any]:
         ("bob", "UPDATE", pod(**{PLACEMENT: "{}"}), pod(), False),
         (BERTH, "CREATE", None, pod(**{PLACEMENT: "{}", PLACED_UID: "u"}), True),
         (BERTH, "UPDATE", pod(), pod(**{PLACEMENT: "{}"}), True),
+        ("bob", "CREATE", None, pod(**{SUSPEND: "true"}), False),
+        ("bob", "UPDATE", pod(**{SUSPEND: "true"}), pod(), False),
+        (BERTH, "UPDATE", pod(**{SUSPEND: "true"}), pod(), True),
+        (AGENT, "UPDATE", pod(), pod(**{SUSPEND: "true"}), False),
+        ("bob", "UPDATE", pod(), pod(**{GPU_MEMORY: "{}"}), False),
+        ("bob", "UPDATE", pod(**{GPU_MEMORY: "{}"}), pod(**{GPU_MEMORY: "{}", "note": "x"}), True),
+        (BERTH, "UPDATE", pod(), pod(**{GPU_MEMORY: "{}"}), False),
+        (AGENT, "UPDATE", pod(), pod(**{GPU_MEMORY: "{}"}), True),
     ],
 )
-def test_placements_are_written_by_the_steerer_alone(
+def test_what_is_given_and_suspended_is_the_steerers_to_write_and_what_is_held_the_agents(
     user: str, operation: str, before: Any, now: Any, allowed: bool
 ) -> None:
     request = {"userInfo": {"username": user}, "operation": operation}

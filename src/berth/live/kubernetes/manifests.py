@@ -81,6 +81,8 @@ def _values_of(install: Install) -> dict[str, str]:
         "namespace": names.NAMESPACE,
         "placement": names.PLACEMENT,
         "placed-uid": names.PLACED_UID,
+        "suspend": names.SUSPEND,
+        "gpu-memory": names.GPU_MEMORY,
         "gate": names.GATE,
         "old-scheduler": names.OLD_SCHEDULER,
         "lease": names.LEASE,
