@@ -55,6 +55,7 @@ def test_the_gate_asks_for_parts_as_resources_and_changes_none_that_are_asked_fo
         await world.pod("memory", gates=(), mem=8000)
         await world.pod("gated", milli=500)
         await world.pod("own", gates=(), resources={names.ASKED_MILLI: "700"})
+        await world.pod("size", 2, gates=(), resources={names.ASKED_MEM_MIB: "16000"})
         await world.pod("wrong", gates=(), milli="half")
         await world.pod("none", 0, gates=())
         pods = await world.pods()
@@ -64,6 +65,7 @@ def test_the_gate_asks_for_parts_as_resources_and_changes_none_that_are_asked_fo
             "memory": {names.RESOURCE: "1", names.ASKED_MILLI: "100", names.ASKED_MEM_MIB: "8k"},
             "gated": {names.RESOURCE: "1", names.ASKED_MILLI: "500"},
             "own": {names.RESOURCE: "1", names.ASKED_MILLI: "700"},
+            "size": {names.RESOURCE: "2", names.ASKED_MILLI: "200", names.ASKED_MEM_MIB: "16k"},
             "wrong": {names.RESOURCE: "1"},  # berth says what is wrong
             "none": {},
         }

@@ -105,9 +105,11 @@ def _parts() -> str:
     `--right-size apply` there are none: kube-scheduler would count what was asked for, and not what is given."""
     limits = "it.resources.limits"
     asks = f"has(it.resources) && has({limits}) && '{names.RESOURCE}' in {limits}"
+    alone = f"'{names.ASKED_MEM_MIB}' in {limits} && !('{names.ASKED_MILLI}' in variables.said)"
+    each_milli = f"({alone} ? {SHARED_MILLI} : int(variables.milli))"
     milli, mem = (
-        f"'{key}': string(quantity({limits}['{names.RESOURCE}']).asInteger() * int(variables.{part}))"
-        for part, key in (("milli", names.ASKED_MILLI), ("mem", names.ASKED_MEM_MIB))
+        f"'{key}': string(quantity({limits}['{names.RESOURCE}']).asInteger() * {each})"
+        for each, key in ((each_milli, names.ASKED_MILLI), ("int(variables.mem)", names.ASKED_MEM_MIB))
     )
     amounts = f"variables.mem == '0' ? {{{milli}}} : {{{milli}, {mem}}}"
     fields = ""
