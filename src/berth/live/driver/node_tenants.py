@@ -387,10 +387,9 @@ class NodeTenants:
             setattr(tenant, name, value)
         with room_kept(FILES):
             there = _read(tenant.id)
-            if (
-                there is not None and there.serial == tenant.serial
-            ):  # else it has ended, and the name may be another's
-                _write(tenant)
+            if there is not None and there.serial == tenant.serial:  # else it has ended, or is another's
+                with contextlib.suppress(FileNotFoundError):  # it ends now
+                    _write(tenant)
 
     # What processes hold by NVML's word
 
