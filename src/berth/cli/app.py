@@ -33,7 +33,7 @@ def load(name: str) -> Any:
 
 
 def commands_of(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """A command, or all commands of a group, each with its words such as `berth trace info`."""
+    """A command, or all commands of a group, each with its words, such as `berth trace describe`."""
     if not hasattr(command, "commands") or command.invoke_without_command:  # a group may be a command, too
         yield name, command
     for inner in sorted(getattr(command, "commands", {})):
