@@ -20,11 +20,7 @@ from berth.cli.commands import COMMAND_FOLLOWS, COMMANDS, PAPERS, READ_HISTORY
 
 def load(name: str) -> Any:
     """Import a command, or a group of commands; returns what Typer has made of it."""
-    if COMMANDS[name] == PAPERS:
-        found = _of_papers(name)
-    else:
-        module, _, attribute = COMMANDS[name].partition(":")
-        found = getattr(import_module(f"berth.cli.{module}"), attribute)
+    found = _declared(name)
     if isinstance(found, typer.Typer):
         _join_lines(found)
         command: Any = typer.main.get_group(found)
@@ -37,7 +33,7 @@ def load(name: str) -> Any:
 
 
 def commands_of(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """A command, or all commands of a group, each with its words such as `berth trace info`."""
+    """A command, or all commands of a group, each with its words, such as `berth trace describe`."""
     if not hasattr(command, "commands") or command.invoke_without_command:  # a group may be a command, too
         yield name, command
     for inner in sorted(getattr(command, "commands", {})):
@@ -50,6 +46,14 @@ def written(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return str(named)
     return f"{', '.join(parameter.opts)} {named}".strip()
+
+
+def _declared(name: str) -> Any:
+    """The function of a command, or the Typer of a group, imported."""
+    if COMMANDS[name] == PAPERS:
+        return _of_papers(name)
+    module, _, attribute = COMMANDS[name].partition(":")
+    return getattr(import_module(f"berth.cli.{module}"), attribute)
 
 
 def _of_papers(name: str) -> Any:
@@ -66,12 +70,17 @@ def _of_papers(name: str) -> Any:
 
 
 class _Table(UserDict[str, Any]):
-    """The commands of the table, each imported when it is asked for; hidden if berth-papers is lacking."""
+    """The commands of the table as a list shows them: without options, which take Typer as long to make as the imports.
+
+    Those of berth-papers are hidden if it is lacking.
+    """
 
     def __getitem__(self, name: str) -> Any:
         if COMMANDS[name] == PAPERS and find_spec("berth_papers") is None:
             return TyperCommand(name, hidden=True)
-        return load(name)
+        found = _declared(name)
+        text = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)
+        return TyperCommand(name, help=" ".join(str(text).partition("\n\n")[0].split()))
 
 
 class _Commands(TyperGroup):
@@ -111,10 +120,10 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first argument names, imported, and the arguments behind it."""
-        name, command, rest = super().resolve_command(ctx, args)
+        name, _, rest = super().resolve_command(ctx, args)
         if name in READ_HISTORY:
             _read_history_of_queue()
-        return name, load(name) if name is not None and command and command.hidden else command, rest
+        return name, None if name is None else load(name), rest
 
 
 _WORDS = "berth.words"

@@ -38,7 +38,7 @@ def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) ->
         of = f" of cluster '{cluster}'" if cluster else ""
         raise HistoryError(
             f"{history} has no job '{job_id}'{of} that has ended; give its id, or its label as `sacct` shows it, such"
-            " as 12_3 for a task of an array; what waits or runs is in `squeue`"
+            " as 12_3 for a task of an array; what waits or runs is in `berth queue`, or in Slurm's `squeue`"
         )
     if as_json:
         print(json.dumps([*map(report_json, found)], ensure_ascii=False, allow_nan=False))

@@ -1,4 +1,4 @@
-"""The options that `berth simulate` and `berth compare` share, declared once, and what they ask of the runs."""
+"""The options that `simulate`, `compare` and `size` share, declared once, and what they ask of the runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Reader = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What both commands are told of their runs."""
+    """What these commands are told of their runs."""
 
     map: Columns = ""
     reader: Reader = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
     from berth.experiments.weeks import Trust
     from berth.model import Job, Node
 
-UNUSED = ("events", "quota", "every")
-"""Options of `compare` that sizes have no use for."""
+USED = [each.name for each in fields(RunOptions) if each.name not in ("events", "quota", "borrow", "every")]
 
 
-@with_options(RunOptions)
+@with_options(RunOptions, *USED)
 def size(
     trace: Annotated[
         str,
@@ -101,11 +101,6 @@ def size(
         raise SettingError(
             "--since and --until choose jobs of the history: use them with --from-history, not with a TRACE"
         )
-    for name in UNUSED:
-        if getattr(options, name) is not None:
-            raise SettingError(
-                f"size has no use for --{'round' if name == 'every' else name.replace('_', '-')}"
-            )
     names = policies_of(policies)
     for name in names:
         make_policy(name)

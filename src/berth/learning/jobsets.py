@@ -39,11 +39,6 @@ class Task:
     horizon: int
     step_ms: int
 
-    def with_horizon(self, horizon: int, step_ms: int | None = None) -> Task:
-        """The same with another horizon, by default one that covers the longest run."""
-        longest_ms = max(one.run_time_ms for one in self.series)
-        return replace(self, horizon=horizon, step_ms=step_ms or horizon_step_ms(longest_ms, horizon))
-
     def counted(self, *sets: JobSets) -> tuple[Task, tuple[JobSets, ...], int]:
         """The same with time in coarser units where the work of a set is too long for 32 bits: how many ms a unit is.
 

@@ -129,32 +129,18 @@ def _show(results: list[Inflation], written: list[Path]) -> None:
     from berth_papers.inflate.chapters import inflation_answers
 
     show_answers(inflation_answers([result.curve for result in results]))
-    show_table(
-        (
-            "policy",
-            "seed",
-            "arrivals",
-            "placed",
-            "allocation at 100 %",
-            "at 130 %",
-            "fragmentation at 100 %",
-            "seconds",
-        ),
-        [
-            (
-                result.curve.policy,
-                str(result.curve.seed),
-                f"{result.arrivals:,}",
-                f"{result.placed:,}",
-                f"{result.curve.allocation_pct[100]:.2f} %",
-                f"{result.curve.allocation_pct[130]:.2f} %",
-                f"{result.curve.fragmentation_ratio_pct[100]:.2f} %",
-                f"{result.seconds:.3f}",
-            )
-            for result in results
-        ],
-        written=written,
-    )
+    columns = {
+        "policy": "{policy}",
+        "seed": "{seed}",
+        "arrivals": "{arrivals:,}",
+        "placed": "{placed:,}",
+        "allocation at 100 %": "{allocation_at_100_pct:.2f} %",
+        "at 130 %": "{allocation_at_130_pct:.2f} %",
+        "fragmentation at 100 %": "{fragmentation_at_100_pct:.2f} %",
+        "seconds": "{seconds:.3f}",
+    }
+    rows = [[form.format_map(_row(result)) for form in columns.values()] for result in results]
+    show_table(tuple(columns), rows, written=written)
 
 
 @app.command()

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sample_colorscale
 
 from berth.plots.style import INK, Style, dress
 from berth.statistics import Interval
 
 CLASS_COLOURS = ("#009E73", "#F0E442", "#E69F00", "#D55E00")
-MISSING = "#8A8A8A"
-DARK, LIGHT = "#1D2329", "#FFFFFF"
+MISSING = "#C8C8C8"
 
 
 def bars_by_workload(
@@ -250,9 +248,7 @@ def frontier(
             x=[jobs for jobs, _ in names],
             y=[seconds for _, seconds in names],
             text=[escape(", ".join(together)) for together in names.values()],
-            mode="lines+markers+text",
-            textposition=_sides(list(names)),
-            cliponaxis=False,
+            mode="lines+markers",
             name="learned, by what a job that is not slowed is worth",
             line={"color": styles["learned"].colour if "learned" in styles else INK, "width": 2},
             hovertemplate="%{text}: %{x:.1f} jobs, %{y:,.0f} s",
@@ -276,35 +272,6 @@ def frontier(
     return figure
 
 
-def _sides(points: Sequence[tuple[float, float]]) -> list[str]:
-    """On which side of each point its label stands: the first with room for it, else the one with the most."""
-    sides = {
-        "top center": (0.0, 1.0),
-        "bottom center": (0.0, -1.0),
-        "middle right": (1.4, 0.0),
-        "middle left": (-1.4, 0.0),
-    }
-    high = max((seconds for _, seconds in points), default=1.0) - min((s for _, s in points), default=0.0)
-    places = [
-        (jobs, 12 * seconds / max(high, 1e-9)) for jobs, seconds in points
-    ]  # a label is about 1.4 by 1 here
-    taken: list[tuple[float, float]] = []
-    chosen = []
-    for at, (x, y) in enumerate(places):
-        others = [*taken, *(place for number, place in enumerate(places) if number != at)]
-
-        def room(
-            side: str, x: float = x, y: float = y, others: Sequence[tuple[float, float]] = others
-        ) -> float:
-            dx, dy = sides[side]
-            return min((math.hypot(x + dx - a, y + dy - b) for a, b in others), default=math.inf)
-
-        best = next((side for side in sides if room(side) >= 1.2), max(sides, key=room))
-        chosen.append(best)
-        taken.append((x + sides[best][0], y + sides[best][1]))
-    return chosen
-
-
 def pair_map(names: Sequence[str], values: NDArray[np.float64], title: str, unit: str) -> go.Figure:
     """A square of pairs of applications, darker for more; NaN is where they run out of memory."""
     text = [[("out of memory" if np.isnan(v) else f"{v:.0f} {unit}") for v in row] for row in values]
@@ -317,44 +284,18 @@ def pair_map(names: Sequence[str], values: NDArray[np.float64], title: str, unit
             y=[escape(name) for name in names],
             z=values,
             text=text,
+            texttemplate="%{text}",
             hovertemplate="%{y} with %{x}: %{text}<extra></extra>",
             zmin=0,
             zmax=most,
             **heat,
         )
     )
-    for row, one in enumerate(names):
-        for column, other in enumerate(names):
-            figure.add_annotation(
-                x=escape(other),
-                y=escape(one),
-                text=text[row][column],
-                showarrow=False,
-                font={"size": 12, "color": _readable(scale, values[row, column] / most)},
-            )
     dress(figure, title, 380)
     figure.update_layout(hovermode="closest", plot_bgcolor=MISSING)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_xaxes(showgrid=False)
     return figure
-
-
-def _readable(scale: str, part: float) -> str:
-    """Dark or light, whichever stands out more from a colour scale at this part of it; NaN is `MISSING`."""
-    ground = MISSING if np.isnan(part) else sample_colorscale(scale, [part], colortype="tuple")[0]
-    return max((DARK, LIGHT), key=lambda ink: contrast(ink, ground))
-
-
-def contrast(one: str | tuple[float, ...], other: str | tuple[float, ...]) -> float:
-    """The ratio of luminances of two colours, from 1 to 21 (Web Content Accessibility Guidelines 2.2)."""
-    low, high = sorted(_luminance(colour) for colour in (one, other))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(colour: str | tuple[float, ...]) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)] if isinstance(colour, str) else colour
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def _half(interval: Interval) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,8 +39,6 @@ class Gap:
 
     policy: str
     placed_milli: int
-    gap_pct: float
-    """What it leaves of the optimum (of the bound, where the optimum is not known)."""
     seconds: float
     """Wall time of its decisions, its kernels loaded."""
     processor_s: float
@@ -50,6 +48,8 @@ class Gap:
     """Whether Ctrl-C came first; then it is the best that had been found."""
     history: FloatArray | None = field(default=None, compare=False)
     """(generations + 1, 2): the best and the mean worth of its solutions, where it is a search."""
+    gap_pct: float = 0.0
+    """What it leaves of the optimum (of the bound, where the optimum is not known)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +104,20 @@ def measure_optimality(
         raise SettingError(
             f"the experiment needs at least 1 batch and 1 policy, not {len(tasks)} and {len(policies)}"
         )
-    warmed_up: dict[str, _Run] = {}
+    policies, warmed_up = tuple(dict.fromkeys(policies)), list[Gap]()
     for name in policies:  # loads its kernels; where it is stopped, what it has is all there is
         report = _search_progress(progress, 0, len(tasks), f"first look, {name}")
-        warmed_up[name] = _run(tasks[0], name, seed, knowledge, report)
-        if warmed_up[name].interrupted:
+        warmed_up.append(_run(tasks[0], name, seed, knowledge, report))
+        if warmed_up[-1].interrupted:
             return [_measure(tasks[0], warmed_up, seed, time_limit_s)]
     found = []
     for number, task in enumerate(tasks):
-        runs: dict[str, _Run] = {}
+        runs: list[Gap] = []
         for at, name in enumerate(policies):
             done, text = number + at / len(policies), f"batch {task.name}, {name}"
             report = _search_progress(progress, done, len(tasks), text, 1 / len(policies))
-            runs[name] = _run(task, name, seed, knowledge, report)
-            if runs[name].interrupted:
+            runs.append(_run(task, name, seed, knowledge, report))
+            if runs[-1].interrupted:
                 break
         try:
             found.append(_measure(task, runs, seed, time_limit_s))
@@ -147,7 +147,7 @@ def _search_progress(
     return report
 
 
-def _measure(task: PlacingTask, runs: Mapping[str, _Run], seed: int, time_limit_s: float) -> Optimality:
+def _measure(task: PlacingTask, runs: Sequence[Gap], seed: int, time_limit_s: float) -> Optimality:
     cluster = task.cluster()
     batch = batch_of(task.jobs, cluster)
     pairs = int(batch.fit.sum()) * batch.free_milli.shape[1]
@@ -155,21 +155,10 @@ def _measure(task: PlacingTask, runs: Mapping[str, _Run], seed: int, time_limit_
     relaxed = relaxed_milli(batch, time_limit_s=time_limit_s)
     bound = relaxed if exact is None else min(relaxed, exact.bound_milli)
     best = exact.milli if exact is not None and exact.proven else bound
-    gaps = []
-    for name, run in runs.items():
-        left = 100 * max(0.0, best - run.placed_milli) / best if best > 0 else 0.0
-        gaps.append(
-            Gap(
-                name,
-                run.placed_milli,
-                left,
-                run.wall_s,
-                run.processor_s,
-                run.placements,
-                run.interrupted,
-                run.history,
-            )
-        )
+    gaps = [
+        replace(run, gap_pct=100 * max(0.0, best - run.placed_milli) / best if best > 0 else 0.0)
+        for run in runs
+    ]
     stopped = any(gap.interrupted for gap in gaps)
     logical = pooled(task.jobs, cluster)
     paper = evolve_paper(logical, seed=(seed,)) if logical.jobs and not stopped else None
@@ -190,16 +179,7 @@ def _measure(task: PlacingTask, runs: Mapping[str, _Run], seed: int, time_limit_
     )
 
 
-class _Run(NamedTuple):
-    placed_milli: int
-    wall_s: float
-    processor_s: float
-    placements: tuple[Placement, ...]
-    interrupted: bool
-    history: FloatArray | None
-
-
-def _run(task: PlacingTask, name: str, seed: int, knowledge: str, report: Progress | None = None) -> _Run:
+def _run(task: PlacingTask, name: str, seed: int, knowledge: str, report: Progress | None = None) -> Gap:
     """What a policy places of a batch, and how long it thinks."""
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
@@ -220,15 +200,9 @@ def _run(task: PlacingTask, name: str, seed: int, knowledge: str, report: Progre
                 placed.append(decision)
     except KeyboardInterrupt:
         interrupted = True
-    wall_s, processor_s = time.perf_counter() - begin_s, time.process_time() - worked_s
-    return _Run(
-        before - cluster.free_total_milli,
-        wall_s,
-        processor_s,
-        tuple(placed),
-        interrupted,
-        None if searching is None else searching.history,
-    )
+    seconds, processor_s = time.perf_counter() - begin_s, time.process_time() - worked_s
+    placed_milli, history = before - cluster.free_total_milli, searching.history if searching else None
+    return Gap(name, placed_milli, seconds, processor_s, tuple(placed), interrupted, history)
 
 
 def optimality_dict(found: Sequence[Optimality]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from fastapi import HTTPException, Query
 from berth.statistics.accounting import VARIABLES
 from berth.statistics.tables import Period
 
-DAY_MS: Final = 86_400_000
 DEFAULT_DAYS: Final = 28
 MOST_DAYS_BY_DAY: Final = 100
 """A longer period is drawn by months."""
@@ -190,11 +189,6 @@ def asked(
     if at:
         _named(at)
     return found
-
-
-def day_text(ms: int) -> str:
-    """The day of a moment."""
-    return str(_day(ms))
 
 
 def _range(text: str) -> tuple[str, float, float]:
