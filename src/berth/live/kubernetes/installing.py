@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, Api
 
-_PLURALS = {
-    "Namespace": "namespaces",
-    "ConfigMap": "configmaps",
-    "ServiceAccount": "serviceaccounts",
-    "ClusterRole": "clusterroles",
-    "ClusterRoleBinding": "clusterrolebindings",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
-    "Deployment": "deployments",
-    "DaemonSet": "daemonsets",
-    "DeviceClass": "deviceclasses",
-    "Service": "services",
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
-}
 _OF_0_2 = {
     "ClusterRole": "rbac.authorization.k8s.io/v1",
     "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
@@ -56,14 +40,9 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
 async def take_away(api: Api, manifest: dict[str, Any]) -> str:
     """Delete one object; returns what was done, in words, empty if it is not there. Raises ApiError."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
-    try:
-        options = {"propagationPolicy": "Background"}
-        await api.request("DELETE", f"{_path(manifest)}/{name}", options, patience_s=10)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return ""
-    return f"{kind} {name} deleted"
+    options = {"propagationPolicy": "Background"}
+    is_there = await api.change("DELETE", f"{_path(manifest)}/{name}", options, patience_s=10)
+    return f"{kind} {name} deleted" if is_there else ""
 
 
 def manifests_of_0_2() -> list[dict[str, Any]]:
@@ -85,4 +64,5 @@ def _path(manifest: dict[str, Any]) -> str:
     base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     if "namespace" in meta:
         base += f"/namespaces/{meta['namespace']}"
-    return f"{base}/{_PLURALS[manifest['kind']]}"
+    kind = re.sub("y$", "ie", re.sub("s$", "se", manifest["kind"].lower()))
+    return f"{base}/{kind}s"

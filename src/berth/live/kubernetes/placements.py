@@ -61,6 +61,23 @@ class GpuMemory(msgspec.Struct):
     """Why it could not be suspended when that was asked for."""
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """What a pod used of one GPU, as its node's agent wrote it."""
+
+    peak_mib: Mib = 0
+    refused: Count = 0
+    """Allocations that were refused at its limit."""
+    needed_mib: Mib = 0
+    """What it would have held with the largest of those."""
+
+    def __add__(self, other: Measured) -> Measured:
+        return Measured(
+            max(self.peak_mib, other.peak_mib),
+            self.refused + other.refused,
+            max(self.needed_mib, other.needed_mib),
+        )
+
+
 def gpu_memory_of(annotations: Mapping[str, str]) -> GpuMemory | None:
     """What a pod has by now; None where no agent has said so, or it makes no sense."""
     try:

@@ -13,17 +13,9 @@ from typing import Any, Literal
 
 from berth.errors import BerthError, SettingError
 from berth.live.card_models import card_model
+from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.gpu_labels import label_of
-from berth.live.kubernetes.names import (
-    ASKED_MEM_MIB,
-    ASKED_MILLI,
-    LABEL_GPU_COUNT,
-    LABEL_GPU_INDICES,
-    LABEL_GPU_MEMORY_MIB,
-    LABEL_GPU_MODEL,
-    LABEL_GPUS_AILING,
-)
 from berth.live.kubernetes.node.agent import EXPORT, Agent, AgentSettings
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
@@ -271,17 +263,23 @@ def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str |
     """The device plugin's GPUs, by which pods that ask for `berth.dev/gpu` are placed; taken away where it has none."""
     if not cards:
         return dict.fromkeys(
-            (LABEL_GPU_COUNT, LABEL_GPU_INDICES, LABEL_GPUS_AILING, LABEL_GPU_MODEL, LABEL_GPU_MEMORY_MIB)
+            (
+                names.LABEL_GPU_COUNT,
+                names.LABEL_GPU_INDICES,
+                names.LABEL_GPUS_AILING,
+                names.LABEL_GPU_MODEL,
+                names.LABEL_GPU_MEMORY_MIB,
+            )
         )
     least = min(cards, key=lambda card: card.mem_mib)
     model = card_model(least.model, least.mem_mib).name
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model)[:63]
     return {
-        LABEL_GPU_COUNT: str(len(cards)),
-        LABEL_GPU_INDICES: label_of(card.index for card in cards),
-        LABEL_GPUS_AILING: label_of(card.index for card in cards if card.index in ailing) or None,
-        LABEL_GPU_MODEL: plain.strip("-_."),
-        LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
+        names.LABEL_GPU_COUNT: str(len(cards)),
+        names.LABEL_GPU_INDICES: label_of(card.index for card in cards),
+        names.LABEL_GPUS_AILING: label_of(card.index for card in cards if card.index in ailing) or None,
+        names.LABEL_GPU_MODEL: plain.strip("-_."),
+        names.LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
     }
 
 
@@ -289,8 +287,8 @@ def _resources(cards: Sequence[Card]) -> dict[str, str | None]:
     """What Kubernetes counts of the device plugin's GPUs. Those that ail are in it, because their pods are too."""
     mem_mib = sum(card.mem_mib for card in cards)
     return {
-        ASKED_MILLI: str(1000 * len(cards)) if cards else None,
-        ASKED_MEM_MIB: str(mem_mib) if cards else None,
+        names.ASKED_MILLI: str(1000 * len(cards)) if cards else None,
+        names.ASKED_MEM_MIB: str(mem_mib) if cards else None,
     }
 
 
