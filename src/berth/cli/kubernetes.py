@@ -135,7 +135,6 @@ def status(
 @app.command()
 def top(
     every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print once, and stop.")] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -146,10 +145,6 @@ def top(
 
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.viewing import look
-
-    if once:
-        console().print(snapshot_tables(_look(kubeconfig, context)))
-        return
 
     async def run(api: Api) -> None:
         settings = Settings()

@@ -177,7 +177,7 @@ def test_a_container_that_initialises_does_not_start_with_a_gpu_and_hears_why(fo
     async def story() -> None:
         world = NodeWorld(folder)
         async with running(world):
-            containers = [Container("setup", 1), Container("main", 1)]
+            containers = [Container("setup", 1, init=True), Container("main", 1)]
             pod = world.api.add_pod("one", (0, 300, 5000), containers=containers)
             await world.kubelet.admit(pod, RESOURCE)
             with pytest.raises(grpc.aio.AioRpcError, match=r"which has the units .* is an init container"):

@@ -29,6 +29,8 @@ class Container:
     name: str
     gpus: int
     """Units of `berth.dev/gpu` that it asks for."""
+    init: bool = False
+    """It ends before the others start; one that stays beside them (a sidecar) is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +232,12 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
     """A pod of the API's JSON."""
     pod = msgspec.convert(told, objects.Pod)
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
-    sidecars = (each for each in pod.spec.init_containers if each.restart_policy == "Always")
     containers = [
-        Container(each.name, whole(each.resources.limits.get(RESOURCE, 0)))
-        for each in (*sidecars, *pod.spec.containers)
+        Container(
+            each.name, whole(each.resources.limits.get(RESOURCE, 0)), init and each.restart_policy != "Always"
+        )
+        for init, those in ((True, pod.spec.init_containers), (False, pod.spec.containers))
+        for each in those
     ]
     claims = [
         each.get("resourceClaimName") or ""

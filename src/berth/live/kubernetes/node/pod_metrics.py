@@ -14,47 +14,26 @@ from berth.live.kubernetes.node.agent import Agent, PodPart, View
 from berth.live.local.cards import Card
 
 LABELS = ("namespace", "pod", "container", "gpu")
-_OF_PARTS: tuple[tuple[type[Gauge | Counter], str, str, Callable[[PodPart], float]], ...] = (
-    (
-        Gauge,
-        "promise_bytes",
-        "GPU memory that a container is promised.",
-        lambda each: each.part.mem_mib << 20,
-    ),
-    (
-        Gauge,
-        "limit_bytes",
-        "GPU memory that a container may have now.",
-        lambda each: each.region.limit_bytes,
-    ),
-    (Gauge, "used_bytes", "GPU memory that a container has.", lambda each: each.region.used_bytes),
-    (Gauge, "peak_bytes", "The most GPU memory that a container had.", lambda each: each.region.peak_bytes),
-    (
-        Gauge,
-        "milli",
-        "The share of the GPU's time that a container was given, per mille.",
-        lambda each: each.part.milli,
-    ),
-    (
-        Counter,
-        "seconds",
-        "GPU time that a container used; counted where its share is limited.",
-        lambda each: each.region.gpu_ns / 1e9,
-    ),
+_OF_PARTS = (
+    (Gauge, "promise_bytes", "GPU memory that a container is promised."),
+    (Gauge, "limit_bytes", "GPU memory that a container may have now."),
+    (Gauge, "used_bytes", "GPU memory that a container has."),
+    (Gauge, "peak_bytes", "The most GPU memory that a container had."),
+    (Gauge, "milli", "The share of the GPU's time that a container was given, per mille."),
+    (Counter, "seconds", "GPU time that a container used; counted where its share is limited."),
     (
         Counter,
         "refused_calls",
         "Calls for GPU memory that were refused, because the limit was reached.",
-        lambda each: each.region.refused,
     ),
     (
         Counter,
         "asked_calls",
         "Calls for more GPU memory than the limit had room for, which asked to grow.",
-        lambda each: each.region.asked,
     ),
-    (Counter, "granted_calls", "Those of them for which the limit grew.", lambda each: each.region.granted),
+    (Counter, "granted_calls", "Those of them for which the limit grew."),
 )
+"""Of each part of a GPU; their values are those of `_values`."""
 
 
 class NodeCollector(Collector):
@@ -70,12 +49,12 @@ class NodeCollector(Collector):
         """The metrics of now."""
         agent, view = self._agent, self._agent.view
         yield from gpu_metrics(self._gpu(card, view) for card in self._cards)
-        for kind, name, text, value in _OF_PARTS:
-            found = kind(f"berth_pod_gpu_{name}", text, labels=LABELS)
-            for each in view.parts:
-                of = [each.pod.namespace, each.pod.name, each.container, str(each.part.index)]
-                found.add_metric(of, value(each))
-            yield found
+        families = [kind(f"berth_pod_gpu_{name}", text, labels=LABELS) for kind, name, text in _OF_PARTS]
+        for each in view.parts:
+            of = [each.pod.namespace, each.pod.name, each.container, str(each.part.index)]
+            for family, value in zip(families, _values(each), strict=True):
+                family.add_metric(of, value)
+        yield from families
         yield Gauge(
             "berth_escaped_processes",
             "Processes that use a GPU outside their pod's limit.",
@@ -115,3 +94,9 @@ class NodeCollector(Collector):
             look.used_mib if look else None,
             bool(look and look.lost),
         )
+
+
+def _values(of: PodPart) -> tuple[float, ...]:
+    part, region = of.part, of.region
+    memory = part.mem_mib << 20, region.limit_bytes, region.used_bytes, region.peak_bytes
+    return *memory, part.milli, region.gpu_ns / 1e9, region.refused, region.asked, region.granted
