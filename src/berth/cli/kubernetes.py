@@ -101,13 +101,11 @@ def steerer(
     from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    settings = Settings(policy, knowledge, right_size=right_size.value)
+    settings = Settings(policy, knowledge, advise=mode is Mode.ADVISE, right_size=right_size.value)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
-        options = Options(
-            settings, mode is Mode.ADVISE, once, identity, namespace, elect=elect, own_process=True
-        )
+        options = Options(settings, once, identity, namespace, elect=elect, own_process=True)
         steering = Steering(api, options)
         await steering.run()
         if once:

@@ -10,13 +10,9 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, Api
 
 _OF_0_2 = {
-    "ClusterRole": "rbac.authorization.k8s.io/v1",
-    "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
-    "Role": "rbac.authorization.k8s.io/v1",
-    "RoleBinding": "rbac.authorization.k8s.io/v1",
-    "ServiceAccount": "v1",
-    "Deployment": "apps/v1",
-    "Service": "v1",
+    "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    "v1": ("ServiceAccount", "Service"),
+    "apps/v1": ("Deployment",),
 }
 """The kinds of what berth 0.2 installed, each as `berth-scheduler` and `berth-extender`."""
 
@@ -47,14 +43,12 @@ async def take_away(api: Api, manifest: dict[str, Any]) -> str:
 
 def manifests_of_0_2() -> list[dict[str, Any]]:
     """What berth 0.2 installed and this version takes away, as far as it is needed for that."""
+    place = {"namespace": names.NAMESPACE}
     return [
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "metadata": {"name": name}
-            | ({} if kind.startswith("Cluster") else {"namespace": names.NAMESPACE}),
-        }
-        for kind, version in _OF_0_2.items()
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name, **in_namespace}}
+        for version, kinds in _OF_0_2.items()
+        for kind in kinds
+        for in_namespace in [{} if kind.startswith("Cluster") else place]
         for name in ("berth-scheduler", "berth-extender")
     ]
 

@@ -8,27 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import msgspec
-
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
-from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.placements import Measured
 
 MOST_OWNERS = 10_000
 Owner = tuple[str, str]
 """Namespace, and the application that was named or the controller."""
-
-
-def measured_of(annotations: dict[str, str]) -> Measured | None:
-    """What was measured of a pod; None where nothing was, or it makes no sense."""
-    text = annotations.get(names.MEASURED)
-    if text is None:
-        return None
-    try:
-        return msgspec.json.decode(text, type=Measured)
-    except msgspec.DecodeError:
-        return None
 
 
 def killed_by_kernel(pod: api.Pod) -> bool:

@@ -43,7 +43,7 @@ from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
-from berth.live.kubernetes.memories import Memories, killed_by_kernel, measured_of
+from berth.live.kubernetes.memories import Memories, killed_by_kernel
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (
@@ -52,6 +52,7 @@ from berth.live.kubernetes.placements import (
     Placed,
     annotation_of,
     gpu_memory_of,
+    measured_of,
     placed_of,
     places_of,
     share_words,
@@ -91,7 +92,7 @@ class Settings:
     reclaim: bool = False
     """Whether a pod within a quota evicts pods of namespaces that hold more than theirs."""
     advise: bool = False
-    """Whether nothing of what is decided is done, so that pods without a gate are looked at as well."""
+    """Whether events say what would be done and nothing is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
     right_size: str = "off"
     """Whether a pod that asks for more than is enough by its profile gets what it asks for (`off`), is told so besides

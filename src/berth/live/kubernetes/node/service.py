@@ -24,7 +24,7 @@ from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
 from berth.live.kubernetes.node.dra_driver import DraDriver
-from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, installed_library, real_driver
+from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, real_driver, with_library
 from berth.live.kubernetes.node.growing import Growing
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
@@ -145,7 +145,8 @@ class _Node:
         self.cut_gpus = [gpu for gpu in cut if gpu.card.index in self.dra_gpus]
         whole = [gpu.card for gpu in found if not gpu.places]
         self._whole = [card for card in whole if card.index in self.dra_gpus]
-        state, driver = settings.state, _driver(settings, cards)
+        state = settings.state
+        driver = with_library(_driver(settings, cards), state / "library")
         nodes = settings.run / "nodes"
         self.allotments = Allotments(
             state / "allotments", settings.run / "regions", cards.cards, nodes, self._driver_folder
@@ -153,7 +154,6 @@ class _Node:
         self.allotments.load()
         for damaged in self.allotments.damaged:
             log.warning("set aside: %s", damaged)
-        library, preload = installed_library(state / "library")
         kubelet = settings.kubelet
         identity = Identity(
             kubelet / "pod-resources" / "kubelet.sock",
@@ -165,21 +165,14 @@ class _Node:
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
         if self.plugin_gpus:
-            places = PluginSettings(
-                settings.node,
-                kubelet / "device-plugins",
-                nodes,
-                library,
-                preload,
-                self.plugin_gpus,
-            )
+            places = PluginSettings(settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus)
             card = os.environ["BERTH_FAKE_CARD"] if settings.fake else ""
             self.growing = Growing(self.allotments, server, settings.grow, fake_card=card)
             self.plugin = DevicePlugin(
                 *(places, self.allotments, driver, identity, server, self._make_room, self.growing.admit)
             )
         if self.dra_gpus:
-            files = ClaimFiles(settings.cdi, library, preload, driver)
+            files = ClaimFiles(settings.cdi, driver)
             self.claims = Claims(
                 settings.node,
                 tuple(card.index for card in self._whole),
