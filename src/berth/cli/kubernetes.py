@@ -101,13 +101,11 @@ def steerer(
     from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    settings = Settings(policy, knowledge, right_size=right_size.value)
+    settings = Settings(policy, knowledge, advise=mode is Mode.ADVISE, right_size=right_size.value)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
-        options = Options(
-            settings, mode is Mode.ADVISE, once, identity, namespace, elect=elect, own_process=True
-        )
+        options = Options(settings, once, identity, namespace, elect=elect, own_process=True)
         steering = Steering(api, options)
         await steering.run()
         if once:
@@ -135,7 +133,6 @@ def status(
 @app.command()
 def top(
     every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print once, and stop.")] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -146,10 +143,6 @@ def top(
 
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.viewing import look
-
-    if once:
-        console().print(snapshot_tables(_look(kubeconfig, context)))
-        return
 
     async def run(api: Api) -> None:
         settings = Settings()

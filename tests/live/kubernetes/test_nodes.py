@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -222,17 +221,6 @@ def test_a_heartbeat_has_nothing_read_anew() -> None:
     board.nodes(1, node())
     board.steps(1)
     assert board.site.table.views["n1"].traits is before
-
-
-def test_half_of_a_card_is_half_of_the_one_that_is_chosen() -> None:
-    nodes = [node("n1", 1, mem_mib=81_920), node("n2", 1, mem_mib=81_250)]
-    board = steered(nodes, [pod(f"p{at}", gpu_milli=500, models="A100-80") for at in range(4)])
-    given = [
-        (step.node, json.loads(step.placement)["gpus"][0]["mem_mib"])
-        for now in (1, 2, 3)
-        for step in board.lifts(now).values()
-    ]
-    assert sorted(given) == [("n1", 40_960), ("n1", 40_960), ("n2", 40_625), ("n2", 40_625)]
 
 
 def test_a_placement_out_of_range_is_none_and_the_pod_gets_one() -> None:

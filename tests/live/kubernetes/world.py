@@ -316,7 +316,6 @@ class World:
     async def steerer(self, identity: str = "test", **options: Any) -> AsyncIterator[Steering]:
         """A steerer that runs in this process, on a connection of its own."""
         elect = options.pop("elect", False)
-        advise = options.pop("advise", False)
         token = options.pop("token", None)
         agent = options.pop("agent", "berth")
         access = from_kubeconfig(
@@ -327,7 +326,7 @@ class World:
             await asyncio.to_thread(warm_up, settings.policy, settings.knowledge)
             _WARM.add(settings.policy)
         async with Api(access, agent=agent) as api:
-            steering = Steering(api, Options(settings, advise=advise, identity=identity, elect=elect))
+            steering = Steering(api, Options(settings, identity=identity, elect=elect))
             task = asyncio.create_task(steering.run())
             self._running.append(task)
             try:

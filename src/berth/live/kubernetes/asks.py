@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-import msgspec
-
 from berth.errors import AskError, LiveError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
@@ -66,51 +64,7 @@ class Ask:
 
 
 def ask_of(pod: Pod) -> Ask:
-    """What the pod asks for. Raises AskError in words that its owner can act on. Pods that ask alike get the same
-    object."""
-    key = _key(pod)
-    found = _known.get(key)
-    if found is None:
-        if len(_known) >= MOST_KNOWN:
-            _known.clear()
-        found = _known[key] = _read(pod)
-    return found
-
-
-def _key(pod: Pod) -> bytes:
-    """All of a pod that its ask is read from; `PodSpec.node_name` is not."""
-    meta, spec = pod.metadata, pod.spec
-    return msgspec.msgpack.encode(
-        (
-            meta.namespace,
-            meta.owner_references,
-            {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
-            spec.priority,
-            spec.node_selector,
-            spec.affinity,
-            spec.tolerations,
-            spec.containers,
-            spec.init_containers,
-            spec.overhead,
-            spec.resources,
-            [(each.name, each.resources) for each in pod.status.container_statuses],
-            spec.active_deadline_seconds,
-            pod_group(pod),
-            names.GANG in meta.annotations and _group_by_labels(pod),
-        )
-    )
-
-
-_known: dict[bytes, Ask] = {}
-MOST_KNOWN = 4096
-"""Different asks that are kept; with more, all are read anew."""
-_WRITTEN = frozenset(
-    {names.PLACEMENT, names.PLACED_UID, names.MEASURED, names.ENOUGH, names.GPU_MEMORY, names.SUSPEND}
-)
-"""Annotations that berth writes."""
-
-
-def _read(pod: Pod) -> Ask:
+    """What the pod asks for. Raises AskError in words that its owner can act on."""
     _refuse_what_nobody_can(pod)
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}

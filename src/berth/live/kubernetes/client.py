@@ -130,6 +130,16 @@ class Api:
                 attempt += 1
                 await asyncio.sleep(wait_s)
 
+    async def change(self, method: str, path: str, body: object = None, **more: Any) -> bool:
+        """Change or delete an object as `request` does; False if it is gone, or another by now."""
+        try:
+            await self.request(method, path, body, **more)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        return True
+
     async def get(self, path: str, kind: type[T], *, patience_s: float = 0.0) -> T:
         """One object."""
         return msgspec.json.decode(await self.request("GET", path, patience_s=patience_s), type=kind)

@@ -7,16 +7,18 @@ node.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from berth.errors import AskError
-from berth.live.kubernetes.objects import Pod, PodSpec, Taint, Term, Toleration
-from berth.live.kubernetes.selectors import OPERATORS, Requirement, requirement_of
+from berth.live.kubernetes.objects import Expression, Pod, PodSpec, Taint, Term, Toleration
 
 MOST_TERMS = 64
 Tolerated = tuple[str, str, str, str]
 """Key, operator, value, effect."""
+Requirement = tuple[str, str, tuple[str, ...]]
+"""Key, operator, values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,7 @@ class NodeTraits:
 def constraint_of(pod: Pod) -> Constraint:
     """The constraint of a pod. Raises AskError for a selector or toleration that makes no sense."""
     spec = pod.spec
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    terms = tuple(_term(term) for term in required.node_selector_terms) if required else ()
+    terms = tuple(_term(term) for term in required_terms(spec))
     if len(terms) > MOST_TERMS:
         raise AskError(f"node affinity has {len(terms)} terms; expected at most {MOST_TERMS}")
     tolerations = tuple(
@@ -58,6 +58,13 @@ def constraint_of(pod: Pod) -> Constraint:
     if not (spec.node_selector or terms or tolerations):
         return PLAIN
     return Constraint(tuple(sorted(spec.node_selector.items())), terms, tolerations)
+
+
+def required_terms(spec: PodSpec) -> tuple[Term, ...]:
+    """The terms of a pod's required node affinity, of which one must hold; none: it has none."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    return tuple(required.node_selector_terms) if required else ()
 
 
 def has_unread_rules(spec: PodSpec, counted: Collection[str]) -> bool:
@@ -129,11 +136,11 @@ def _tolerates(tolerations: tuple[Tolerated, ...], taint: Taint) -> bool:
 
 
 def _term(term: Term) -> tuple[Requirement, ...]:
-    found = [requirement_of(each, "node affinity") for each in term.match_expressions]
+    found = [_requirement(each) for each in term.match_expressions]
     for each in term.match_fields:
         if each.key != "metadata.name":
             raise AskError(f"node affinity asks for field '{each.key[:80]}'; expected metadata.name")
-        key, operator, values = requirement_of(each, "node affinity")
+        key, operator, values = _requirement(each)
         found.append((f"@{key}", operator, values))
     return tuple(sorted(found))
 
@@ -144,3 +151,43 @@ def _holds(term: tuple[Requirement, ...], node: NodeTraits) -> bool:
         OPERATORS[operator](node.name if key.startswith("@") else node.labels.get(key), values)
         for key, operator, values in term
     )
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+
+def _requirement(expression: Expression) -> Requirement:
+    """A requirement as it was written. Raises AskError if it makes no sense."""
+    if expression.operator not in OPERATORS:
+        raise AskError(
+            f"node affinity has operator '{expression.operator[:40]}'; expected {', '.join(OPERATORS)}"
+        )
+    if expression.operator in ("Gt", "Lt") and not (
+        len(expression.values) == 1 and _WHOLE.fullmatch(expression.values[0])
+    ):
+        raise AskError(
+            f"node affinity {expression.operator} of '{expression.key[:80]}' takes one whole number"
+        )
+    return (expression.key, expression.operator, tuple(sorted(expression.values)))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and _WHOLE.fullmatch(text) else None
+
+
+def _greater(value: str | None, values: tuple[str, ...]) -> bool:
+    return (number := _number(value)) is not None and number > int(values[0])
+
+
+def _less(value: str | None, values: tuple[str, ...]) -> bool:
+    return (number := _number(value)) is not None and number < int(values[0])
+
+
+OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, values: value is not None,
+    "DoesNotExist": lambda value, values: value is None,
+    "Gt": _greater,
+    "Lt": _less,
+}

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, Api
 
-_PLURALS = {
-    "Namespace": "namespaces",
-    "ConfigMap": "configmaps",
-    "ServiceAccount": "serviceaccounts",
-    "ClusterRole": "clusterroles",
-    "ClusterRoleBinding": "clusterrolebindings",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
-    "Deployment": "deployments",
-    "DaemonSet": "daemonsets",
-    "DeviceClass": "deviceclasses",
-    "Service": "services",
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
-}
 _OF_0_2 = {
-    "ClusterRole": "rbac.authorization.k8s.io/v1",
-    "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
-    "Role": "rbac.authorization.k8s.io/v1",
-    "RoleBinding": "rbac.authorization.k8s.io/v1",
-    "ServiceAccount": "v1",
-    "Deployment": "apps/v1",
-    "Service": "v1",
+    "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    "v1": ("ServiceAccount", "Service"),
+    "apps/v1": ("Deployment",),
 }
 """The kinds of what berth 0.2 installed, each as `berth-scheduler` and `berth-extender`."""
 
@@ -56,26 +36,19 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
 async def take_away(api: Api, manifest: dict[str, Any]) -> str:
     """Delete one object; returns what was done, in words, empty if it is not there. Raises ApiError."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
-    try:
-        options = {"propagationPolicy": "Background"}
-        await api.request("DELETE", f"{_path(manifest)}/{name}", options, patience_s=10)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return ""
-    return f"{kind} {name} deleted"
+    options = {"propagationPolicy": "Background"}
+    is_there = await api.change("DELETE", f"{_path(manifest)}/{name}", options, patience_s=10)
+    return f"{kind} {name} deleted" if is_there else ""
 
 
 def manifests_of_0_2() -> list[dict[str, Any]]:
     """What berth 0.2 installed and this version takes away, as far as it is needed for that."""
+    place = {"namespace": names.NAMESPACE}
     return [
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "metadata": {"name": name}
-            | ({} if kind.startswith("Cluster") else {"namespace": names.NAMESPACE}),
-        }
-        for kind, version in _OF_0_2.items()
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name, **in_namespace}}
+        for version, kinds in _OF_0_2.items()
+        for kind in kinds
+        for in_namespace in [{} if kind.startswith("Cluster") else place]
         for name in ("berth-scheduler", "berth-extender")
     ]
 
@@ -85,4 +58,5 @@ def _path(manifest: dict[str, Any]) -> str:
     base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     if "namespace" in meta:
         base += f"/namespaces/{meta['namespace']}"
-    return f"{base}/{_PLURALS[manifest['kind']]}"
+    kind = re.sub("y$", "ie", re.sub("s$", "se", manifest["kind"].lower()))
+    return f"{base}/{kind}s"

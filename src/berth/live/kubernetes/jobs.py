@@ -9,9 +9,6 @@ from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.kubernetes.asks import Ask
 from berth.model import WHOLE_GPU, GpuModel, Job, Share
 
-MOST_CALLED = 1024
-"""Different lists of models that are kept."""
-
 
 @dataclass(frozen=True)
 class Cards:
@@ -22,8 +19,6 @@ class Cards:
     sizes_mib: tuple[int, ...] = field(init=False)
     """The memory of the different cards, the smallest first."""
 
-    _called: dict[tuple[str, ...], tuple[str, ...]] = field(init=False, default_factory=dict, compare=False)
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", frozenset(self.found))
         object.__setattr__(self, "found", ())
@@ -33,14 +28,6 @@ class Cards:
         """The names of the models that a user's words are about: equal, or beginning with one up to a hyphen. Words
         that are about none stay as they are, so that the job fits nowhere and says so."""
         words = tuple(words)
-        found = self._called.get(words)
-        if found is None:
-            if len(self._called) >= MOST_CALLED:
-                self._called.clear()
-            found = self._called[words] = self._look_up(words)
-        return found
-
-    def _look_up(self, words: tuple[str, ...]) -> tuple[str, ...]:
         lowered = [word.lower() for word in words]
         names = sorted(
             {

@@ -7,39 +7,14 @@ All of it is learned from pods that are on the cluster: the agent of their node 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Annotated
-
-import msgspec
 
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
-from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.placements import Mib
+from berth.live.kubernetes.placements import Measured
 
 MOST_OWNERS = 10_000
 Owner = tuple[str, str]
 """Namespace, and the application that was named or the controller."""
-
-
-class Measured(msgspec.Struct):
-    """What a pod used of one GPU, as its node's agent wrote it."""
-
-    peak_mib: Mib = 0
-    refused: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Allocations that were refused at its limit."""
-    needed_mib: Mib = 0
-    """What it would have held with the largest of those."""
-
-
-def measured_of(annotations: dict[str, str]) -> Measured | None:
-    """What was measured of a pod; None where nothing was, or it makes no sense."""
-    text = annotations.get(names.MEASURED)
-    if text is None:
-        return None
-    try:
-        return msgspec.json.decode(text, type=Measured)
-    except msgspec.DecodeError:
-        return None
 
 
 def killed_by_kernel(pod: api.Pod) -> bool:

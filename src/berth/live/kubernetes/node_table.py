@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from berth.errors import AskError
 from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.jobs import Cards
 from berth.live.kubernetes.kinds import Kinds
-from berth.live.kubernetes.nodes import View, named_by_size, plain_name
+from berth.live.kubernetes.nodes import View
+from berth.live.kubernetes.quantities import consumed_of
 from berth.live.kubernetes.slices import SliceGpu
 from berth.model import Share
 
@@ -175,7 +174,6 @@ class NodeTable:
         models, read = self.cards.models, [*self._dirty]
         moved = tuple(name for name in read if self._read(name))
         if read:
-            self._name_cards()
             self.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
         stale, self._kinds.stale = self._kinds.stale, False
         dirty, self._dirty = self._dirty, {}
@@ -242,23 +240,6 @@ class NodeTable:
             state = NodeState.DRAINED
         before, node = self._told.get(name), view.node()
         return before if before is not None and before == (node, state) else SiteNode(node, state)
-
-    def _name_cards(self) -> None:
-        """Tell cards of one name and different memory apart, for half of a card is half of the one that is chosen: all
-        but those of the commonest size have their memory in their name."""
-        sizes: dict[str, Counter[int]] = {}
-        for view in self.views.values():
-            if view.model is not None and view.gpus:
-                sizes.setdefault(plain_name(view.model), Counter())[view.model.mem_mib] += 1
-        for name, counts in sizes.items():
-            commonest = min(counts, key=lambda mib: (-counts[mib], mib))
-            for view in self.views.values():
-                if view.model is not None and plain_name(view.model) == name:
-                    apart = view.model.mem_mib != commonest
-                    model = named_by_size(view.model) if apart else replace(view.model, name=name)
-                    if model != view.model:
-                        view.model = model
-                        self._dirty[view.name] = None
 
     # What others use
 

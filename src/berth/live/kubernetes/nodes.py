@@ -17,7 +17,6 @@ from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
 from berth.live.kubernetes.slices import SliceGpu, gpus_in
 from berth.model import GpuModel, Node
 
-APART = "-with-"
 MOST_PODS = 1 << 20
 
 
@@ -128,16 +127,6 @@ def _label(labels: Mapping[str, str], key: str, most: int) -> int:
     if not re.fullmatch("[0-9]{1,12}", text) or int(text) > most:
         raise AskError(f"label {key} is '{text[:40]}'; expected a whole number from 0 to {most}")
     return int(text)
-
-
-def plain_name(model: GpuModel) -> str:
-    """The name of a card without its memory, where `named_by_size` wrote it there."""
-    return model.name.partition(APART)[0]
-
-
-def named_by_size(model: GpuModel) -> GpuModel:
-    """The card with its memory in its name."""
-    return replace(model, name=f"{plain_name(model)}{APART}{model.mem_mib}-MiB")
 
 
 def _model(name: str, mib: int) -> GpuModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the nodes' agents do without: 13 MiB less on each node
     from berth.live.driver.site import Start
     from berth.live.kubernetes.nodes import View
 
+T = TypeVar("T")
 Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
 Milli = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
@@ -61,12 +62,31 @@ class GpuMemory(msgspec.Struct):
     """Why it could not be suspended when that was asked for."""
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """What a pod used of one GPU, as its node's agent wrote it."""
+
+    peak_mib: Mib = 0
+    refused: Count = 0
+    """Allocations that were refused at its limit."""
+    needed_mib: Mib = 0
+    """What it would have held with the largest of those."""
+
+    def __add__(self, other: Measured) -> Measured:
+        return Measured(
+            max(self.peak_mib, other.peak_mib),
+            self.refused + other.refused,
+            max(self.needed_mib, other.needed_mib),
+        )
+
+
 def gpu_memory_of(annotations: Mapping[str, str]) -> GpuMemory | None:
     """What a pod has by now; None where no agent has said so, or it makes no sense."""
-    try:
-        return msgspec.json.decode(annotations.get(names.GPU_MEMORY, ""), type=GpuMemory)
-    except msgspec.DecodeError:
-        return None
+    return _written(annotations, names.GPU_MEMORY, GpuMemory)
+
+
+def measured_of(annotations: Mapping[str, str]) -> Measured | None:
+    """What was measured of a pod; None where nothing was, or it makes no sense."""
+    return _written(annotations, names.MEASURED, Measured)
 
 
 def annotation_of(start: Start, view: View, policy: str) -> str:
@@ -85,13 +105,14 @@ def share_words(share: Share) -> str:
     return f"{share.milli} milli and {share.mem_mib} MiB"
 
 
-def placed_of(annotations: dict[str, str]) -> Placed | None:
+def placed_of(annotations: Mapping[str, str]) -> Placed | None:
     """The placement that a pod carries; None where it carries none, or one that berth did not write."""
-    text = annotations.get(names.PLACEMENT)
-    if text is None:
-        return None
+    return _written(annotations, names.PLACEMENT, Placed)
+
+
+def _written(annotations: Mapping[str, str], key: str, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(text, type=Placed)
+        return msgspec.json.decode(annotations.get(key, ""), type=kind)
     except msgspec.DecodeError:
         return None
 

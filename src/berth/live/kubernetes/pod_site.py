@@ -32,19 +32,27 @@ from berth.live.driver.site import (
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
-from berth.live.kubernetes.constraints import Constraint, has_unread_rules, keeps_others_away, why_not
+from berth.live.kubernetes.constraints import (
+    Constraint,
+    has_unread_rules,
+    keeps_others_away,
+    required_terms,
+    why_not,
+)
 from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
-from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
+from berth.live.kubernetes.memories import Memories, killed_by_kernel
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (
     GpuMemory,
+    Measured,
     Placed,
     annotation_of,
     gpu_memory_of,
+    measured_of,
     placed_of,
     places_of,
     share_words,
@@ -84,7 +92,7 @@ class Settings:
     reclaim: bool = False
     """Whether a pod within a quota evicts pods of namespaces that hold more than theirs."""
     advise: bool = False
-    """Whether nothing of what is decided is done, so that pods without a gate are looked at as well."""
+    """Whether events say what would be done and nothing is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
     right_size: str = "off"
     """Whether a pod that asks for more than is enough by its profile gets what it asks for (`off`), is told so besides
@@ -261,11 +269,9 @@ class PodSite:
         if spec.node_name:
             self._do(step._replace(is_bound=True))
             return
-        affinity = spec.affinity.node_affinity if spec.affinity else None
-        required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-        terms = tuple(required.node_selector_terms) if required else ()
-        step = step._replace(terms=terms)
+        step = step._replace(terms=required_terms(spec))
         if has_unread_rules(spec, COUNTED) or self._repels.get(entry.namespace):
+            affinity = spec.affinity.node_affinity if spec.affinity else None
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
             step = step._replace(hosts=self._hosts(entry, node), preferred=tuple(preferred))
         self._do(step)
@@ -688,16 +694,10 @@ class PodSite:
 
     def _pinned(self, pod: api.Pod) -> set[str]:
         """The nodes whose hostnames a pod requires."""
-        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-        required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-        asked = [
-            each
-            for term in (required.node_selector_terms if required else ())
-            for each in term.match_expressions
-        ]
         hosts = {
             host
-            for each in asked
+            for term in required_terms(pod.spec)
+            for each in term.match_expressions
             if (each.key, each.operator) == (names.HOSTNAME, "In")
             for host in each.values
         }
@@ -757,10 +757,7 @@ class PodSite:
             self._become(entry, State.RUNS)
             entry.why = ""
             return
-        try:
-            ask = ask_of(pod)
-        except AskError:
-            ask = None
+        ask = _ask_of(pod)
         pending = pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None
         gpus = self._gpus_of(node)
         if ask is not None and ask.gpus and pending and placed is None and gpus:
@@ -881,10 +878,7 @@ class PodSite:
             held_mib = 0 if measured is None else max(measured.peak_mib, measured.needed_mib)
             self._ends.append(End(meta.uid, how, now_ms, needed_mib=held_mib, waits_again=True))
         if entry.state is not State.ENDED:
-            try:
-                ask = ask_of(pod)
-            except AskError:
-                ask = None
+            ask = _ask_of(pod)
             self._become(entry, State.ENDED)
             if ask is not None and ask.gang is not None and completed:
                 self.gangs.begin(ask.gang, meta.uid)
@@ -898,10 +892,7 @@ class PodSite:
         """Give the next pod of the owner more than this one had, and say so. `is_known`: the driver hears of it."""
         meta = pod.metadata
         message = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
-        try:
-            ask = ask_of(pod)
-        except AskError:
-            ask = None
+        ask = _ask_of(pod)
         if ask is not None and ask.owner:
             if not is_known:
                 job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), self.table.cards)
@@ -991,6 +982,14 @@ class PodSite:
             for each in self.entries.values()
             if each.state in there or (each.why and each.state is State.LIFTED)
         )
+
+
+def _ask_of(pod: api.Pod) -> Ask | None:
+    """What a pod asks for; None if that makes no sense."""
+    try:
+        return ask_of(pod)
+    except AskError:
+        return None
 
 
 def _placed(pod: api.Pod) -> Placed | None:

@@ -1,25 +1,19 @@
-"""Quantities as Kubernetes writes them: `100m`, `1.5`, `8Gi`, `500M`, `1e3`."""
+"""Quantities as Kubernetes writes them: `100m`, `1.5`, `8Gi`, `500M`, `1e3`; and those that a claim was allocated."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from berth.errors import AskError
+from berth.live.kubernetes.names import DRIVER
 
 _FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _UNITS = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "": Fraction(1),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "E": Fraction(10**18),
+    **{unit: Fraction(1000) ** power for power, unit in enumerate(["n", "u", "m", "", *"kMGTPE"], -3)},
     **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)},
 }
 _MIB = 1024**2
@@ -61,3 +55,20 @@ def whole(text: str | int | float) -> int:
 
 def _up(value: Fraction) -> int:
     return min(MOST, -(-value.numerator // value.denominator))
+
+
+class Consumed(NamedTuple):
+    """A part of a device."""
+
+    mem_mib: int | None
+    """None: all that the device has."""
+    milli: int | None
+    """None: all of it."""
+
+
+def consumed_of(capacity: Mapping[str, str | int | float]) -> Consumed:
+    """What `consumedCapacity` says, by short names or by those of the driver. Memory is rounded down, so that the
+    scheduler counts what the node gives. Raises AskError for an amount that is no quantity."""
+    mem = capacity.get("memory", capacity.get(f"{DRIVER}/memory"))
+    milli = capacity.get("milli", capacity.get(f"{DRIVER}/milli"))
+    return Consumed(None if mem is None else mem_mib(mem, down=True), None if milli is None else whole(milli))

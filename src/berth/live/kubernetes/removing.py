@@ -27,23 +27,26 @@ async def clean(api: Api) -> list[str]:
             meta = pod.metadata
             body = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": gates or None}}
             path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
-            if await _there(api, "PATCH", path, body):
+            if await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
                 done.append(f"the gate of pod {meta.namespace}/{meta.name} is lifted")
     async for _, nodes in api.list("/api/v1/nodes", objects.Node):
         for node in nodes:
             name, path = node.metadata.name, f"/api/v1/nodes/{node.metadata.name}"
             ours = {key: None for key in node.metadata.labels if key.startswith(_PREFIX)}
-            if ours and await _there(api, "PATCH", path, {"metadata": {"labels": ours}}):
+            body = {"metadata": {"labels": ours}}
+            if ours and await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
                 done.append(f"the labels of node {name} are removed")
             counted = dict.fromkeys(_COUNTED & node.status.allocatable.keys())
             body = {"status": {"capacity": counted, "allocatable": counted}}
-            if counted and await _there(api, "PATCH", f"{path}/status", body):
+            if counted and await api.change(
+                "PATCH", f"{path}/status", body, content_type=MERGE_PATCH, patience_s=10
+            ):
                 done.append(f"the resources of node {name} are removed")
     try:
         async for _, slices in api.list(_SLICES, objects.ResourceSlice):
             for each in slices:
                 path = f"{_SLICES}/{each.metadata.name}"
-                if each.spec.driver == names.DRIVER and await _there(api, "DELETE", path, None):
+                if each.spec.driver == names.DRIVER and await api.change("DELETE", path, patience_s=10):
                     done.append(f"ResourceSlice {each.metadata.name} deleted")
     except ApiError as error:
         if error.status != 404:
@@ -79,14 +82,3 @@ async def _until_ungated(api: Api) -> None:
         if names.GATE not in [gate.name for gate in made.spec.scheduling_gates]:
             return
         await asyncio.sleep(0.1)
-
-
-async def _there(api: Api, method: str, path: str, body: object) -> bool:
-    """Change or delete an object; False if it is gone."""
-    try:
-        await api.request(method, path, body, content_type=MERGE_PATCH, patience_s=10)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return False
-    return True

@@ -68,8 +68,6 @@ class Options:
     """How a steerer runs."""
 
     settings: Settings = field(default_factory=Settings)
-    advise: bool = False
-    """Say in events what would be done, and do nothing."""
     once: bool = False
     """Decide until nothing more can start, lift those gates, and stop."""
     identity: str = "berth"
@@ -99,7 +97,7 @@ class Steering:
         self.api = api
         self.options = options
         self.counts = Counts()
-        self._settings = replace(options.settings, advise=options.advise)
+        self._settings = options.settings
         self.renewal = Renewal(self._settings.knowledge)
         self._knowledge = make_knowledge(self._settings.knowledge, grows=True)
         if isinstance(self._knowledge, History) and self._settings.right_size != "apply":
@@ -305,11 +303,11 @@ class Steering:
         done = driver.step(
             now_ms,
             out_of_time=lambda: time.monotonic() > end_s and bool(inbox),
-            for_real=not self.options.advise,
+            for_real=not self._settings.advise,
         )
         for refused in done.refused:
             log.warning("%s", refused)
-        if self.options.advise:
+        if self._settings.advise:
             self._advise(done)
         elif driver.unplaced:
             site.displace(driver.unplaced, driver.free_on)
@@ -472,7 +470,9 @@ class Steering:
                 continue  # placed since
             is_new = self._told.get(tell.uid, ("", "", 0.0))[0] != kind
             version = "" if entry.pod is None else entry.pod.metadata.resource_version
-            may_tell = not self.options.advise and not entry.node  # a pod that is bound has another condition
+            may_tell = (
+                not self._settings.advise and not entry.node
+            )  # a pod that is bound has another condition
             if may_tell and not await writing.note_waiting(self.api, tell, version):
                 continue
             self._told[tell.uid] = kind, tell.message, time.monotonic()

@@ -82,21 +82,13 @@ async def withdraw(api: Api, step: Withdraw) -> None:
     """Take a placement away. A pod that has changed meanwhile keeps it, for it may have been bound."""
     gone = {names.PLACEMENT: None, names.PLACED_UID: None, names.ENOUGH: None}
     meta = {"uid": step.uid, "resourceVersion": step.version, "annotations": gone}
-    try:
-        await api.request("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
-    except ApiError as error:
-        if error.status not in (404, 409):
-            raise
+    await api.change("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
 
 
 async def suspend(api: Api, step: Suspend) -> None:
     """Tell the agent of a pod's node that it is to leave its GPUs, or to run on. Raises ApiError."""
     meta = {"uid": step.uid, "annotations": {names.SUSPEND: "true" if step.leaves else None}}
-    try:
-        await api.request("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
-    except ApiError as error:
-        if error.status not in (404, 409):
-            raise
+    await api.change("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
 
 
 async def remove(api: Api, step: Remove) -> None:
@@ -105,11 +97,7 @@ async def remove(api: Api, step: Remove) -> None:
     options = {"preconditions": {"uid": step.uid}}
     meta = {"name": step.name, "namespace": step.namespace}
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, "deleteOptions": options}
-    try:
-        await api.request("POST", f"{_path(step)}/eviction", body, limit_s=WRITE_S)
-    except ApiError as error:
-        if error.status not in (404, 409):
-            raise
+    await api.change("POST", f"{_path(step)}/eviction", body, limit_s=WRITE_S)
 
 
 async def note_waiting(api: Api, step: Tell, version: str) -> bool:
@@ -127,13 +115,7 @@ async def note_waiting(api: Api, step: Tell, version: str) -> bool:
     }
     meta = {"uid": step.uid, "resourceVersion": version}
     body = {"metadata": meta, "status": {"conditions": [condition]}}
-    try:
-        await api.request("PATCH", f"{_path(step)}/status", body, content_type=STRATEGIC_PATCH)
-    except ApiError as error:
-        if error.status not in (404, 409):
-            raise
-        return False
-    return True
+    return await api.change("PATCH", f"{_path(step)}/status", body, content_type=STRATEGIC_PATCH)
 
 
 def _path(step: Step) -> str:

@@ -24,7 +24,7 @@ class FakeApi(ApiServer):
         self.events: list[tuple[str, str, str]] = []
         self.evicted: list[str] = []
         self.counters = "apart"
-        """How counters of devices are kept: `apart` from them, `together` with them; empty: they are dropped."""
+        """Whether counters of devices are kept, `apart` from them; empty: they are dropped."""
         self.down = False
         self.asked: list[str] = []
         """Names of claims that were asked for."""
@@ -56,8 +56,6 @@ class FakeApi(ApiServer):
 
     async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
         self._check()
-        if self.counters == "together" and "sharedCounters" not in spec:
-            return None
         kept: dict[str, Any] = json.loads(json.dumps(spec))
         for device in kept["devices"] if not self.counters else ():
             device.pop("consumesCounters", None)

@@ -13,7 +13,7 @@ from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
 from berth.live.kubernetes.node.dra_driver import DraDriver
-from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, installed_library
+from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, with_library
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.local.cards import Card, fake_gpus
 from tests.live.kubernetes.kubelet import CHECKPOINT, Kubelet
@@ -44,10 +44,8 @@ class NodeWorld:
         self.cards = make_cards(gpus, self.card_file)
         self.api = FakeApi()
         self.kubelet = Kubelet(folder / "kubelet", seed=seed)
-        self.driver: DriverFiles = fake_driver(
-            [card.index for card in self.cards], folder / "state" / "driver", self.card_file
-        )
-        self.library, self.preload = installed_library(folder / "state" / "library")
+        fake = fake_driver([card.index for card in self.cards], folder / "state" / "driver", self.card_file)
+        self.driver: DriverFiles = with_library(fake, folder / "state" / "library")
         self.cdi = folder / "cdi"
         self.allotments = self.new_allotments()
         self.rooms_made = 0
@@ -63,7 +61,7 @@ class NodeWorld:
     def plugin(self) -> DevicePlugin:
         """A device plugin for all GPUs."""
         settings = PluginSettings(
-            "here", self.kubelet.plugins_folder, self.folder / "nodes", self.library, self.preload,
+            "here", self.kubelet.plugins_folder, self.folder / "nodes",
             tuple(card.index for card in self.cards),
         )  # fmt: skip
         identity = Identity(self.kubelet.resources_socket, self.kubelet.plugins_folder / CHECKPOINT)
@@ -71,7 +69,7 @@ class NodeWorld:
 
     def dra(self) -> DraDriver:
         """A DRA driver for all GPUs, as a new process makes it."""
-        files = ClaimFiles(self.cdi, self.library, self.preload, self.driver)
+        files = ClaimFiles(self.cdi, self.driver)
         gpus = tuple(card.index for card in self.cards)
         self.claims = Claims("here", gpus, self.allotments, files, self.api, self._make_room)
         return DraDriver("here", self.folder / "kubelet" / "plugins", self.kubelet.registry, self.claims)

@@ -106,7 +106,7 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
                 return are
 
             await world.until("all twelve run", all_are("Running"), 180)
-            shown = await berth("k8s", "top", "--once", kubeconfig=world.kubeconfig)
+            shown = await berth("k8s", "status", kubeconfig=world.kubeconfig)
             assert all(f"default/{name}" in shown for name in names), shown
             pods = await world.pods()
             gpus = [json.loads(pods[name]["metadata"]["annotations"][PLACEMENT])["gpus"] for name in names]

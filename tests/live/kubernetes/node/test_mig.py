@@ -84,14 +84,13 @@ def test_an_instance_that_was_made_by_hand_leaves_its_own_device_and_those_besid
     ("form", "expected"),
     [
         ("apart", {"": (0, 1), "-counters-0": (1, 0), "-gpu-1-0": (0, len(PLACES))}),
-        ("together", {"": (0, 1), "-gpu-1": (1, len(PLACES))}),
         ("", {"": (0, 1)}),
     ],
 )
 def test_slices_have_the_form_that_the_api_server_keeps(
     tmp_path: Path, form: str, expected: dict[str, tuple[int, int]]
 ) -> None:
-    """Apart from 1.35 on, together in 1.34; a server whose gate is off drops the counters, and is told no device."""
+    """A server whose gate is off drops the counters, and is told no device."""
 
     async def story() -> None:
         api = FakeApi()
@@ -139,13 +138,13 @@ def test_slices_that_stay_tell_how_many_are_left(tmp_path: Path) -> None:
     ("spec_of_slices", "expected"),
     [
         (ANYTHING, ["-counters-0", "-gpu-1-0"]),
-        ({**ANYTHING, "required": ["sharedCounters"]}, ["-gpu-1"]),
+        ({**ANYTHING, "required": ["sharedCounters"]}, []),
         ({"type": "object", "properties": {
             "driver": {"type": "string"}, "nodeName": {"type": "string"}, "pool": ANYTHING,
             "devices": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
         }}, []),
     ],
-    ids=["apart", "together", "dropped"],
+    ids=["apart", "refused", "dropped"],
 )  # fmt: skip
 def test_a_real_api_server_is_asked_whether_it_keeps_counters(
     play: Played, server: Server, tmp_path: Path, spec_of_slices: dict[str, Any], expected: list[str]

@@ -13,10 +13,9 @@ from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import objects
 from berth.live.kubernetes.asks import controller_of, moment_ms, pod_group
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
-from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.gpu_words import pod_resources
 from berth.live.kubernetes.names import DRIVER, GANG, RESOURCE, application_of
-from berth.live.kubernetes.quantities import whole
+from berth.live.kubernetes.quantities import consumed_of, whole
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 SLICES = f"{RESOURCES}/resourceslices"
@@ -175,7 +174,7 @@ class ApiServer:
 
     async def remove_slice(self, name: str) -> None:
         """Take a ResourceSlice away."""
-        await self._if_there("DELETE", f"{SLICES}/{name}")
+        await self._api.change("DELETE", f"{SLICES}/{name}", patience_s=PATIENCE_S)
 
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         """Set labels of this node; None takes one away. ApiError where the kubelet has not made the node yet."""
@@ -190,7 +189,7 @@ class ApiServer:
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod, if it is still the same one."""
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
-        await self._if_there("PATCH", _path(pod), body, content_type=MERGE_PATCH)
+        await self._api.change("PATCH", _path(pod), body, content_type=MERGE_PATCH, patience_s=PATIENCE_S)
 
     async def tell(self, pod: Pod, reason: str, message: str) -> None:
         """Write a warning event about a pod."""
@@ -201,7 +200,7 @@ class ApiServer:
     async def evict(self, pod: Pod) -> None:
         """Delete a pod with its own grace, if it is still the same one."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-        await self._if_there("DELETE", _path(pod), body)
+        await self._api.change("DELETE", _path(pod), body, patience_s=PATIENCE_S)
 
     async def _ask(
         self, method: str, path: str, body: object = None, *, patience_s: float = PATIENCE_S, **more: Any
@@ -216,14 +215,6 @@ class ApiServer:
                 return None
             raise
         return found
-
-    async def _if_there(self, method: str, path: str, body: object = None, **more: Any) -> None:
-        """Ask for a change of an object; one that is gone, or another by now, is left alone."""
-        try:
-            await self._ask(method, path, body, **more)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
 
     async def _uid(self) -> str:
         if not self._node_uid:

@@ -22,9 +22,8 @@ KIND = f"{DRIVER}/claim"
 class ClaimFiles:
     """The folder that the container runtime reads."""
 
-    def __init__(self, folder: Path, library: Path, preload: Path, driver: DriverFiles) -> None:
-        """`library` and `preload` are libberth.so and the loader's list, as the host has them."""
-        self._folder, self._library, self._preload, self._driver = folder, library, preload, driver
+    def __init__(self, folder: Path, driver: DriverFiles) -> None:
+        self._folder, self._driver = folder, driver
 
     @staticmethod
     def device(allotment: Allotment) -> str:
@@ -61,11 +60,7 @@ class ClaimFiles:
     def _shared(self) -> msgspec.Raw:
         """What every container with a part of a GPU needs."""
         edits: dict[str, Any] = {
-            "mounts": [
-                _mount(self._library, f"{INSIDE}/libberth.so"),
-                _mount(self._preload, "/etc/ld.so.preload"),
-                *(_mount(file.host, file.inside, file.writable) for file in self._driver.mounts),
-            ],
+            "mounts": [_mount(file.host, file.inside, file.writable) for file in self._driver.mounts],
             "deviceNodes": [_node(path) for path in self._driver.common],
             "env": [f"{name}={value}" for name, value in self._driver.environment.items()],
         }

@@ -48,10 +48,6 @@ class PluginSettings:
     """The kubelet's folder of device plugins, with its own socket `kubelet.sock`."""
     nodes: Path
     """Where each container's device nodes are put, a folder each."""
-    library: Path
-    """libberth.so, as the host has it."""
-    preload: Path
-    """The loader's list that names it."""
     gpus: tuple[int, ...]
     """The GPUs that the plugin gives parts of."""
 
@@ -170,8 +166,6 @@ class DevicePlugin:
         def mount(host: Path, inside: str, writable: bool = False) -> None:
             answer.mounts.add(host_path=str(host), container_path=inside, read_only=not writable)
 
-        mount(settings.library, f"{INSIDE}/libberth.so")
-        mount(settings.preload, "/etc/ld.so.preload")
         for gpu in settings.gpus:
             uuid = self._allotments.cards[gpu].uuid.removeprefix("GPU-").lower()
             mount(region / f"{uuid}.limit", f"{INSIDE}/region/{uuid}.limit")

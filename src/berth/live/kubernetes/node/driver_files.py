@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from berth.errors import KubernetesError
@@ -133,8 +133,8 @@ def node_folder(folder: Path, nodes: Sequence[Path]) -> None:
         os.mknod(folder / name, stat.S_IFCHR | 0o666, found.st_rdev)
 
 
-def installed_library(folder: Path) -> tuple[Path, Path]:
-    """libberth.so and the loader's preload list below `folder`, where containers of this node get them from.
+def with_library(driver: DriverFiles, folder: Path) -> DriverFiles:
+    """The driver with libberth.so and the loader's preload list before it. They are installed below `folder`.
 
     A version that containers have mounted stays: each has a name of its own.
     """
@@ -150,4 +150,6 @@ def installed_library(folder: Path) -> tuple[Path, Path]:
             with whole_file(place / name) as aside:
                 aside.write_bytes(text)
             (place / name).chmod(0o644)
-    return place / "libberth.so", place / "ld.so.preload"
+    library = Mounted(place / "libberth.so", f"{INSIDE}/libberth.so")
+    preload = Mounted(place / "ld.so.preload", "/etc/ld.so.preload")
+    return replace(driver, mounts=(library, preload, *driver.mounts))

@@ -11,30 +11,14 @@ import msgspec
 from berth.files import whole_file
 from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Holder, Part
 from berth.live.kubernetes.node.api_server import Pod
+from berth.live.kubernetes.placements import Measured
 from berth.partition import Partition
 
 SEEN = "seen"
 """Folder of what `recording` is to take in: a file a pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What regions counted, as `berth.dev/measured` has it."""
-
-    peak_mib: int = 0
-    refused: int = 0
-    needed_mib: int = 0
-    """What would have been enough when a call was refused."""
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            max(self.peak_mib, other.peak_mib),
-            self.refused + other.refused,
-            max(self.needed_mib, other.needed_mib),
-        )
-
-
-def usage_of(parts: Sequence[Partition]) -> Usage:
+def usage_of(parts: Sequence[Partition]) -> Measured:
     """Of the regions of one allotment; those of GPUs that are not its own do not count."""
     own = [part for part in parts if part.limit_bytes >> 20 != CLOSED_MIB]
     needed = [
@@ -43,13 +27,13 @@ def usage_of(parts: Sequence[Partition]) -> Usage:
         for refusal in part.refusals
     ]
     peak = max((part.peak_bytes for part in own), default=0)
-    return Usage(-(-peak >> 20), sum(part.refused for part in own), -(-max(needed, default=0) >> 20))
+    return Measured(-(-peak >> 20), sum(part.refused for part in own), -(-max(needed, default=0) >> 20))
 
 
 @dataclass(slots=True)
 class _Open:
     parts: list[Part] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
+    usage: Measured = field(default_factory=Measured)
 
 
 class Ledger:
@@ -64,10 +48,10 @@ class Ledger:
         entry.parts += [part for part in allotment.parts if part not in entry.parts]
         entry.usage += usage_of(parts)
 
-    def take(self, keys: Set[str]) -> tuple[tuple[Part, ...], Usage]:
+    def take(self, keys: Set[str]) -> tuple[tuple[Part, ...], Measured]:
         """What these used together; it is forgotten here."""
         found = [self._open.pop(key) for key in sorted(keys & self._open.keys())]
-        total = sum((each.usage for each in found), Usage())
+        total = sum((each.usage for each in found), Measured())
         return tuple(part for each in found for part in each.parts), total
 
     def keys(self) -> set[str]:
@@ -91,7 +75,7 @@ class Seen:
 
     pod: Pod
     parts: tuple[Part, ...]
-    usage: Usage
+    usage: Measured
     model: str
     card_mib: int
     """Of the first of its GPUs, as NVML has them."""
@@ -100,7 +84,7 @@ class Seen:
     """Of a pod that runs on: samples from then on are new. None: it has ended."""
 
 
-def ran_out_of_memory(pod: Pod, usage: Usage) -> bool:
+def ran_out_of_memory(pod: Pod, usage: Measured) -> bool:
     """Whether a pod failed after calls for memory were refused."""
     return pod.phase == "Failed" and usage.refused > 0
 

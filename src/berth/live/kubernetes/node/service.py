@@ -13,17 +13,9 @@ from typing import Any, Literal
 
 from berth.errors import BerthError, SettingError
 from berth.live.card_models import card_model
+from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.gpu_labels import label_of
-from berth.live.kubernetes.names import (
-    ASKED_MEM_MIB,
-    ASKED_MILLI,
-    LABEL_GPU_COUNT,
-    LABEL_GPU_INDICES,
-    LABEL_GPU_MEMORY_MIB,
-    LABEL_GPU_MODEL,
-    LABEL_GPUS_AILING,
-)
 from berth.live.kubernetes.node.agent import EXPORT, Agent, AgentSettings
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
@@ -32,7 +24,7 @@ from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
 from berth.live.kubernetes.node.dra_driver import DraDriver
-from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, installed_library, real_driver
+from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, real_driver, with_library
 from berth.live.kubernetes.node.growing import Growing
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
@@ -153,7 +145,8 @@ class _Node:
         self.cut_gpus = [gpu for gpu in cut if gpu.card.index in self.dra_gpus]
         whole = [gpu.card for gpu in found if not gpu.places]
         self._whole = [card for card in whole if card.index in self.dra_gpus]
-        state, driver = settings.state, _driver(settings, cards)
+        state = settings.state
+        driver = with_library(_driver(settings, cards), state / "library")
         nodes = settings.run / "nodes"
         self.allotments = Allotments(
             state / "allotments", settings.run / "regions", cards.cards, nodes, self._driver_folder
@@ -161,7 +154,6 @@ class _Node:
         self.allotments.load()
         for damaged in self.allotments.damaged:
             log.warning("set aside: %s", damaged)
-        library, preload = installed_library(state / "library")
         kubelet = settings.kubelet
         identity = Identity(
             kubelet / "pod-resources" / "kubelet.sock",
@@ -173,21 +165,14 @@ class _Node:
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
         if self.plugin_gpus:
-            places = PluginSettings(
-                settings.node,
-                kubelet / "device-plugins",
-                nodes,
-                library,
-                preload,
-                self.plugin_gpus,
-            )
+            places = PluginSettings(settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus)
             card = os.environ["BERTH_FAKE_CARD"] if settings.fake else ""
             self.growing = Growing(self.allotments, server, settings.grow, fake_card=card)
             self.plugin = DevicePlugin(
                 *(places, self.allotments, driver, identity, server, self._make_room, self.growing.admit)
             )
         if self.dra_gpus:
-            files = ClaimFiles(settings.cdi, library, preload, driver)
+            files = ClaimFiles(settings.cdi, driver)
             self.claims = Claims(
                 settings.node,
                 tuple(card.index for card in self._whole),
@@ -271,17 +256,23 @@ def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str |
     """The device plugin's GPUs, by which pods that ask for `berth.dev/gpu` are placed; taken away where it has none."""
     if not cards:
         return dict.fromkeys(
-            (LABEL_GPU_COUNT, LABEL_GPU_INDICES, LABEL_GPUS_AILING, LABEL_GPU_MODEL, LABEL_GPU_MEMORY_MIB)
+            (
+                names.LABEL_GPU_COUNT,
+                names.LABEL_GPU_INDICES,
+                names.LABEL_GPUS_AILING,
+                names.LABEL_GPU_MODEL,
+                names.LABEL_GPU_MEMORY_MIB,
+            )
         )
     least = min(cards, key=lambda card: card.mem_mib)
     model = card_model(least.model, least.mem_mib).name
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model)[:63]
     return {
-        LABEL_GPU_COUNT: str(len(cards)),
-        LABEL_GPU_INDICES: label_of(card.index for card in cards),
-        LABEL_GPUS_AILING: label_of(card.index for card in cards if card.index in ailing) or None,
-        LABEL_GPU_MODEL: plain.strip("-_."),
-        LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
+        names.LABEL_GPU_COUNT: str(len(cards)),
+        names.LABEL_GPU_INDICES: label_of(card.index for card in cards),
+        names.LABEL_GPUS_AILING: label_of(card.index for card in cards if card.index in ailing) or None,
+        names.LABEL_GPU_MODEL: plain.strip("-_."),
+        names.LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
     }
 
 
@@ -289,8 +280,8 @@ def _resources(cards: Sequence[Card]) -> dict[str, str | None]:
     """What Kubernetes counts of the device plugin's GPUs. Those that ail are in it, because their pods are too."""
     mem_mib = sum(card.mem_mib for card in cards)
     return {
-        ASKED_MILLI: str(1000 * len(cards)) if cards else None,
-        ASKED_MEM_MIB: str(mem_mib) if cards else None,
+        names.ASKED_MILLI: str(1000 * len(cards)) if cards else None,
+        names.ASKED_MEM_MIB: str(mem_mib) if cards else None,
     }
 
 

@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from berth.files import whole_file
 from berth.live.card_models import card_model
@@ -96,7 +96,7 @@ class SlicePublisher:
         """`folder` keeps the last generation."""
         self._node, self._api = node, api
         self._path = folder / "slice-generation"
-        self._form: str | None = None
+        self._has_counters: bool | None = None
 
     @property
     def name(self) -> str:
@@ -132,14 +132,7 @@ class SlicePublisher:
         found: dict[str, dict[str, Any]] = {}
         if devices:
             found[self.name] = {"devices": list(devices)}
-        form = await self._form_for(cut[0]) if cut else ""
-        if form == "together":
-            for each in cut:
-                found[f"{self.name}-{each.name}"] = {
-                    "sharedCounters": [each.counters],
-                    "devices": list(each.devices),
-                }
-        elif form == "apart":
+        if cut and await self._keeps_counters(cut[0]):
             for at in range(0, len(cut), MOST_SETS):
                 sets = [each.counters for each in cut[at : at + MOST_SETS]]
                 found[f"{self.name}-counters-{at // MOST_SETS}"] = {"sharedCounters": sets}
@@ -149,29 +142,19 @@ class SlicePublisher:
                     found[f"{self.name}-{each.name}-{at // MOST_DEVICES}"] = {"devices": part}
         return {name: {"driver": DRIVER, "nodeName": self._node, **spec} for name, spec in found.items()}
 
-    async def _form_for(self, cut: CutDevices) -> str:
-        """How this API server wants counters and the devices that consume them: in slices of their own (1.35 and
-        later), or in one (1.34). Empty where it drops or refuses them. It is asked, since no version tells what its
-        feature gates are."""
-        first = list(cut.devices[:1])
-        tried: dict[Literal["apart", "together"], dict[str, Any]] = {
-            "apart": {"devices": first},
-            "together": {"devices": first, "sharedCounters": [cut.counters]},
-        }
+    async def _keeps_counters(self, cut: CutDevices) -> bool:
+        """Whether this API server keeps counters in slices apart from the devices that consume them, as Kubernetes 1.35
+        and later can. It is asked, since no version tells what its feature gates are."""
         pool = {"name": self._node, "generation": 1, "resourceSliceCount": 2}
-        found = ""
-        for form, spec in tried.items():
-            body = {"driver": DRIVER, "nodeName": self._node, "pool": pool, **spec}
-            kept = await self._api.try_slice(f"{self.name}-try", body)
-            if kept is not None:  # else it refuses this form
-                found = form if kept["devices"][0].get("consumesCounters") else ""
-                break
-        if not found and self._form != found:
+        body = {"driver": DRIVER, "nodeName": self._node, "pool": pool, "devices": list(cut.devices[:1])}
+        kept = await self._api.try_slice(f"{self.name}-try", body)
+        found = kept is not None and bool(kept["devices"][0].get("consumesCounters"))
+        if not found and self._has_counters is not found:
             log.warning(
                 "GPUs whose MIG is on are not published: this API server keeps no counters of devices; turn on its"
                 " feature gate DRAPartitionableDevices (on by default from Kubernetes 1.36)"
             )
-        self._form = found
+        self._has_counters = found
         return found
 
     def _kept(self) -> tuple[int, str]:
