@@ -52,11 +52,11 @@ place --card v100=1G
 grows=$(sbatch --parsable -t 10 -o out/job --gres=gpu:1 --comment "app gpu_mem=256M..1G" \
     --wrap "export CUDA_VISIBLE_DEVICES=0; exec $PYTHON $GROWING_JOB 200 400 $PWD/go")
 until_is $grows RUNNING
-other=$(submit --gres=gpu:1 --wrap "sleep 600")
-until_is $other RUNNING
 for _ in $(seq 600); do
     "$BERTH" slurm why $grows --state "$PWD/state" --json | grep -q "granted: 1" && break; sleep .1
 done
+other=$(submit --gres=gpu:1 --wrap "sleep 600")
+until_is $other RUNNING
 waits=$(submit --gres=gpu:1 --comment gpu_mem=500M --wrap true)
 why() { "$PYTHON" -c "import json; print(json.load(open('state/status.json'))['why'].get('$waits', ''))"; }
 for _ in $(seq 600); do case $(why) in "" | "Slurm decides"*) sleep .1 ;; *) break ;; esac; done
