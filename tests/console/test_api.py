@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from berth.console.roles import Role
 from berth.console.sources.values import ValuesSource, look_of
-from berth.live.driver.snapshot import MoreCards
+from berth.live.driver.snapshot import Gpu, MoreCards, Tenant
 from tests.console.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +71,21 @@ def test_metrics_need_a_token_and_name_each_gpu(world: World) -> None:
     assert {family.name for family in text_string_to_metric_families(text)} >= {
         "berth_jobs",
         "berth_gpu_used_bytes",
+    }
+
+
+def test_metrics_tell_the_memory_of_jobs_that_may_grow(tmp_path: Path) -> None:
+    grows = Tenant("7", "ann", "", 300, 6144, used_mib=6000, promise_mib=4096, max_mib=8192)
+    other = Tenant("8", "bob", "", 300, 1024, used_mib=1000)
+    gpu = Gpu("n1", 0, "A100", 81_920, (grows, other))
+    source = ValuesSource(replace(look_of(), gpus=(gpu,)), "slurm")
+    text = World(tmp_path, sources=[source]).program("prometheus", Role.VIEWER).get("/metrics").text
+    (family,) = (
+        each for each in text_string_to_metric_families(text) if each.name == "berth_job_gpu_memory_bytes"
+    )
+    assert {tuple(sample.labels.values()): sample.value for sample in family.samples} == {
+        ("0", "A100", "n1", "slurm", "7", kind): mem_mib << 20
+        for kind, mem_mib in {"promise": 4096, "limit": 6144, "max": 8192, "used": 6000}.items()
     }
 
 

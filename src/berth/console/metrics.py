@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from berth.console.hub import Hub
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
+from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT
 from berth.live.driver.snapshot import Gpu
 
 router = APIRouter()
@@ -107,6 +108,12 @@ def _gpu_text(gpus: list[tuple[str, Gpu]]) -> str:
                 f'hpc_job="{_escaped(each.job)}",jobid="{_escaped(each.job)}",user="{_escaped(each.user)}"'
             )
             lines.append(f"berth_gpu_job{label[:-1]},{names}}} {each.milli}\n")
+    lines.append(f"# HELP {JOB_MEMORY} {JOB_MEMORY_TEXT}\n# TYPE {JOB_MEMORY} gauge\n")
+    for label, (_, gpu) in zip(labels, gpus, strict=True):
+        for each in gpu.tenants:
+            for kind, mem_mib in each.sizes_mib.items():
+                names = f'job="{_escaped(each.job)}",kind="{kind}"'
+                lines.append(f"{JOB_MEMORY}{label[:-1]},{names}}} {mem_mib << 20}\n")
     return "".join(lines)
 
 

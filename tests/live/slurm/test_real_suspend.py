@@ -41,3 +41,57 @@ def test_a_job_grows_leaves_its_gpu_and_runs_on(open_folder: Path) -> None:
     assert "granted: 1" in memory
     assert "suspended, with 600M" in memory
     assert not [*(folder / "state" / "orders").iterdir()]
+
+
+WAITS_FOR_GROWN = r"""
+install_berth "${GPU_SETTINGS[@]}"
+mkdir -m 777 out; chmod 777 .
+BERTH_SLURM_FAKE_GPU=1 BERTH_ROOT="$PWD/root" BERTH_FAKE_CARD="$PWD/card" BERTH_SLURM_LOG="$PWD/agent.log" \
+    "$BERTH" slurm agent --state "$PWD/state" &
+place --card v100=1G
+grows=$(sbatch --parsable -t 10 -o out/job --gres=gpu:1 --comment "app gpu_mem=256M..1G" \
+    --wrap "export CUDA_VISIBLE_DEVICES=0; exec $PYTHON $GROWING_JOB 200 400 $PWD/go")
+until_is $grows RUNNING
+for _ in $(seq 600); do
+    "$BERTH" slurm why $grows --state "$PWD/state" --json | grep -q "granted: 1" && break; sleep .1
+done
+other=$(submit --gres=gpu:1 --wrap "sleep 600")
+until_is $other RUNNING
+waits=$(submit --gres=gpu:1 --comment gpu_mem=500M --wrap true)
+why() { "$PYTHON" -c "import json; print(json.load(open('state/status.json'))['why'].get('$waits', ''))"; }
+for _ in $(seq 600); do case $(why) in "" | "Slurm decides"*) sleep .1 ;; *) break ;; esac; done
+why >why.txt
+touch go
+until_is $waits COMPLETED
+state $other >other.txt
+"""
+
+
+@needs_root
+def test_a_job_waits_for_what_another_has_grown_by_though_slurm_has_shards_left(open_folder: Path) -> None:
+    growing = Path(__file__).parents[1] / "local" / "growing_job.py"
+    folder = tell(open_folder / "slurm", WAITS_FOR_GROWN, GROWING_JOB=str(growing), CLUSTER_NODES="1")
+    assert (folder / "why.txt").read_text().startswith("waits for room")
+    assert (folder / "other.txt").read_text() == "RUNNING\n"
+
+
+SUSPENDED = r"""
+chmod 777 .
+has=$(submit -w node1 --gres=gpu:2 --wrap "sleep 600")
+until_is $has RUNNING
+scontrol suspend $has
+wants=$(submit -w node1 --gres=gpu:1 --wrap true)
+for _ in $(seq 600); do [ "$(reason $wants)" = Resources ] && break; sleep .1; done
+scontrol -o -d show node node1 | grep -o ' GresUsed=[^ ]*' >used.txt
+reason $wants >reason.txt
+scancel $has
+until_is $wants COMPLETED
+"""
+
+
+@needs_root
+def test_slurm_gives_the_gpus_of_a_suspended_job_to_no_other(open_folder: Path) -> None:
+    """Why berth suspends nobody for an urgent job there: Slurm would not start it."""
+    folder = tell(open_folder / "slurm", SUSPENDED)
+    assert (folder / "used.txt").read_text() == " GresUsed=gpu:v100:2(IDX:0-1)\n"
+    assert (folder / "reason.txt").read_text() == "Resources\n"

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+JOB_MEMORY = "berth_job_gpu_memory_bytes"
+JOB_MEMORY_TEXT = (
+    "GPU memory of a job that may grow, on each GPU: promise, limit, what that may become, and use."
+)
 _FAMILIES = {
     "allocated_milli": "Compute that jobs were given, per mille of the GPU.",
     "allocated_bytes": "Memory that jobs were given.",

@@ -46,6 +46,19 @@ class Tenant:
     granted: int = 0
     refused: int = 0
 
+    @property
+    def sizes_mib(self) -> dict[str, int]:
+        """What is known of its memory if that may grow: `promise`, `limit`, `max` and `used`; else nothing."""
+        if self.promise_mib is None:
+            return {}
+        sizes = {
+            "promise": self.promise_mib,
+            "limit": self.mem_mib,
+            "max": self.max_mib,
+            "used": self.used_mib,
+        }
+        return {kind: mem_mib for kind, mem_mib in sizes.items() if mem_mib is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Stranger:

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from berth.live.driver.metrics import GpuUse, gpu_metrics
-from berth.live.driver.snapshot import Gpu, Tenant, gpu_of
+from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT, GpuUse, gpu_metrics
+from berth.live.driver.snapshot import Gpu, gpu_of
 from berth.live.local.places import check_metrics
 
 Message = dict[str, Any]
@@ -30,7 +30,6 @@ _HISTOGRAMS = {
     "queue_wait_seconds": "How long attempts waited before they began.",
     "decision_seconds": "How long the policy took to decide.",
 }
-_MEMORY = "GPU memory of a job that may grow, on each GPU: promise, limit, what that may become, and use."
 _WISHES = "Calls for more GPU memory than their job's limit had room for, by outcome."
 _UNCOUNTED = "GPU memory that a running job holds beyond what its partition counted."
 
@@ -53,10 +52,10 @@ class _Answer(Collector):
         yield _by(counter("berth_growth_wishes", _WISHES, labels=["outcome"]), answer["growth"])
         for name, text in _COUNTERS.items():
             yield counter(f"berth_{name}", text, value=answer[name])
-        memory = gauge("berth_job_gpu_memory_bytes", _MEMORY, labels=["job", "gpu", "kind"])
+        memory = gauge(JOB_MEMORY, JOB_MEMORY_TEXT, labels=["job", "gpu", "kind"])
         for gpu in gpus:
             for tenant in gpu.tenants:
-                for kind, mem_mib in _sizes(tenant).items():
+                for kind, mem_mib in tenant.sizes_mib.items():
                     memory.add_metric([tenant.job, str(gpu.index), kind], float(mem_mib << 20))
         yield memory
         held = {job_id: mem_mib << 20 for job_id, mem_mib in answer["uncounted_mib"].items()}
@@ -72,15 +71,6 @@ def _by(family: GaugeMetricFamily | CounterMetricFamily, values: dict[str, float
     for label, value in values.items():
         family.add_metric([label], value)
     return family
-
-
-def _sizes(tenant: Tenant) -> dict[str, int]:
-    """What is known of the memory of a job that may grow, MiB; nothing of any other."""
-    if tenant.promise_mib is None:
-        return {}
-    limits = {"promise": tenant.promise_mib, "limit": tenant.mem_mib}
-    known = {"max": tenant.max_mib, "used": tenant.used_mib}
-    return limits | {kind: mem_mib for kind, mem_mib in known.items() if mem_mib is not None}
 
 
 def _use(gpu: Gpu) -> GpuUse:

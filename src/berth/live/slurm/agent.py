@@ -102,6 +102,11 @@ class Reports(NamedTuple):
         return any(each.suspension for each in self.by_node.values())
 
     @property
+    def limit_mib(self) -> int:
+        """What it may hold of each GPU now; of GPUs that it has left, what it was promised."""
+        return max(each.promise_mib if each.suspension else each.limit_mib for each in self.by_node.values())
+
+    @property
     def why(self) -> str:
         """Why it cannot be suspended; empty if that is not known."""
         return next((f"{node}: {each.why}" for node, each in self.by_node.items() if each.why), "")

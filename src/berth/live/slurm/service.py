@@ -23,6 +23,7 @@ from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.site import Gpu
+from berth.live.slurm.agent import reports
 from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
 from berth.live.slurm.claim import Claim, ClaimChangedError
@@ -182,6 +183,8 @@ class Service:
         """Query, decide, and place or advise. LiveError if Slurm does not answer: nothing was changed then, nor if
         ClaimChangedError says that the right to place has passed on."""
         view = self.query()
+        memory = reports(self.settings.state)
+        self.site.limits_mib = {raw_id: each.limit_mib for raw_id, each in memory.items()}
         self.site.take(view, self._priorities)
         began = time.perf_counter()
         limit = began + self.settings.decide_s

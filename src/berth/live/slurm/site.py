@@ -93,6 +93,8 @@ class SlurmSite:
         """What waiting jobs that ask for memory alone count for, in words."""
         self.again_after_s = 0
         """How long a job that is queued again may not begin."""
+        self.limits_mib: Mapping[str, int] = {}
+        """What running jobs may hold of each GPU now, as the nodes' agents say, by the jobs' numbers."""
         self.found = Candidates()
         """The jobs of the last view."""
         self.reasons: dict[str, str] = {}
@@ -314,10 +316,39 @@ class SlurmSite:
                 self._known_runs[job_id] = job, ours, self._run_of(job, ours)
         self._running = {job_id: run for job_id, (_, _, run) in self._known_runs.items()}
         self._running |= {job_id: placed.run for job_id, placed in self._placed.items() if not placed.after}
+        self._running |= self._grown()
+
+    def _grown(self) -> dict[str, SiteRun]:
+        """The runs that have grown, as far as all promises leave room on their GPUs. Where it is not known which GPUs a
+        job has, it counts as promised."""
+        jobs, limits = self.found.jobs, self.limits_mib
+        if not limits:
+            return {}
+        left: dict[Gpu, int] = {}
+        for run in self._running.values():
+            promised_mib = (run.share or run.of.job.share).mem_mib
+            for gpu in run.gpus:
+                node = self._nodes.get(gpu.node)
+                card_mib = 0 if node is None else self._cards.model(node.model).mem_mib
+                left[gpu] = left.get(gpu, card_mib) - (promised_mib or card_mib)
+        grown = {}
+        for job_id, run in self._running.items():
+            share, limit_mib = run.share, limits.get(jobs[job_id].raw_id, 0)
+            if not run.gpus or share is None or not 0 < share.mem_mib < limit_mib:
+                continue
+            more_mib = max(0, min(limit_mib - share.mem_mib, *(left[gpu] for gpu in run.gpus)))
+            for gpu in run.gpus:
+                left[gpu] -= more_mib
+            grown[job_id] = replace(run, share=share._replace(mem_mib=share.mem_mib + more_mib))
+        return grown
 
     def _run_of(self, job: SlurmJob, ours: Job) -> SiteRun:
         note = note_of(job.admin_comment)
         gpus = self._gpus_of(job, ours)
+        if (
+            note is not None and note.share is not None and note.best_effort
+        ):  # as it was taken while it waited
+            ours = replace(ours, share=note.share)
         return SiteRun(
             self._site_job(ours, job),
             gpus,
