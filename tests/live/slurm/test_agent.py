@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 
 from berth.errors import LiveError
-from berth.live.slurm.agent import BY_USER, order, orders, reports, resume, revoke, suspend, told
+from berth.live.driver.node_tenants import Shown
+from berth.live.slurm.agent import (
+    BY_USER,
+    Reports,
+    order,
+    orders,
+    reports,
+    resume,
+    revoke,
+    suspend,
+    told,
+)
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.requests import Cards, memory_of
 from berth.live.slurm.results import taken
@@ -168,6 +179,12 @@ def test_a_suspended_job_frees_its_gpu_is_stopped_by_slurm_and_runs_on(node: Nod
     assert orders(node.state) == {"7": BY_USER}
     assert suspend(controller, node.state, "7") == ""  # as after a kill
     node.until_is("7", suspension="suspended", parked_mib=3000)
+    away, report = node.folder / "away", node.state / "agents" / "host1"
+    (node.state / "orders").rename(away)  # as where the shared folder has gone
+    report.unlink()
+    node.until(report.exists, "the agent has reported again")
+    assert reports(node.state)["7"].by_node["node1"].suspension == "suspended"
+    away.rename(node.state / "orders")
     resume(controller, node.state, "7")
     node.until_is("7", suspension="")
     (node.folder / "go").touch()
@@ -195,6 +212,13 @@ def test_one_that_the_driver_does_not_move_runs_on_and_nothing_is_ordered(node: 
     assert (orders(node.state), node.slurm.commands) == ({}, [])
     (node.folder / "go").touch()
     assert node.ends("7")[0] == 0
+
+
+def test_a_job_has_left_only_when_all_its_nodes_say_so() -> None:
+    gone = Shown("7-node1", (0,), 0, 0, 0, 0, 0, 0, 0, "suspended", 1, 0, "")
+    assert Reports({"node1": gone}).suspended(["node1"])
+    assert not Reports({"node1": gone}).suspended(["node1", "node2"])
+    assert not Reports({}).suspended(["node1"])
 
 
 @pytest.mark.parametrize(
