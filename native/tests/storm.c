@@ -4,7 +4,8 @@
    Kills come by the clock, each at a process drawn at random, and another takes its place at once,
    forked from this one, which has everything loaded and no context of its own. Prints what the
    driver saw; what is left is told without its own context. Exit status 0 if the limit was never
-   passed, no call waited long, and nothing is left. */
+   passed and nothing is left. It ends only if each process that lives at last has come through one
+   call more: one that waits for the dead never does. */
 #include "driver.h"
 #include "stopwatch.h"
 
@@ -17,13 +18,12 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#define LONGEST_NS 100000000u
-
 struct seen {
     _Atomic uint64_t operations, refused, longest_ns;
+    _Atomic uint64_t calls[]; /* of each process at once, whoever has its place */
 };
 
-static void work(struct seen *seen, unsigned seed, uint64_t largest)
+static void work(struct seen *seen, int place, unsigned seed, uint64_t largest)
 {
     CUcontext context;
     CUdeviceptr held[32] = { 0 };
@@ -35,6 +35,7 @@ static void work(struct seen *seen, unsigned seed, uint64_t largest)
     CUresult made = cuInit(0);
     while (made == CUDA_SUCCESS &&
            (made = cuDevicePrimaryCtxRetain(&context, 0)) == CUDA_ERROR_OUT_OF_MEMORY) {
+        seen->calls[place]++;
         seen->refused++; /* the others leave no room for a context */
         made = CUDA_SUCCESS;
         usleep(1000);
@@ -69,6 +70,7 @@ static void work(struct seen *seen, unsigned seed, uint64_t largest)
         while (waited > longest &&
                !atomic_compare_exchange_weak(&seen->longest_ns, &longest, waited)) { }
         seen->operations++;
+        seen->calls[place]++;
     }
 }
 
@@ -88,12 +90,13 @@ int main(int count, char **words)
         kill_ms = count > 3 ? atoi(words[3]) : 50;
     uint64_t largest = (uint64_t)(count > 4 ? atoi(words[4]) : 64) << 20, killed = 0, born = 0,
              failed = 0;
-    struct seen *seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct seen *seen = mmap(NULL, sizeof *seen + (size_t)processes * sizeof *seen->calls,
+                             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t *children = calloc((size_t)processes, sizeof *children);
     unsigned seed = 20261121;
     for (int i = 0; i < processes; i++)
         if ((children[i] = fork()) == 0)
-            work(seen, (unsigned)++born * 7919u + (unsigned)i, largest);
+            work(seen, i, (unsigned)++born * 7919u + (unsigned)i, largest);
     uint64_t next = stopwatch_clock(CLOCK_MONOTONIC), end = next + (uint64_t)seconds * 1000000000u;
     while ((next += (uint64_t)kill_ms * 1000000u) < end) {
         struct timespec at = { (time_t)(next / 1000000000u), (long)(next % 1000000000u) };
@@ -103,9 +106,14 @@ int main(int count, char **words)
         killed++;
         born++;
         if ((children[i] = fork()) == 0)
-            work(seen, (unsigned)born * 7919u, largest);
+            work(seen, i, (unsigned)born * 7919u, largest);
         failed += bury(false);
     }
+    for (int i = 0; i < processes; i++)
+        for (uint64_t before = seen->calls[i]; seen->calls[i] == before && failed == 0;) {
+            usleep(1000);
+            failed += bury(false);
+        }
     for (int i = 0; i < processes; i++)
         kill(children[i], SIGKILL);
     failed += bury(true);
@@ -126,6 +134,5 @@ int main(int count, char **words)
            (unsigned long long)killed, (unsigned long long)failed,
            (unsigned long long)fake_violations(0), (double)seen->longest_ns / 1e6,
            (unsigned long long)left, (unsigned long long)driver);
-    return fake_violations(0) != 0 || failed != 0 || left != 0 || driver != 0 ||
-           seen->longest_ns > LONGEST_NS;
+    return fake_violations(0) != 0 || failed != 0 || left != 0 || driver != 0;
 }

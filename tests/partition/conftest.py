@@ -87,7 +87,10 @@ class Card:
     def run(self, program: str, *words: str, **limits: str | None) -> tuple[int, str]:
         """The exit status and all that it printed."""
         with self.start(program, *words, **limits) as process:
-            output, _ = process.communicate(timeout=600)
+            try:
+                output, _ = process.communicate(timeout=600)
+            finally:
+                process.kill()  # one that is stuck is not waited for
         return process.returncode, output
 
     @property

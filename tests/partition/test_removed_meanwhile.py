@@ -1,36 +1,67 @@
-"""Partitions that others make and remove while all are read."""
+"""Partitions that others remove while they are read."""
 
 from __future__ import annotations
 
-import threading
+import importlib
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.partition.conftest import CARDS, Card
 
 from berth import partition as partitions
+from berth.errors import PartitionError
 
-ROUNDS = 150
+REGIONS = importlib.import_module("berth.partition.regions")  # the package names a function so
+STEPS = ("_stems", "open_to", "describe", "hardware_in")
+"""What a look at partitions calls for each of them."""
 
 
-def test_partitions_that_come_and_go_while_all_are_read_hide_no_other(
-    card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def before_each_step(card: Card, monkeypatch: pytest.MonkeyPatch, look: Callable[[], None]) -> int:
+    """Look again and again, while the partition `goes` is removed before the first step, the second and so on."""
     monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
     partitions.create("stays", CARDS[0], partitions.Limit(64))
-    over = threading.Event()
+    for at in count():
+        folder = partitions.create("goes", CARDS[0], partitions.Limit(64), overcommit=True).folder
+        with monkeypatch.context() as patch:
+            steps = count()
+            for name in STEPS:
+                patch.setattr(REGIONS, name, removing(folder, steps, at, getattr(REGIONS, name)))
+            look()
+        if folder.exists():
+            return at
+    raise AssertionError
 
-    def come_and_go() -> None:
+
+def removing(folder: Path, steps: count[int], at: int, step: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*words: Any) -> Any:
+        if next(steps) == at:
+            shutil.rmtree(folder)
+        return step(*words)
+
+    return call
+
+
+def test_one_that_is_removed_while_all_are_read_hides_no_other(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look() -> None:
+        assert "stays" in {each.name for each in partitions.partitions()}
+
+    assert before_each_step(card, monkeypatch, look) == 10
+
+
+def test_one_that_is_removed_while_it_is_read_is_found_whole_or_not_at_all(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look() -> None:
         try:
-            for _ in range(ROUNDS):
-                partitions.create("goes", CARDS[0], partitions.Limit(64), overcommit=True)
-                partitions.remove("goes", force=True)
-        finally:
-            over.set()
+            (found,) = partitions.find("goes")
+        except PartitionError:
+            return
+        assert (found.name, found.limit_bytes) == ("goes", 64 << 20)
 
-    other = threading.Thread(target=come_and_go)
-    other.start()
-    try:
-        while not over.is_set():
-            assert "stays" in {each.name for each in partitions.partitions()}
-    finally:
-        other.join()
+    assert before_each_step(card, monkeypatch, look) == 5

@@ -188,6 +188,9 @@ def find(name: str, root: Path | None = None) -> list[Partition]:
             )
         if isinstance(region, Unreadable):
             raise PartitionError(f"the partition '{name}' cannot be read: {region.why}")
+    if not found:
+        check_there(name, root)
+        raise PartitionError(f"the partition '{name}' was removed while it was read")
     return [region for region in found if isinstance(region, Partition)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from berth.errors import PartitionError
+from berth.live.driver import node_tenants
 from berth.live.driver.node_tenants import Terms, admit, is_served, left_mib, room_kept
 from berth.live.driver.suspending import MODULE
 from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
@@ -321,3 +323,27 @@ def storm(node: Node, kills: int, seed: int) -> None:
     assert over <= 0
     with pytest.raises(PartitionError):
         find("blue")
+
+
+def test_who_asks_whether_an_agent_lives_is_taken_for_none_and_hinders_none(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = node.folder / "root"
+    root.mkdir()
+    os.close(node_tenants._alone(root))
+    asking = os.open(root / node_tenants.ALIVE, os.O_RDWR)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    assert not is_served()
+    slept: list[float] = []
+
+    def answered(duration_s: float) -> None:
+        slept.append(duration_s)
+        fcntl.flock(asking, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(time, "sleep", answered)
+    agent = node_tenants._alone(root)
+    assert (is_served(), len(slept)) == (True, 1)
+    with pytest.raises(PartitionError, match="another agent serves the partitions"):
+        node_tenants._alone(root)
+    os.close(agent)
+    os.close(asking)

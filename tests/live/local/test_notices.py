@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -78,6 +79,14 @@ def sent_from(folder: Path, log: Callable[..., None]) -> None:
         notices.close()
 
     asyncio.run(run())
+
+
+def test_a_sender_that_starts_as_the_broker_ends_leaves_its_notice_to_the_next(tmp_path: Path) -> None:
+    sender = Notices(str(tmp_path), lambda *_, **__: None)
+    sender.close()
+    notice = NOTICE | {"where": f"command:touch {tmp_path}/sent", "uid": os.getuid()}
+    assert sender._deliver(notice) == "it was killed"
+    assert not (tmp_path / "sent").exists()
 
 
 def test_a_notice_is_one_sentence() -> None:

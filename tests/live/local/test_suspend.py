@@ -377,6 +377,29 @@ def test_a_move_that_breaks_is_made_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert (moves.asked, moves.signals) == (["suspending"], [signal.SIGSTOP])
 
 
+def test_one_that_ends_while_it_is_moved_is_not_moved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a node's tenant, of which nobody notes that: its name may be another's by then."""
+    moves = Moves(tmp_path, monkeypatch)
+
+    async def driver(what: str, partition: str) -> Outcome:
+        moves.asked.append(what)
+        moves.made.book.active.pop(moves.entry.id, None)
+        return Outcome(True)
+
+    monkeypatch.setattr(Suspending, "_run", lambda _, what, partition: driver(what, partition))
+
+    async def run() -> None:
+        moves.made.book.suspend(moves.entry, 0)
+        moves.suspending.move(moves.entry)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert (moves.asked, moves.suspending._moves) == (["suspending"], {})
+
+
 @pytest.mark.parametrize(("silent", "stop"), [(9, ""), (10, "node-fail")])
 def test_processes_that_move_a_job_may_be_killed_often_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: int, stop: str

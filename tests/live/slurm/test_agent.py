@@ -13,13 +13,25 @@ from typing import Any
 
 import pytest
 
-from berth.errors import LiveError
-from berth.live.slurm.agent import BY_USER, order, orders, reports, resume, revoke, suspend, told
+from berth.errors import LiveError, PartitionError
+from berth.live.driver.node_tenants import Shown
+from berth.live.slurm import node as script
+from berth.live.slurm.agent import (
+    BY_USER,
+    Reports,
+    order,
+    orders,
+    reports,
+    resume,
+    revoke,
+    suspend,
+    told,
+)
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.requests import Cards, memory_of
 from berth.live.slurm.results import taken
 from berth.live.slurm.snapshot import snapshot_of
-from berth.partition import fake_driver_folder
+from berth.partition import fake_driver_folder, partitions
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
@@ -64,15 +76,13 @@ class Node:
         self.agent: subprocess.Popen[bytes] | None = None
 
     def up(self, grow: str = "on") -> None:
-        berth = [Path(sys.executable).parent / "berth", "slurm", "agent", "--state", self.state]
+        berth = [str(Path(sys.executable).parent / "berth"), "slurm", "agent", "--state", str(self.state)]
         self.agent = subprocess.Popen([*berth, "--grow", grow, "--node", "host1"], env=self.words)
         self.until(lambda: (self.state / "agents" / "host1").exists(), "the agent reports")
 
     def job(self, job_id: str, *words: object, mib: int, comment: str = "", unkind: str = "") -> None:
         """Have Slurm start a job that berth gave so much memory."""
-        note = f"berth:1;node=gres:gpu:1;job=;task=;socket=;share=250:{mib}:1"
-        row = {"JobID": job_id, "admin_comment": note, "Comment": comment, "PriorityLong": "100"}
-        (self.folder / f"{job_id}.job").write_text(json.dumps(row))
+        self.place(job_id, mib, comment)
         self._script("prolog", job_id)
         handed = (self.folder / "run" / f"{job_id}-node1").read_text().splitlines()
         given = dict(line.partition("=")[::2] for line in handed) | {"BERTH_FAKE_CHECKPOINT": unkind}
@@ -81,6 +91,12 @@ class Node:
         self.jobs[job_id] = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE)
         self.slurm.held(job_id)
         self.slurm.jobs[job_id] |= {"State": "RUNNING", "NodeList": "node1", "StartTime": "2000"}
+
+    def place(self, job_id: str, mib: int, comment: str = "") -> None:
+        """Have squeue show a job that berth gave so much memory."""
+        note = f"berth:1;node=gres:gpu:1;job=;task=;socket=;share=250:{mib}:1"
+        row = {"JobID": job_id, "admin_comment": note, "Comment": comment, "PriorityLong": "100"}
+        (self.folder / f"{job_id}.job").write_text(json.dumps(row))
 
     def _script(self, what: str, job_id: str) -> None:
         words = {**os.environ, **self.words, "SLURM_JOB_ID": job_id}
@@ -168,6 +184,12 @@ def test_a_suspended_job_frees_its_gpu_is_stopped_by_slurm_and_runs_on(node: Nod
     assert orders(node.state) == {"7": BY_USER}
     assert suspend(controller, node.state, "7") == ""  # as after a kill
     node.until_is("7", suspension="suspended", parked_mib=3000)
+    away, report = node.folder / "away", node.state / "agents" / "host1"
+    (node.state / "orders").rename(away)  # as where the shared folder has gone
+    report.unlink()
+    node.until(report.exists, "the agent has reported again")
+    assert reports(node.state)["7"].by_node["node1"].suspension == "suspended"
+    away.rename(node.state / "orders")
     resume(controller, node.state, "7")
     node.until_is("7", suspension="")
     (node.folder / "go").touch()
@@ -197,6 +219,13 @@ def test_one_that_the_driver_does_not_move_runs_on_and_nothing_is_ordered(node: 
     assert node.ends("7")[0] == 0
 
 
+def test_a_job_has_left_only_when_all_its_nodes_say_so() -> None:
+    gone = Shown("7-node1", (0,), 0, 0, 0, 0, 0, 0, 0, "suspended", 1, 0, "")
+    assert Reports({"node1": gone}).suspended(["node1"])
+    assert not Reports({"node1": gone}).suspended(["node1", "node2"])
+    assert not Reports({}).suspended(["node1"])
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -214,6 +243,27 @@ def test_what_cannot_be_suspended_is_refused_with_what_to_do(
         suspend(Controller(slurm), tmp_path, "7")
     with pytest.raises(LiveError, match="Slurm knows no job 8"):
         resume(Controller(slurm), tmp_path, "8")
+
+
+def test_a_job_has_its_gpu_before_the_agent_is_waited_for_and_none_if_that_fails(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in node.words.items():
+        monkeypatch.setenv(name, value)
+    node.place("7", 4096)
+    words, handed = {**os.environ, "SLURM_JOB_ID": "7"}, node.folder / "run" / "7-node1"
+    seen: list[bool] = []
+    monkeypatch.setattr(script, "admit", lambda *_: seen.append(handed.exists()))
+    script.prolog(words)
+    assert (seen, len(partitions())) == ([True], 1)
+
+    def fails(*_: object) -> None:
+        raise PartitionError("it is gone")
+
+    monkeypatch.setattr(script, "admit", fails)
+    with pytest.raises(PartitionError, match="it is gone"):
+        script.prolog(words)
+    assert (handed.exists(), partitions()) == (False, [])
 
 
 def test_an_end_takes_the_order_along_so_that_the_next_attempt_runs(node: Node) -> None:

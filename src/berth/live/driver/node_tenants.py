@@ -39,6 +39,8 @@ from berth.partition.regions import regions_in, root_folder
 LOOK_S = 0.2
 ADMIT_S = 3.0
 """How long who makes a partition waits at most until the agent knows it."""
+ALONE_TRIES = 25
+"""How often an agent that starts tries to be the only one, for half a second."""
 NVML_S = 1.0
 """Between two looks at what processes hold by NVML's word."""
 FILE = "tenant"
@@ -171,7 +173,7 @@ def is_served() -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask at once are no agent
     except OSError:
         return True
     finally:
@@ -543,12 +545,13 @@ def _alone(root: Path) -> int:
     """The descriptor of the file that this agent has locked. PartitionError if another has."""
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     held = os.open(root / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(held)
-        raise PartitionError(f"another agent serves the partitions of {root}; end it first") from error
-    return held
+    for _ in range(ALONE_TRIES):  # who asks whether an agent lives has the lock for a moment
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return held
+        time.sleep(LOOK_S / 10)
+    os.close(held)
+    raise PartitionError(f"another agent serves the partitions of {root}; end it first")
 
 
 def _names() -> list[str]:

@@ -106,7 +106,7 @@ class Suspending(Generic[T]):
         """Let jobs come back whose GPUs others had not left yet."""
         deferred, self._deferred = self._deferred, {}
         for entry in deferred.values():
-            if entry.suspension == RESUMING:
+            if entry.suspension == RESUMING and self._is_there(entry):
                 self.move(entry)
 
     def close(self) -> None:
@@ -127,6 +127,10 @@ class Suspending(Generic[T]):
     def _ended(self, entry: T, task: asyncio.Task[None]) -> None:
         self._moves.pop(entry.id, None)
         if task.cancelled():
+            return
+        if not self._is_there(entry):  # it has ended meanwhile, and its name may be another's
+            self._begun.discard(entry.id)
+            self._host.moved()
             return
         if (error := task.exception()) is not None:
             self._host.log("move-failed", job=entry.id, why=repr(error))

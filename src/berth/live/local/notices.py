@@ -45,6 +45,7 @@ class Notices:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="notices")
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._processes: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
 
     def post(self, entry: Entry, event: str, output: str) -> None:
         """Have a job's user told of an event, if the job asks for it."""
@@ -115,6 +116,8 @@ class Notices:
                 **_as_user(notice["uid"]),
             )
             self._processes.add(process)
+            if self._closed:  # meanwhile, so that the next broker sends it
+                _kill(process)
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(json.dumps(notice).encode())
@@ -132,6 +135,7 @@ class Notices:
 
     def close(self) -> None:
         """Leave what is not sent to the next broker."""
+        self._closed = True
         for task in self._sending.values():
             task.cancel()
         for process in list(self._processes):

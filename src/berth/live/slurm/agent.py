@@ -46,23 +46,30 @@ async def serve(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    ordered: set[str] | None = None
     said, said_s = None, 0.0
     try:
         while not stopped.is_set():
-            ordered = orders(state).keys()
-            for tenant in tenants.tenants():
-                raw_id = tenant.job.partition("-")[0]
-                (tenants.suspend if raw_id in ordered else tenants.resume)(tenant.id)
+            with contextlib.suppress(OSError):  # such as NFS away: the last orders hold
+                ordered = {path.name for path in _listed(state / ORDERS)}
+            if ordered is not None:
+                _heed(tenants, ordered)
             tenants.look()
             shown = tenants.shown()
             if shown != said or time.monotonic() - said_s > REPORT_S:
-                with contextlib.suppress(OSError):  # such as NFS away: what is kept here goes on
+                with contextlib.suppress(OSError):
                     _report(state, node, shown)
                     said, said_s = shown, time.monotonic()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), LOOK_S)
     finally:
         tenants.close()
+
+
+def _heed(tenants: NodeTenants, ordered: set[str]) -> None:
+    for tenant in tenants.tenants():
+        raw_id = tenant.job.partition("-")[0]
+        (tenants.suspend if raw_id in ordered else tenants.resume)(tenant.id)
 
 
 def _report(state: Path, node: str, shown: Iterable[Shown]) -> None:
@@ -91,10 +98,13 @@ class Reports(NamedTuple):
 
     by_node: dict[str, Shown]
 
-    @property
-    def suspended(self) -> bool:
-        """Whether it has left the GPUs of all its nodes."""
-        return all(each.suspension == SUSPENDED for each in self.by_node.values())
+    def lacking(self, nodes: Iterable[str]) -> list[str]:
+        """The nodes of which no agent that lives says anything."""
+        return [name for name in nodes if name not in self.by_node]
+
+    def suspended(self, nodes: Iterable[str]) -> bool:
+        """Whether it has left the GPUs of all these nodes."""
+        return not self.lacking(nodes) and all(each.suspension == SUSPENDED for each in self.by_node.values())
 
     @property
     def away(self) -> bool:
@@ -149,11 +159,15 @@ def revoke(state: Path, raw_id: str) -> None:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        return sorted(
-            path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix != ".part"
-        )
+        return _listed(folder)
     except OSError:
         return []
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(
+        path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix != ".part"
+    )
 
 
 def suspend(controller: Controller, state: Path, job_id: str) -> str:
@@ -165,20 +179,20 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
     if job.state not in ("RUNNING", "SUSPENDED"):
         raise LiveError(f"job {job_id} is {job.state}; only a running job can be suspended")
     raw_id, names = job.raw_id, expand(job.node_list)
-    lacking = [name for name in names if name not in reports(state).get(raw_id, Reports({})).by_node]
-    if lacking:
+    found = reports(state).get(raw_id, Reports({}))
+    if lacking := found.lacking(names):
         raise LiveError(
             f"job {job_id} has no GPU partition on {lacking[0]}, or no agent of berth runs there; start one with:"
             f" berth slurm agent --state {state}"
         )
-    if job.state == "SUSPENDED" and not reports(state)[raw_id].suspended:
+    if job.state == "SUSPENDED" and not found.suspended(names):
         raise LiveError(
             f"Slurm has stopped job {job_id}, and the driver moves only what runs; resume it first: scontrol resume"
             f" {job_id}"
         )
     order(state, raw_id, BY_USER)
     end_s = time.monotonic() + SUSPEND_S
-    while not (found := reports(state).get(raw_id, Reports({}))).by_node or not found.suspended:
+    while not (found := reports(state).get(raw_id, Reports({}))).suspended(names):
         if why := found.why:
             revoke(state, raw_id)
             raise LiveError(f"job {job_id} cannot be suspended: {why}; it runs on")

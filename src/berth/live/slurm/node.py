@@ -77,6 +77,7 @@ def prolog(words: Mapping[str, str]) -> None:
     try:
         _make(words, there)
     except Exception:
+        _handed_in(words).unlink(missing_ok=True)
         with contextlib.suppress(BerthError):
             remove(partition_name(words), force=True)
         if _is_shared(words) or words.get("BERTH_SLURM_QOS"):  # a Prolog does not know its QoS
@@ -125,6 +126,9 @@ def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
     _, most_mib = memory_of(job.get("Comment", ""))
     promise = min(limits.values(), key=lambda limit: limit.mem_mib)
     milli = 0 if promise.burst else 10 * promise.core_pct or 1000
+    _hand_in(
+        words, region, fake
+    )  # before the agent is waited for: the job has its GPUs whatever becomes of that
     admit(
         name,
         Terms(
@@ -135,7 +139,6 @@ def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
             priority=int(job.get("Priority") or 0),
         ),
     )
-    _hand_in(words, region, fake)
 
 
 def _by_minor(driver: Path | None) -> dict[int, Gpu]:
