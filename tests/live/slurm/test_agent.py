@@ -214,6 +214,10 @@ def test_what_cannot_be_suspended_is_refused_with_what_to_do(
         suspend(Controller(slurm), tmp_path, "7")
     with pytest.raises(LiveError, match="Slurm knows no job 8"):
         resume(Controller(slurm), tmp_path, "8")
+    with pytest.raises(
+        LiveError, match="Slurm knows no job abc; name one as squeue shows it: 12, 12_3 or 12"
+    ):
+        resume(Controller(slurm), tmp_path, "abc")
 
 
 def test_an_end_takes_the_order_along_so_that_the_next_attempt_runs(node: Node) -> None:
