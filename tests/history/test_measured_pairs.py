@@ -95,7 +95,7 @@ def test_the_files_have_the_columns_that_a_fit_reads(tmp_path: Path) -> None:
         ["a", "", "", "", "0.7", "a", "", "", "", "0.7"],
         ["a", "", "", "", "0.8", "b", "", "", "", "0.9"],
     ]
-    with pytest.raises(HistoryError, match="no two applications with profiles"):
+    with pytest.raises(HistoryError, match="no two applications have profiles"):
         write_measurements(speeds, {}, alone, pairs)
 
 
