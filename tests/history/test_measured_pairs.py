@@ -95,7 +95,7 @@ def test_the_files_have_the_columns_that_a_fit_reads(tmp_path: Path) -> None:
         ["a", "", "", "", "0.7", "a", "", "", "", "0.7"],
         ["a", "", "", "", "0.8", "b", "", "", "", "0.9"],
     ]
-    with pytest.raises(HistoryError, match="no two applications with profiles"):
+    with pytest.raises(HistoryError, match="no two applications have profiles"):
         write_measurements(speeds, {}, alone, pairs)
 
 
@@ -119,7 +119,7 @@ def test_the_command_writes_what_the_runs_of_a_history_tell(tmp_path: Path) -> N
         folder / "p.csv",
     ]
     status, _, errors = berth(*words)
-    assert (status, "1 pair without profiles" in errors) == (2, True)
+    assert (status, "profiles are all that 1 pair lacked" in errors) == (2, True)
     for name in ("a", "b"):
         keep_profile(profile(name), history / IN_HISTORY)
     status, output, _ = berth(*words)

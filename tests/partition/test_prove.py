@@ -153,3 +153,8 @@ def test_what_cannot_be_tried_is_refused_before_anything_runs(berth: Berth) -> N
     assert (large[0], "is tried with up to 24 GiB; choose a smaller limit" in large[1]) == (2, True)
     assert "--set goes with --as-is" in berth(*prove, "--set", "A=1")[1]
     assert "--set 'A' is no variable; write NAME=VALUE" in berth(*prove, "--as-is", "--set", "A")[1]
+    gone = berth(*prove, "--as-is", "--set", "LD_PRELOAD=/nothere/libvgpu.so")
+    assert (gone[0], "LD_PRELOAD names /nothere/libvgpu.so, and there is no such file" in gone[1]) == (
+        2,
+        True,
+    )

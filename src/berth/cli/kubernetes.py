@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Awaitable, Callable
@@ -199,7 +200,8 @@ def history(
     """Collect the histories and profiles of all nodes, for report, stats and --knowledge history."""
     from berth.live.kubernetes.collecting import Collector
 
-    into.mkdir(parents=True, exist_ok=True)
+    if into.exists() and not into.is_dir():
+        raise SettingError(f"{into} is not a folder; name one for the history, new or made by this command")
     if follow:
         _log()
         _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
@@ -262,6 +264,16 @@ def install(
         from berth.live.local.cards import fake_gpus as checked
 
         checked(fake_gpus)
+    if not image or any(letter.isspace() for letter in image):
+        raise SettingError(f"--image '{image}'; expected the image's name, such as registry.example/berth:1")
+    if (borrow or reclaim) and not quota:
+        raise SettingError(
+            f"--{'borrow' if borrow else 'reclaim'} goes with --quota; a cluster that has quotas keeps its own:"
+            " kubectl edit configmap -n berth-system berth-tenants"
+        )
+    if reclaim and not borrow:
+        raise SettingError("--reclaim takes back what --borrow lends; give both, or leave --reclaim out")
+    _check_names(policy, knowledge)
     if quota:
         from berth.live.kubernetes.tenants import tenants_in
 
@@ -329,6 +341,19 @@ def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
             print(done)
 
     _ask(run, kubeconfig, context)
+
+
+def _check_names(policy: str, knowledge: str) -> None:
+    """Refuse what no steerer would know. What has a colon or a path may be in the image alone."""
+    from berth.errors import MissingExtraError
+    from berth.knowledge import check_knowledge
+    from berth.policies import make_policy
+
+    if not {":", "/"} & set(policy):
+        with contextlib.suppress(MissingExtraError):
+            make_policy(policy)
+    if not {":", "/"} & set(knowledge):
+        check_knowledge(knowledge)
 
 
 def _look(kubeconfig: str | None, context: str | None) -> Snapshot:

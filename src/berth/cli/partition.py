@@ -425,7 +425,7 @@ def prove(
 ) -> None:
     """Try the known ways past a limit of GPU memory on this machine, and say which it holds against.
 
-    Each way is a process of its own that takes at most twice the limit. It ends with 1 if a way passed that
+    Each way is a process of its own that takes at most twice the limit. The exit status is 1 if a way passed that
     berth's documentation does not name, or if what fits was refused.
     """
     from berth import partition as partitions
@@ -441,6 +441,10 @@ def prove(
             "--set goes with --as-is; berth's own limit is tried in an environment that it makes"
         )
     variables = dict(_assignment(text) for text in sets or ())
+    if missing := proof.missing_preload({**os.environ, **variables} if as_is else {}):
+        raise SettingError(
+            f"LD_PRELOAD names {missing}, and there is no such file; the processes that try would run without it"
+        )
     sweep()
     with run_folder() as scratch:
         if fake_gpu:  # NVML, which this process asks, and the processes that try share one card

@@ -407,7 +407,7 @@ def report(
     wait_s: Annotated[
         float,
         typer.Option(
-            "--wait", metavar="SECONDS", help="How long to wait for the job's end to be in the log."
+            "--wait", metavar="SECONDS", min=0, help="How long to wait for the job's end to be in the log."
         ),
     ] = 0.0,
     as_json: AsJson = False,

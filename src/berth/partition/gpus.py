@@ -31,7 +31,8 @@ def open_nvml(driver_folder: Path | None = None) -> ctypes.CDLL:
         nvml = ctypes.CDLL(str(driver_folder / name) if driver_folder else name)
     except OSError as error:
         raise PartitionError(
-            f"there is no {name} on this machine; install NVIDIA's driver, or try with --fake-gpu"
+            f"there is no {name} on this machine; install NVIDIA's driver, or use --fake-gpu with a command that"
+            " has it"
         ) from error
     if nvml.nvmlInit_v2() != 0:
         raise PartitionError(

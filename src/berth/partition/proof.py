@@ -118,6 +118,13 @@ def divider(
     return " and ".join(found) or "what limits processes here"
 
 
+def missing_preload(environment: Mapping[str, str]) -> str:
+    """The first library that `LD_PRELOAD` names by a path where there is none; empty if all are there. The loader
+    leaves such a library out, and the proof would blame what never ran."""
+    named = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    return next((path for path in named if "/" in path and "$" not in path and not Path(path).exists()), "")
+
+
 def check_room(gpu: Gpu, limit_mib: int, driver_folder: Path | None = None) -> None:
     """Refuse where others could be short of memory meanwhile. Raises PartitionError, SettingError."""
     if limit_mib < LEAST_MIB:

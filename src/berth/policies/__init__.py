@@ -205,9 +205,8 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
     if setting.quotas is not None:
         if scheme in ("easy", "conservative"):
             raise PolicyError(
-                f"'{name}' has no quotas: a job beyond its quota waits for its own virtual cluster to give back, and"
-                f" {scheme} reserves by when nodes are free; take an order without a scheme, which serves each virtual"
-                " cluster apart"
+                f"'{name}' has no quotas: {scheme} reserves nodes by when they are free, and a job beyond its quota"
+                f" waits for that quota instead; take the policy without it: '{name.replace(f'{scheme}+', '', 1)}'"
             )
         if scheme or isinstance(order, Ranks):
             raise PolicyError(

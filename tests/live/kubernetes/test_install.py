@@ -369,3 +369,30 @@ def test_each_right_that_is_missing_is_named_and_work_goes_on_when_it_is_given(
                 await world.api.request("DELETE", left, patience_s=10)
 
     play(whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policy", "fofi"), "no policy 'fofi' (did you mean 'fifo'?)"),
+        (("--knowledge", "guess"), "no knowledge 'guess'; there are oracle, user, history, noisy"),
+        (("--borrow",), "--borrow goes with --quota"),
+        (("--reclaim",), "--reclaim goes with --quota"),
+        (
+            ("--quota", "a=2", "--reclaim", "--policy", "fifo+best-fit"),
+            "--reclaim takes back what --borrow lends",
+        ),
+        (("--image", "two words"), "--image 'two words'; expected the image's name"),
+        (("--image", ""), "--image ''; expected the image's name"),
+    ],
+)
+def test_what_no_steerer_could_run_with_is_refused_before_anything_is_made(
+    words: tuple[str, ...], said: str
+) -> None:
+    refused = berth("install", "--image", IMAGE, "--dry-run", *words)
+    assert said in str(refused.exception)
+    assert refused.stdout == ""
+
+
+def test_a_policy_that_only_the_image_has_is_installed() -> None:
+    assert berth("install", "--image", IMAGE, "--dry-run", "--policy", "site.policies:ours").exit_code == 0

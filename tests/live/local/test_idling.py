@@ -403,7 +403,7 @@ def test_a_notebook_lends_its_gpu_while_it_idles_and_its_next_call_takes_it_back
     (shown,) = office.ask("queue", ids=[notebook])["rows"]
     assert "suspended while idle; it runs on with its next call of CUDA" in str(shown)
     assert f"Job {notebook} has been suspended for" in (why := berth(office, "why", notebook).stdout)
-    assert "suspended while idle" in why
+    assert "while idle; it runs on with its next call of CUDA" in why
     go.touch()
     office.until(lambda: says(office, notebook, "holds 7"), "its call has returned")
     end.touch()

@@ -86,7 +86,7 @@ def test_a_suspended_job_lends_its_gpu_and_runs_on_with_all_it_held(world: World
     assert (done.returncode, done.stdout) == (0, f"job {job}: suspended\n")
     by_user = f"suspended by its user; after `berth resume {job}` it runs on when GPU 0 has room"
     assert shown(world, job) == ("suspended", "", by_user)
-    assert by_user in berth(world, "why", job).stdout
+    assert by_user.removeprefix("suspended") in berth(world, "why", job).stdout
     world.until(lambda: is_stopped(pid_of(world, job)), "its processes stand still")
     world.until(lambda: used_mib(world) == 0, "the card is seen to be free")
     status = world.status()

@@ -14,7 +14,7 @@ ATTEMPT: dict[str, Any] = {
     "slots": [], "start_ms": None, "end_ms": 1_000, "share": [0, 0], "peak_mib": None, "refused": 0,
 }  # fmt: skip
 JOB: dict[str, Any] = {
-    "id": "1", "state": "failed", "reason": "", "gpus": 1, "milli": 1000, "mem_mib": 0, "core_pct": 0,
+    "id": "1", "state": "failed", "reason": "", "gpus": 1, "milli": 1000, "mem_mib": 0, "mem_max_mib": 0, "core_pct": 0,
     "cpu_milli": 1000, "host_mem_mib": 0, "time_limit_ms": None, "name": "", "user": "ann", "application": "true",
     "params": {}, "after": [], "comment": "", "command": ["true"], "folder": "/", "output": "/1.1.out",
     "submit_ms": 0, "start_ms": None, "slots": [], "attempt": 1, "attempts": [ATTEMPT],
@@ -99,3 +99,25 @@ def test_why_says_what_keeps_room_from_coming() -> None:
     reason = "waits for room; it cannot start while 1 GPU is drained, lost or used by others"
     assert waiting(reason)[0] == f"Job 1 has been waiting for 0:05: {reason}"
     assert waiting("waits for room")[0] == "Job 1 has waited 0:05 for room"
+
+
+def test_a_reason_that_names_the_state_does_not_name_it_twice() -> None:
+    reason = "suspended by its user; after `berth resume 1` it runs on when GPU 0 has room"
+    job = {
+        **JOB,
+        "state": "suspended",
+        "reason": reason,
+        "since_ms": 0,
+        "now_ms": 5000,
+        "never": "",
+        "brain": None,
+    }
+    (head, *_) = why_lines({**job, "growth": None, "note": ""})
+    after = "by its user; after `berth resume 1` it runs on when GPU 0 has room"
+    assert head == f"Job 1 has been suspended for 0:05 {after}"
+    assert job_lines(job)[0] == f"Job 1: suspended {after}"
+
+
+def test_a_job_tells_how_far_its_memory_may_grow() -> None:
+    job = {**JOB, "mem_mib": 20 << 10, "mem_max_mib": 60 << 10}
+    assert "  asked for:   1 GPU, 20G of GPU memory, growing to 60G, 1 CPU" in job_lines(job)

@@ -19,6 +19,7 @@ WRONG = [
     ("submit --gpus 9 true", "--gpus 9", "ask for less"),
     ("submit --gpu 7 true", "--gpu 7", "this machine's GPUs: 0, 1"),
     ("submit --gpus 0 --mem 4G true", "--gpus 0", "leave --mem"),
+    ("submit --gpus 0 --mem-max 4G true", "--gpus 0", "leave --mem, --mem-max"),
     ("submit --cpus some true", "--cpus 'some'", "expected a number"),
     ("submit --core-pct 150 true", "--core-pct '150'", "from 0 to 100"),
     ("submit --array 5-1 true", "--array '5-1'", "write the smaller one first"),

@@ -243,6 +243,10 @@ def test_what_cannot_be_suspended_is_refused_with_what_to_do(
         suspend(Controller(slurm), tmp_path, "7")
     with pytest.raises(LiveError, match="Slurm knows no job 8"):
         resume(Controller(slurm), tmp_path, "8")
+    with pytest.raises(
+        LiveError, match="Slurm knows no job abc; name one as squeue shows it: 12, 12_3 or 12"
+    ):
+        resume(Controller(slurm), tmp_path, "abc")
 
 
 def test_a_job_has_its_gpu_before_the_agent_is_waited_for_and_none_if_that_fails(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from berth.errors import LiveError
+from berth.live.slurm.controller import run_program
 from berth.live.slurm.scontrol import Scontrol
 
 PROGRAM = r"""#!/bin/bash
@@ -78,3 +79,21 @@ def test_a_scontrol_that_is_not_there_or_does_not_answer_is_an_answer_that_is_mi
     hasty = Scontrol({**os.environ, "BEGUN": "/dev/null"}, timeout_s=0.3)
     with pytest.raises(LiveError, match=r"has not answered for 0\.3 s"):
         hasty(words, "sleeps\n")
+
+
+def test_what_a_program_says_before_it_gives_up_is_one_line_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        "#!/bin/sh\necho 'squeue: error: DNS SRV lookup failed' >&2\n"
+        "echo 'squeue: fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    said = (
+        "squeue: fatal: Could not establish a configuration source; run berth where `scontrol ping` answers"
+    )
+    with pytest.raises(LiveError) as refused:
+        run_program(["squeue"])
+    assert str(refused.value) == said

@@ -96,8 +96,8 @@ def write_measurements(speeds: Speeds, profiles: Mapping[str, Profile], alone: P
     if not found:
         bare = counted(len({frozenset(pair) for pair in speeds}), "pair")
         raise HistoryError(
-            f"no two applications with profiles ran {LEAST_RUNS} times beside each other and {LEAST_RUNS} times alone,"
-            f" each on one GPU that is known; {bare} without profiles"
+            f"no two applications have profiles, {LEAST_RUNS} runs alone, and {LEAST_RUNS} on one GPU together;"
+            f" profiles are all that {bare} lacked; see: berth profile list"
         )
     of = {name: profiles[name] for name in known if any(name in pair for pair in found)}
     with whole_file(alone) as aside, aside.open("w", newline="", encoding="utf-8") as file:

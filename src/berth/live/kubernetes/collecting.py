@@ -56,6 +56,7 @@ class Collector:
             raise KubernetesError(
                 f"no agent of berth in the namespace '{self._namespace}'; install them with berth k8s install"
             )
+        self._into.mkdir(parents=True, exist_ok=True)  # not before: what is refused leaves no folder behind
         return {node: said async for node, said in self._of(pods)}
 
     async def follow(self, every_s: float) -> None:

@@ -258,6 +258,7 @@ class Listing:
                 "application": application_of(request, entry.params), "comment": request.comment,
                 "command": list(request.argv), "folder": request.cwd, "priority": request.priority,
                 "gpus": request.gpus, "milli": request.milli, "mem_mib": mem_mib,
+                "mem_max_mib": broker.book.limits.most_mib(request),
                 "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
                 "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
                 "gang": request.gang, "gang_starts": request.gang_starts,

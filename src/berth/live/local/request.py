@@ -141,8 +141,11 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         milli, mem, mem_max, core, burst = WHOLE, 0, 0, 0, False
     elif gpus and mem and "gpus" not in values and not core:
         milli = SHARED_MILLI
-    if not gpus and (mem or core or exclusive or "gpu" in values):
-        raise LiveError("a job with --gpus 0 has no GPU: leave --mem, --core-pct, --exclusive and --gpu out")
+    if not gpus and (mem or mem_max or values.get("mem_shows_max") or core or exclusive or "gpu" in values):
+        raise LiveError(
+            "a job with --gpus 0 has no GPU: leave --mem, --mem-max, --mem-shows-max, --core-pct, --exclusive and"
+            " --gpu out"
+        )
     if mem_max and milli == WHOLE and not mem:
         raise LiveError(
             f"--mem-max {values['mem_max']}, but the job has whole GPUs; say with --mem what it begins with"

@@ -82,11 +82,11 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
 
 def job_lines(job: dict[str, Any]) -> list[str]:
     """`berth job ID` of a job of the queue."""
-    lines = [f"Job {job['id']}: {job['state']}{', ' + job['reason'] if job['reason'] else ''}"]
+    lines = [f"Job {job['id']}: {job['state']}{_because(job['state'], job['reason'], ', ')}"]
     gpus = gpus_text(job["gpus"], job["milli"])
     asked = [
         "no GPU" if not job["gpus"] else f"{gpus} {'GPU' if gpus == '1' or '.' in gpus else 'GPUs'}",
-        f"{mib(job['mem_mib'])} of GPU memory" if job["mem_mib"] else "",
+        _memory_text(job["mem_mib"], job["mem_max_mib"]),
         f"{job['core_pct']} % of its compute" if job["core_pct"] else "",
         counted(job["cpu_milli"] / 1000, "CPU"),
         f"{mib(job['host_mem_mib'])}" if job["host_mem_mib"] else "",
@@ -161,6 +161,18 @@ def memory_text(tenant: Tenant) -> str:
     return f"{mib(tenant.mem_mib)} ({mib(tenant.promise_mib)} promised, at most {most}{refused})"
 
 
+def _memory_text(mem_mib: int, most_mib: int) -> str:
+    grows = f", growing to {mib(most_mib)}" if most_mib > mem_mib else ""
+    return f"{mib(mem_mib)} of GPU memory{grows}" if mem_mib else ""
+
+
+def _because(state: str, reason: str, mark: str) -> str:
+    """The reason behind a state that was just named; `suspended by its user` does not name it again."""
+    if reason.startswith(state):
+        return reason.removeprefix(state)
+    return f"{mark}{reason}" if reason else ""
+
+
 def why_lines(job: dict[str, Any]) -> list[str]:
     """What stands in the way of one job, each fact once: the head leaves out what the lines below it say."""
     since, brain = span(job["now_ms"] - job["since_ms"]), job.get("brain")
@@ -172,7 +184,7 @@ def why_lines(job: dict[str, Any]) -> list[str]:
         if job.get("gang"):
             head += f" for {job['gang_starts']} tasks of gang {job['gang']}, which start together"
     elif job["state"] in GOING:
-        head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
+        head = f"Job {job['id']} has been {job['state']} for {since}{_because(job['state'], reason, ': ')}"
     else:
         head = f"Job {job['id']} ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
     growth = _growth_line(job["growth"]) if job.get("growth") else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ SILENT_S = 30.0
 """An older report counts no more."""
 SUSPEND_S = 600.0
 """How long a suspension is waited for at most."""
+_ID = re.compile(r"[0-9]+([_+][0-9]+)?")
 BY_USER, BY_BERTH = "user", "berth"
 
 
@@ -220,7 +222,8 @@ def resume(controller: Controller, state: Path, job_id: str) -> None:
 
 
 def _job(controller: Controller, job_id: str) -> SlurmJob:
-    found = [job for job in controller.jobs([job_id.partition("+")[0]]) if job.id == job_id]
+    first = job_id.partition("+")[0]
+    found = [job for job in controller.jobs([first]) if job.id == job_id] if _ID.fullmatch(job_id) else []
     if not found:
         raise LiveError(f"Slurm knows no job {job_id}; name one as squeue shows it: 12, 12_3 or 12+1")
     return found[0]
