@@ -515,7 +515,7 @@ class NodeTenants:
             self._awake(tenant)
 
     def kept_off(self, tenant: NodeTenant) -> None:
-        """It stays suspended until there is room."""
+        """It stays suspended until it is tried again."""
         if tenant.suspension == RESUMING:
             self._keep(tenant, suspension=SUSPENDED)
 

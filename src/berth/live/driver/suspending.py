@@ -29,7 +29,7 @@ MOVE_S = 300.0
 START_S = 0.5
 """How long it takes at least: a process is started for it, and the driver stops and starts contexts."""
 AGAIN_S = 1.0
-"""When a job is suspended or resumed again for which the driver gave no answer, or whose GPU had no room."""
+"""The pause before a job is moved again for which the driver gave no answer, or which could not come back."""
 MIB_PER_S = 8_000.0
 """How fast the driver is believed to move what a job holds, until it has: half of PCIe 4."""
 LEAST_MIB = 1024
@@ -182,7 +182,7 @@ class Suspending(Generic[T]):
             silent = 0
             self._begun.discard(entry.id)
             self._settle(entry, what, outcome, held_mib)
-            if outcome.no_room:
+            if what == RESUMING and not outcome.done and not outcome.lost:
                 await asyncio.sleep(AGAIN_S)
                 self._host.kept_off(entry)
 

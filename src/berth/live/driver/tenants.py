@@ -181,7 +181,7 @@ class MovingHost(Host[T], Protocol[T]):
         ...
 
     def kept_off(self, tenant: T) -> None:
-        """There is no room for it yet."""
+        """It could not come back yet, most often for want of room."""
         ...
 
     def lost(self, tenant: T) -> None:

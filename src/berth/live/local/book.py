@@ -393,7 +393,7 @@ class Book:
             self.events.append(runs(entry, self.limits))
 
     def kept_off(self, entry: Entry) -> None:
-        """A suspended job could not come back for want of room, and stays suspended."""
+        """A suspended job could not come back, most often for want of room, and stays suspended."""
         if entry.suspension == RESUMING:
             entry.suspension = SUSPENDED
             self.pending.entries[entry.id] = entry

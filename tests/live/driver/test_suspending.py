@@ -1,0 +1,81 @@
+"""What is done about a job whose processes do not come back to their GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.live.driver.suspending import AGAIN_S, Suspending
+from berth.live.driver.tenants import RESUMING, SUSPENDED
+from berth.partition import fake_driver_folder
+
+
+@dataclass
+class Job:
+    """As much of a tenant as a resume asks for."""
+
+    id: str = "blue"
+    start: int = 1
+    slots: tuple[int, ...] = (0,)
+    suspension: str = RESUMING
+    parked_mib: int = 0
+    makes_way: bool = False
+    going: bool = True
+    idle: bool = False
+
+
+class OneJob:
+    """A host of one suspended job whose partition is gone, so that each resume fails with an error."""
+
+    fake = True
+
+    def __init__(self, folder: Path) -> None:
+        self.fake_card = str(folder / "card")
+        self.job, self.told, self.kept = Job(), list[tuple[str, float]](), asyncio.Event()
+
+    def tenants(self) -> list[Job]:
+        return [self.job]
+
+    def partition_of(self, job: Job) -> str:
+        return job.id
+
+    def kept_off(self, job: Job) -> None:
+        job.suspension = SUSPENDED
+        self.told.append(("kept off", time.monotonic()))
+        self.kept.set()
+
+    def log(self, event: str, /, **values: object) -> None:
+        assert values["done"] is False
+        self.told.append((f"{event}: {values['why']}", time.monotonic()))
+
+    def moves(self, job: Job) -> None: ...
+    def moved(self) -> None: ...
+    def signal(self, job: Job, number: int) -> None: ...
+    def left_gpus(self, job: Job, parked_mib: int) -> None: ...
+
+
+def test_a_resume_that_fails_with_an_error_is_told_after_a_pause_and_not_repeated_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver_folder()
+    monkeypatch.setenv("BERTH_ROOT", str(tmp_path / "root"))
+
+    async def resume() -> list[tuple[str, float]]:
+        host: Any = OneJob(tmp_path)
+        suspending = Suspending[Any](host, leaves=lambda job: True, runs_on=lambda job: None)
+        suspending.move(host.job)
+        try:
+            await asyncio.wait_for(host.kept.wait(), 60)
+        finally:
+            suspending.close()
+        found: list[tuple[str, float]] = host.told
+        return found
+
+    (failed, failed_s), (kept, kept_s) = asyncio.run(resume())
+    assert (failed, kept) == ("resuming: no partition 'blue'; there are: none", "kept off")
+    assert kept_s - failed_s >= AGAIN_S - 0.01
