@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +20,7 @@ import pytest
 
 from berth.errors import PartitionError
 from berth.live.driver import node_tenants
-from berth.live.driver.node_tenants import Terms, admit, is_served, left_mib, room_kept
+from berth.live.driver.node_tenants import FILES, Terms, admit, is_served, left_mib, room_kept, withdraw
 from berth.live.driver.suspending import MODULE
 from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
 from berth.partition.gpus import Gpu
@@ -269,6 +270,18 @@ def test_there_is_one_agent_of_a_node(node: Node) -> None:
 def test_who_admits_a_job_without_a_partition_is_told(node: Node) -> None:
     with pytest.raises(PartitionError, match="no partition 'none'"):
         admit("none", Terms("none", 100))
+
+
+def test_a_partition_is_withdrawn_when_no_agent_writes_into_it(node: Node) -> None:
+    folder = create("blue", CARD, Limit(64)).folder
+    withdrawal = threading.Thread(target=withdraw, args=("blue",))
+    with room_kept(FILES):
+        withdrawal.start()
+        withdrawal.join(0.3)
+        assert [part.name for part in partitions()] == ["blue"]
+        (folder / "tenant").write_text("{}")
+    withdrawal.join(LIMIT_S)
+    assert not folder.exists()
 
 
 def test_an_agent_that_is_killed_at_any_step_loses_nothing(node: Node) -> None:

@@ -4,6 +4,7 @@ What the maker of a partition says of its job (`Terms`) and what is to become of
 folder, written before anything is done. So an agent that is killed at any step leaves all that the next one needs.
 
     admit(name, Terms(...))         # whoever made the partition, in any process; before the job's processes start
+    withdraw(name)                  # the same, when the job has ended
     tenants = NodeTenants(gpus, log, grow="suspend")
     while True:
         tenants.look()              # several times a second, in the thread of an event loop
@@ -30,7 +31,7 @@ from berth.files import whole_file
 from berth.live.driver.growth import Growth
 from berth.live.driver.suspending import Suspending
 from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
-from berth.partition import Partition, Unreadable, fake_driver_folder, find, partitions, regions
+from berth.partition import Partition, Unreadable, fake_driver_folder, find, partitions, regions, remove
 from berth.partition.gpus import Gpu, bytes_of_processes
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import Counted, Reconciler
@@ -206,6 +207,13 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
         if (found := _read(name)) is not None and found.start:
             return
         time.sleep(LOOK_S / 10)
+
+
+def withdraw(name: str) -> None:
+    """Take the partition of a job that has ended away, in use or not. An agent writes nothing into it meanwhile: its
+    folder would stay, and hold room. Raises PartitionError if the partition is not there."""
+    with room_kept(FILES):
+        remove(name, force=True)
 
 
 class NodeTenants:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from berth.errors import BerthError, LiveError
 from berth.history.values.gres import gres_list, indices
-from berth.live.driver.node_tenants import Terms, admit, is_served, left_mib, room_kept
+from berth.live.driver.node_tenants import Terms, admit, is_served, left_mib, room_kept, withdraw
 from berth.live.slurm.agent import revoke
 from berth.live.slurm.controller import run_program
 from berth.live.slurm.jobs import format_of, rows_of, text_of
@@ -27,7 +27,7 @@ from berth.live.slurm.nodes import nodes_of
 from berth.live.slurm.requests import Note, memory_of, note_of
 from berth.live.slurm.results import Result, keep
 from berth.model import Share
-from berth.partition import Access, Limit, create, fake_driver_folder, find, remove
+from berth.partition import Access, Limit, create, fake_driver_folder, find
 from berth.partition.gpus import Gpu, gpus, open_nvml
 from berth.partition.launch import environment
 
@@ -78,8 +78,8 @@ def prolog(words: Mapping[str, str]) -> None:
         _make(words, there)
     except Exception:
         _handed_in(words).unlink(missing_ok=True)
-        with contextlib.suppress(BerthError):
-            remove(partition_name(words), force=True)
+        with contextlib.suppress(BerthError, OSError):
+            withdraw(partition_name(words))
         if _is_shared(words) or words.get("BERTH_SLURM_QOS"):  # a Prolog does not know its QoS
             keep(_results(words), Result(words["SLURM_JOB_ID"], _node(words), 0, 0, 0, closed=True))
         raise
@@ -110,7 +110,7 @@ def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
         job = {}
     name = partition_name(words)
     with contextlib.suppress(BerthError):
-        remove(name, force=True)  # of an attempt before this one
+        withdraw(name)  # of an attempt before this one
     region: Path | None = None
     access = Access(uid=int(words["SLURM_JOB_UID"]))
     limits = {index: _limit(note, job, known[index], words) for index in there}
@@ -252,7 +252,7 @@ def epilog(words: Mapping[str, str]) -> None:
             _results(words), Result(words["SLURM_JOB_ID"], _node(words), peak, refused, needs, gpu_ms=gpu_ms)
         )
     finally:
-        remove(name, force=True)
+        withdraw(name)
 
 
 if __name__ == "__main__":
