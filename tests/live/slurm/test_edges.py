@@ -486,3 +486,9 @@ def test_what_epilogs_measured_goes_to_the_accountings_record_of_the_same_job(tm
     import_usage(store, measured(lines))
     (record,) = store.records()
     assert (record.gpu_mem_peak, record.gpu_use_mean) == (0.3, None)
+
+
+def test_services_that_end_start_again_after_a_pause_and_without_end() -> None:
+    for unit in ("berth-slurm.service", "berth-slurm-agent.service"):
+        rules = [line for line in shipped(unit).splitlines() if line.startswith(("Restart", "StartLimit"))]
+        assert rules == ["Restart=always", "RestartSec=5"], "systemd gives up after 5 starts in 10 s"
