@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -32,13 +33,16 @@ from berth.live.kubernetes.names import (
     RESOURCE,
     SUSPEND,
 )
+from berth.live.kubernetes.node import service
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
-from berth.live.kubernetes.node.service import split_gpus
+from berth.live.kubernetes.node.service import NodeSettings, split_gpus
 from berth.live.kubernetes.node.slices import TAINT
 from berth.live.kubernetes.placements import GpuMemory, gpu_memory_of
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, share_of, start
+from tests.live.kubernetes.node.fake_api import FakeApi
+from tests.live.kubernetes.node.node_world import make_cards
 from tests.live.kubernetes.world import World
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="the node's agent runs as root")
@@ -516,3 +520,30 @@ def test_a_pod_of_a_gang_or_with_a_liveness_probe_is_known() -> None:
     assert told({GANG: "train/4"}) == (False, True)
     assert told({}, schedulingGroup={"podGroupName": "train"}) == (False, True)
     assert told({}, initContainers=[probed]) == (True, False)
+
+
+@needs_root
+def test_an_agent_that_may_not_advertise_says_so_once_and_does_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class OldRights(FakeApi):
+        has_claims = True
+
+        async def advertise(self, resources: Mapping[str, str | None]) -> None:
+            raise ApiError("PATCH /api/v1/nodes/here/status", 403, "Forbidden", "no rights")
+
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(folder / "card"))
+    settings = NodeSettings(
+        "here", folder / "state", folder / "run", folder / "cdi", folder / "kubelet", dra="all", fake=True
+    )
+    server = OldRights()
+    cards: Any = SimpleNamespace(cards=make_cards("2xA100-80G", folder / "card"))
+    monkeypatch.setattr(service, "places_on", lambda *gpu: [])  # this process has no fake card
+    made = service._Node(settings, cards, server)
+    for _ in range(2):
+        asyncio.run(made._tell_cluster({}))
+        assert list(server.known_slices) == ["here-gpu.berth.dev"]
+        server.known_slices.clear()
+        made._published_s = made._labelled_s = float("-inf")
+    (said,) = caplog.messages
+    assert said.startswith("PATCH /api/v1/nodes/here/status: 403 Forbidden: no rights; berth.dev/")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from berth.errors import BerthError, SettingError
+from berth.errors import ApiError, BerthError, SettingError
 from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
@@ -197,6 +197,7 @@ class _Node:
         self._labels_told: dict[str, str | None] | None = None
         self._devices_told: tuple[list[dict[str, Any]], list[CutDevices]] | None = None
         self._published_s = self._labelled_s = 0.0
+        self._may_not_advertise = False
 
     async def _make_room(self) -> None:
         await self.reaper.collect()
@@ -230,7 +231,7 @@ class _Node:
         labels = _labels(cards, ailing)
         if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
             await self.server.label_node(labels)
-            await self.server.advertise(_resources(cards))
+            await self._advertise(_resources(cards))
             self._labels_told, self._labelled_s = labels, time.monotonic()
         if not self.server.has_claims:
             return
@@ -239,6 +240,23 @@ class _Node:
         if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
             await self._publisher.publish(*devices)
             self._devices_told, self._published_s = devices, now_s
+
+    async def _advertise(self, resources: Mapping[str, str | None]) -> None:
+        """Tell what Kubernetes counts; an agent with the rights of an older version does all else without it."""
+        try:
+            await self.server.advertise(resources)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            if not self._may_not_advertise:
+                log.warning(
+                    "%s; %s of this node are not counted: run `berth k8s install` again, for its rights",
+                    error,
+                    " and ".join(resources),
+                )
+            self._may_not_advertise = True
+        else:
+            self._may_not_advertise = False
 
     async def _cut_devices(self, ailing: Mapping[int, str]) -> list[CutDevices]:
         found = []
