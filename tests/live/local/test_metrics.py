@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from berth.live.local import exporter
 from tests.live.local.world import World, berth
 
 
@@ -76,3 +80,40 @@ def test_why_no_metrics_are_served_is_said_and_the_file_stays(tmp_path: Path) ->
         ]
     finally:
         world.close()
+
+
+def test_a_scraper_that_reads_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "SCRAPE_S", 0.5)
+    path, states = tmp_path / "metrics", {f"state{number}": 1.0 for number in range(30_000)}
+    counts = dict.fromkeys(("submitted", "refused_allocations", "decisions", "brain_restarts", "commits"), 0)
+    times = {
+        name: {"buckets": [("+Inf", 0)], "sum": 0} for name in ("queue_wait_seconds", "decision_seconds")
+    }
+    empty: dict[str, Any] = {"gpus": [], "ended": {}, "growth": {}, "uncounted_mib": {}}
+    answer = {"jobs": states, "policy": "fifo", "ready": True, **counts, **times, **empty}
+
+    async def scrape_without_reading() -> bytes:
+        asked = asyncio.Event()
+
+        def measured() -> dict[str, Any]:
+            asked.set()
+            return answer
+
+        serving = asyncio.create_task(exporter.serve_metrics(str(path), measured))
+        async with asyncio.timeout(60):
+            while not path.exists():
+                await asyncio.sleep(0.01)
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+                client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                await asked.wait()
+                while asyncio.all_tasks() != {asyncio.current_task(), serving}:
+                    await asyncio.sleep(0.01)
+                got = b""
+                while part := client.recv(1 << 16):
+                    got += part
+        serving.cancel()
+        return got
+
+    head, _, body = asyncio.run(scrape_without_reading()).partition(b"\r\n\r\n")
+    assert 0 < len(body) < int(head.rpartition(b" ")[2])

@@ -18,7 +18,7 @@ from berth.live.local.places import check_metrics
 
 Message = dict[str, Any]
 SCRAPE_S = 10.0
-"""How long a scraper may take to ask."""
+"""How long a scraper may take to ask, and to read the answer."""
 _COUNTERS = {
     "submitted": "Jobs that were submitted.",
     "refused_allocations": "Calls for GPU memory that partitions refused, of attempts that ended.",
@@ -98,11 +98,12 @@ async def serve_metrics(where: str, measured: Callable[[], Message]) -> None:
             text = generate_latest(registry)
             head = f"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(text)}\r\n\r\n"
             writer.write(head.encode() + text)
-            await writer.drain()
-        except (OSError, EOFError, asyncio.LimitOverrunError):
-            pass  # the scraper has gone away, or is none
-        finally:
             writer.close()
+            await asyncio.wait_for(writer.wait_closed(), SCRAPE_S)
+        except (OSError, EOFError, asyncio.LimitOverrunError):
+            pass  # the scraper has gone away, reads nothing, or is none
+        finally:
+            writer.transport.abort()  # what is not read by now is not sent
 
     check_metrics(where)
     if where.isdigit():
