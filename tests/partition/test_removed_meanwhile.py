@@ -14,6 +14,7 @@ from tests.partition.conftest import CARDS, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
+from berth.partition import lifecycle
 
 REGIONS = importlib.import_module("berth.partition.regions")  # the package names a function so
 STEPS = ("_stems", "open_to", "describe", "hardware_in")
@@ -65,3 +66,22 @@ def test_one_that_is_removed_while_it_is_read_is_found_whole_or_not_at_all(
         assert (found.name, found.limit_bytes) == ("goes", 64 << 20)
 
     assert before_each_step(card, monkeypatch, look) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [
+        (lambda: partitions.resize("goes", mem_mib=32), ("_check_writable", "locked", "find", "_changed")),
+        (lambda: partitions.remove("goes"), ("_check_writable", "_check_idle", "regions_in", "_release")),
+    ],
+)
+def test_one_that_is_removed_while_it_is_changed_is_named(
+    card: Card, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], steps: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
+    for step in steps:
+        folder = partitions.create("goes", CARDS[0], partitions.Limit(64)).folder
+        with monkeypatch.context() as patch:
+            patch.setattr(lifecycle, step, removing(folder, count(), 0, getattr(lifecycle, step)))
+            with pytest.raises(PartitionError, match=r"^the partition 'goes' was removed meanwhile$"):
+                change()

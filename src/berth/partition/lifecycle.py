@@ -317,7 +317,7 @@ def resize(
     folder = (root or root_folder()) / name
     _check_writable(folder)
     cards = {_plain(gpu.uuid): gpu for gpu in gpus or ()}
-    with locked(folder):
+    with _still_there(folder), locked(folder):
         changes = [(part, _changed(part, mem_mib, core_pct, burst, priority)) for part in find(name, root)]
         others = [part for part in partitions(root) if part.name != name]
         for part, limit in changes:
@@ -376,7 +376,8 @@ def remove(
     kept = [one for uuid in regions_in(folder) if (one := hardware_in(folder, uuid)) is not None]
     _release([one for one in kept if one.kind != "mps"], root, driver_folder)
     try:
-        shutil.rmtree(folder)
+        with _still_there(folder):
+            shutil.rmtree(folder)
     except OSError as error:
         raise PartitionError(
             f"the partition '{name}' cannot be removed ({error.strerror}: {error.filename}); its maker may"
@@ -384,8 +385,21 @@ def remove(
     _release([one for one in kept if one.kind == "mps"], root)
 
 
+@contextmanager
+def _still_there(folder: Path) -> Iterator[None]:
+    """Name a partition that another process has removed, in a PartitionError."""
+    try:
+        yield
+    except (FileNotFoundError, PartitionError) as error:
+        if folder.exists():
+            raise
+        raise PartitionError(f"the partition '{folder.name}' was removed meanwhile") from error
+
+
 def _check_writable(folder: Path) -> None:
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+    with _still_there(folder):
+        flags = os.statvfs(folder).f_flag
+    if flags & os.ST_RDONLY:
         raise PartitionError(
             f"the partition '{folder.name}' cannot be changed: {folder} is on a file system that is read-only here; "
             "mount it writable"
