@@ -234,10 +234,17 @@ PASSES(cuMemcpyAtoHAsync_v2, ptsz,
 PASSES(cuMemcpyHtoAAsync_v2, ptsz,
        (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
        (to, offset, from, bytes, stream))
+PASSES(cuMemcpyBatchAsync, ptsz,
+       (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes,
+        size_t *first, size_t attribute_count, size_t *failed, CUstream stream),
+       (to, from, bytes, count, attributes, first, attribute_count, failed, stream))
 PASSES(cuMemcpyBatchAsync_v2, ptsz,
        (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes,
         size_t *first, size_t attribute_count, CUstream stream),
        (to, from, bytes, count, attributes, first, attribute_count, stream))
+PASSES(cuMemcpy3DBatchAsync, ptsz,
+       (size_t count, void *copies, size_t *failed, unsigned long long flags, CUstream stream),
+       (count, copies, failed, flags, stream))
 PASSES(cuMemcpy3DBatchAsync_v2, ptsz,
        (size_t count, void *copies, unsigned long long flags, CUstream stream),
        (count, copies, flags, stream))
