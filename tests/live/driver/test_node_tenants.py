@@ -24,6 +24,7 @@ from berth.live.driver.node_tenants import FILES, Terms, admit, is_served, left_
 from berth.live.driver.suspending import MODULE
 from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
 from berth.partition.gpus import Gpu
+from berth.partition.hardware import Hardware, keep
 from berth.partition.launch import environment
 
 AGENT = Path(__file__).with_name("node_agent.py")
@@ -270,6 +271,15 @@ def test_there_is_one_agent_of_a_node(node: Node) -> None:
 def test_who_admits_a_job_without_a_partition_is_told(node: Node) -> None:
     with pytest.raises(PartitionError, match="no partition 'none'"):
         admit("none", Terms("none", 100))
+
+
+def test_nobody_waits_for_an_agent_that_does_not_serve_what_hardware_limits(node: Node) -> None:
+    region = create("blue", CARD, Limit(4096))
+    keep(region.folder, region.uuid, Hardware("mps", CARD.uuid, CARD.uuid, 4096))
+    node.up()
+    admit("blue", Terms("blue", 4096), wait_s=LIMIT_S)
+    assert json.loads((region.folder / "tenant").read_text())["start"] == 1
+    assert node.shown() == {}
 
 
 def test_a_partition_is_withdrawn_when_no_agent_writes_into_it(node: Node) -> None:

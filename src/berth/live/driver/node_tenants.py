@@ -106,7 +106,7 @@ class NodeTenant:
     gang: str = ""
     going: bool = True
     start: int = 0
-    """How many agents have taken it in."""
+    """How many agents have taken it in; 1 if the first has seen that hardware limits it. `admit` waits for that."""
     slots: tuple[int, ...] = ()
 
     @property
@@ -334,8 +334,13 @@ class NodeTenants:
     def _take(self, tenant: NodeTenant) -> None:
         folder = root_folder() / tenant.id
         regions = [uuid for uuid in regions_in(folder) if not tenant.uuids or uuid in tenant.uuids]
+        if not regions:
+            return  # it is being removed
         if not self._slots.keys() >= {*regions} or any(hardware_in(folder, uuid) for uuid in regions):
-            return  # what hardware limits does not grow, and no driver suspends it
+            # What hardware limits does not grow, and no driver suspends it.
+            if not tenant.start:
+                self._keep(tenant, start=1)  # `admit` waits no longer
+            return
         tenant.slots = tuple(self._slots[uuid] for uuid in regions)
         self._tenants[tenant.id] = tenant
         self.log("tenant", name=tenant.id, job=tenant.job, mib=tenant.share[1])
