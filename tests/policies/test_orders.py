@@ -381,7 +381,7 @@ def test_quotas_that_cannot_be_are_refused() -> None:
     with pytest.raises(SettingError, match="the quota of 'x' is -1 GPUs; expected 0 or more"):
         check_quotas({"x": -1}, NODES)
     for name, why in {
-        "easy": "easy reserves by when nodes are free",
+        "easy": "easy reserves nodes by when they are free",
         "preempt": "an order that evicts says it again",
         "least-attained-service": "an order that evicts says it again",
         "genetic": "it decides on all waiting jobs by itself",
