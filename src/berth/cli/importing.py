@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -103,7 +103,7 @@ class ImportOptions:
 
     @contextmanager
     def store(self, importing: str) -> Iterator[History]:
-        """The history to import into; for a dry run where there is none, an empty one that is removed again."""
+        """The history to import into. A failed import leaves none where none was; neither does a dry run."""
         from tempfile import TemporaryDirectory
 
         from berth.history.store.folder import open_history
@@ -113,14 +113,16 @@ class ImportOptions:
             with TemporaryDirectory(prefix="berth-") as folder:
                 yield open_history(folder, importing=importing, dry_run=True)
             return
-        new = not self.history.exists()
+        new = not index.exists()
+        before = {*self.history.iterdir()} if self.history.is_dir() else None
         try:
-            yield open_history(self.history, importing=importing, dry_run=self.dry_run)
+            store = open_history(self.history, importing=importing, dry_run=self.dry_run)
+            yield store
             if not self.dry_run:
                 _refit(self.history)
         except BaseException:
-            if new and not index.exists():
-                shutil.rmtree(self.history, ignore_errors=True)  # it would hide the history of the queue
+            if new and not store.index().files():  # it would hide the history of the queue
+                _remove_new(self.history, before)
             raise
 
     def print(self, result: ImportResult) -> None:
@@ -218,7 +220,7 @@ def sacct(
         else:
             header = XDMOD_FIELDS if columns == "xdmod" else columns
             result = import_text(store, path, how, delimiter=mark, columns=header)
-    options.print(result)
+        options.print(result)
 
 
 @app.command()
@@ -293,7 +295,7 @@ def csv_file(
     rows = csv_rows(file, chosen, rejections)
     with options.store(f"csv {file}") as store:
         result = import_rows(store, rows, header_of(chosen), how, str(file), rejections, tasks=True)
-    options.print(result)
+        options.print(result)
 
 
 def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
@@ -312,7 +314,7 @@ def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str)
         jobs = getattr(source, function)(file, rejections)
         with options.store(f"{name} {file}") as store:
             result = import_jobs(store, jobs, how, str(file), rejections, source.ABSENT)
-        options.print(result)
+            options.print(result)
 
     read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]
     app.command(name, help=help_text)(with_options(ImportOptions, *_ROWS)(read))
@@ -466,6 +468,18 @@ def _refit(history: Path) -> None:
         refit(history)
     except BerthError as error:
         print(f"warning: the model of waits is the one before: {error}", file=sys.stderr)
+
+
+def _remove_new(history: Path, before: Set[Path] | None) -> None:
+    """Remove what an import has made in this folder, and the folder where there was none before."""
+    if before is None:
+        shutil.rmtree(history, ignore_errors=True)
+        return
+    for path in {*history.iterdir()} - before:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _is_json(path: Path) -> bool:
