@@ -21,6 +21,7 @@ FILES = {
 WRONG = [
     ("frobnicate", "frobnicate", "see: berth --help"),
     ("trace frobnicate", "frobnicate", "see: berth trace --help"),
+    ("console --history own.csv", "own.csv is a file", "name the folder of a history with --history"),
     ("import frobnicate x", "frobnicate", "see: berth import --help"),
     ("queue --frobnicate", "--frobnicate", "see: berth queue --help"),
     ("doctor extra", "extra", "see: berth doctor --help"),
