@@ -22,6 +22,12 @@ WRONG = [
     ("frobnicate", "frobnicate", "see: berth --help"),
     ("trace frobnicate", "frobnicate", "see: berth trace --help"),
     ("console --history own.csv", "own.csv is a file", "name the folder of a history with --history"),
+    (
+        "stats --from yesterday-ish",
+        "--from 'yesterday-ish' is no time",
+        "expected 2026-11-21 or 2026-11-21T08:00",
+    ),
+    ("stats --to 7d", "--to '7d' is no time", "expected 2026-11-21 or 2026-11-21T08:00"),
     ("import frobnicate x", "frobnicate", "see: berth import --help"),
     ("queue --frobnicate", "--frobnicate", "see: berth queue --help"),
     ("doctor extra", "extra", "see: berth doctor --help"),

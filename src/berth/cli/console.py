@@ -103,7 +103,7 @@ def console(
         certificate=certificate,
         key=key,
         what_if_processes=what_if_processes,
-        what_if_mem_mib=mem_mib(what_if_mem),
+        what_if_mem_mib=mem_mib(what_if_mem, "--what-if-mem"),
     )
     with listening(listened) as bound:
         own = own_certificate(settings.state, listened.host) if bare else None

@@ -258,7 +258,7 @@ def slurmdbd(
     from berth.history.importing.slurmdbd import import_slurmdbd
     from berth.history.values.moments import moment_ms
 
-    how, since_s = options.of_rows(), moment_ms(since) // 1000 if since else None
+    how, since_s = options.of_rows(), moment_ms(since, "--since") // 1000 if since else None
     with options.store(f"slurmdbd {options.cluster}".strip()) as store:
         found = import_slurmdbd(store, url, how, since_s=since_s)
         if decisions is not None:
