@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -21,7 +21,7 @@ from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.history.store.folder import History
-    from berth.history.store.import_result import ImportResult, Options
+    from berth.history.store.import_result import ImportResult, Options, Rejected
 
 app = typer.Typer(
     help="Import jobs into the history. Every import may be repeated: nothing is counted twice.",
@@ -126,10 +126,20 @@ class ImportOptions:
             raise
 
     def print(self, result: ImportResult) -> None:
-        """Print what became of an import, or would; with `daily` nothing, unless rows are broken."""
+        """Print what became of an import, or would; HistoryError if every row was left out. With `daily` nothing is
+        printed, unless rows are broken."""
+        quiet = ("a step;", "has not ended")
+        listed = [row for row in result.rejected if not (self.daily and row.why.startswith(quiet))]
         if self.as_json:
             print(json.dumps(result.to_dict(), ensure_ascii=False))
-            return
+        else:
+            self._print_lines(result, listed)
+        if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
+            from berth.errors import HistoryError
+
+            raise HistoryError("nothing was imported: every row was left out, for the reasons above")
+
+    def _print_lines(self, result: ImportResult, listed: Sequence[Rejected]) -> None:
         if self.dry_run:
             print("A dry run: this is what an import would do, and nothing was changed.")
         if not self.daily:
@@ -145,16 +155,10 @@ class ImportOptions:
         if self.dry_run:
             for why, number in Counter(row.why for row in result.rejected).most_common(LISTED):
                 print(f"left out {number:>6,}: {why}")
-        quiet = ("a step;", "has not ended")
-        listed = [row for row in result.rejected if not (self.daily and row.why.startswith(quiet))]
         for row in listed[:LISTED]:
             print(f"left out: {row.where}: {row.why}", file=sys.stderr)
         if len(listed) > LISTED:
             print(f"… and {len(listed) - LISTED:,} more; --json lists them", file=sys.stderr)
-        if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
-            from berth.errors import HistoryError
-
-            raise HistoryError("nothing was imported: every row was left out, for the reasons above")
 
 
 _HOW = ("history", "cluster", "daily", "dry_run", "as_json")

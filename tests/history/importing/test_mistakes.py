@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,10 @@ def test_an_import_that_takes_nothing_over_fails(tmp_path: Path) -> None:
         assert (status, "left out 1" in output) == (2, True)
         assert errors.endswith("berth: nothing was imported: every row was left out, for the reasons above\n")
         assert not (tmp_path / "h").exists()
+    words = ("import", "csv", table, "--map", fields, "--json", "--history", tmp_path / "h")
+    status, output, errors = berth(*words)
+    assert (status, json.loads(output)["rejected_count"], (tmp_path / "h").exists()) == (2, 1, False)
+    assert errors == "berth: nothing was imported: every row was left out, for the reasons above\n"
     mine = tmp_path / "h" / "mine"
     mine.parent.mkdir()
     mine.write_text("")
