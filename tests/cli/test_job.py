@@ -141,6 +141,17 @@ def test_a_job_is_found_by_id_label_and_cluster_and_json_has_all(history: Path) 
             berth("job", *words, "--history", history)
 
 
+def test_a_job_that_is_not_there_is_looked_for_in_slurm_where_there_is_one(
+    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HistoryError, match=r"what waits or runs is in `berth queue`$"):
+        berth("job", "999", "--history", history)
+    (tmp_path / "squeue").touch(mode=0o755)
+    with pytest.raises(HistoryError, match=r"is in `berth queue`, or in Slurm's `squeue`$"):
+        berth("job", "999", "--history", history)
+
+
 def test_what_was_not_recorded_and_what_is_little_are_said(tmp_path: Path) -> None:
     lines = [
         line(1, "1", NCPUS="", AllocTRES="gres/gpu:a100=1,gres/gpu=1", ReqTRES=""),

@@ -102,5 +102,5 @@ def test_a_period_ends_before_its_end(history: Path) -> None:
 
 
 def test_moments_are_dates_or_times_ago() -> None:
-    assert since_ms("2d", 10**12) == 10**12 - 2 * 86_400_000
-    assert since_ms("2026-11-21", 0) == moment_ms("2026-11-21T00:00+00:00")
+    assert since_ms("2d", 10**12, "--since") == 10**12 - 2 * 86_400_000
+    assert since_ms("2026-11-21", 0, "--since") == moment_ms("2026-11-21T00:00+00:00", "--from")

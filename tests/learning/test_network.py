@@ -81,7 +81,10 @@ def damaged(what: str) -> bytes:
         ("foreign", "format 'other', version None; expected 'berth-model', version 1"),
         ("version", "version 99; expected 'berth-model', version 1"),
         ("inputs", f"sees 7 inputs; expected {INPUTS}"),
-        ("older", f"sees None inputs; expected {INPUTS}: it was trained by another version of berth"),
+        (
+            "older",
+            "a model of an older version of berth, which is not read any more; train it again with `berth train --out ",
+        ),
         ("header", "its header is not that of a model"),
         ("pickle", "not a whole berth-model"),
         ("demand", "expected one of series"),

@@ -78,7 +78,7 @@ def test_run_passes_the_exit_status_on(berth: Berth) -> None:
 def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     code, output = berth("run", f"--mem={size}", "--fake-gpu", "--", "true")
     assert code == 2
-    said = f"berth: '{size}' is not a size of memory; write a number above zero and M, G or T, such as"
+    said = f"berth: --mem '{size}' is not a size of memory; write a number above zero and M, G or T, such as"
     assert output == f"{said} 512M, 4G or 1.5G\n"
 
 
@@ -115,8 +115,8 @@ def test_the_table_can_be_read_in_a_narrow_terminal(
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        ("1.5M", "'1.5M' is not a whole number of MiB; write 1M or 2M instead"),
-        ("99999T", "'99999T' is more than a limit can be; write at most 1024T"),
+        ("1.5M", "--mem '1.5M' is not a whole number of MiB; write 1M or 2M instead"),
+        ("99999T", "--mem '99999T' is more than a limit can be; write at most 1024T"),
     ],
 )
 def test_a_size_that_a_limit_cannot_be_says_which_can(berth: Berth, size: str, said: str) -> None:

@@ -53,6 +53,13 @@ def test_lines_dots_and_cells_are_on_the_page(browser: Chromium) -> None:
         assert browser.evaluate(count.format(selector)) >= at_least, selector
 
 
+def test_the_csv_of_lines_leaves_what_was_not_measured_empty(browser: Chromium) -> None:
+    low = -0.08  # where `parallel_coordinates` draws what was not measured
+    dimensions = f"[{{label: 'h', values: [0, 1, {low}]}}, {{label: 'used', values: [0, {low}, 0.5]}}]"
+    lines = browser.evaluate(f"csvOf({{data: [{{meta: {{h: 2}}, dimensions: {dimensions}}}]}})").splitlines()
+    assert lines == ["h,used", "0,0", "18,", ",0.5"]
+
+
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1920, 1080)])
 def test_a_page_is_as_wide_as_its_screen(browser: Chromium, path: Path, width: int, height: int) -> None:
     browser.resize(width, height, mobile=width < 500)

@@ -81,10 +81,10 @@ def _workload(history: Path, nodes: tuple[Node, ...], begin: str, end: str, jobs
     from berth.history.store.folder import open_history
 
     conditions, values = ["true"], []
-    for text, comparison in ((begin, ">="), (end, "<")):
+    for text, option, comparison in ((begin, "--from", ">="), (end, "--to", "<")):
         if text:
             conditions.append(f"end_ms {comparison} ?")
-            values.append(moment_ms(text))
+            values.append(moment_ms(text, option))
     store = open_history(history, must_exist=True)
     records = store.records(" AND ".join(conditions), values)
     return workload_of(records, nodes, most_jobs=jobs, capacities=store.index().capacities)

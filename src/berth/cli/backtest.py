@@ -122,8 +122,8 @@ def _of_history(
     now_ms = time.time_ns() // 1_000_000
     real = recorded_run(
         open_history(folder, must_exist=True),
-        since_ms=since_ms(since, now_ms) if since else 0,
-        until_ms=since_ms(until, now_ms) if until else None,
+        since_ms=since_ms(since, now_ms, "--since") if since else 0,
+        until_ms=since_ms(until, now_ms, "--until") if until else None,
         nodes=nodes,
     )
     there, under = nodes_and_conditions(real, nodes, {"knowledge": knowledge})

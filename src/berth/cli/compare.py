@@ -139,8 +139,8 @@ def _from_history(
         found = what_if(
             open_history(folder, must_exist=True),
             policies,
-            since_ms=since_ms(since, now_ms),
-            until_ms=since_ms(until, now_ms) if until else None,
+            since_ms=since_ms(since, now_ms, "--since"),
+            until_ms=since_ms(until, now_ms, "--until") if until else None,
             nodes=options.nodes,
             whole_gpus=whole_gpus,
             processes=processes,

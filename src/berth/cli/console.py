@@ -87,6 +87,8 @@ def console(
     bare = beyond and not (certificate or proxies)
     local = Path(find_socket())
     folder = Path(history or os.environ.get("BERTH_HISTORY") or Places(queue_folder()).history)
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"{folder} is a file; name the folder of a history with --history")
     settings = Settings(
         state=_state(state),
         listen=listened,
@@ -101,7 +103,7 @@ def console(
         certificate=certificate,
         key=key,
         what_if_processes=what_if_processes,
-        what_if_mem_mib=mem_mib(what_if_mem),
+        what_if_mem_mib=mem_mib(what_if_mem, "--what-if-mem"),
     )
     with listening(listened) as bound:
         own = own_certificate(settings.state, listened.host) if bare else None

@@ -44,7 +44,7 @@ def digest(
     from berth.report.digest import collect_digest, digest_text, write_digest
     from berth.statistics.tables import Period, Tables
 
-    end_ms = moment_ms(end) if end else int(datetime.now(UTC).timestamp()) // 86_400 * DAY_MS
+    end_ms = moment_ms(end, "--to") if end else int(datetime.now(UTC).timestamp()) // 86_400 * DAY_MS
     begin_ms = end_ms - days * DAY_MS
     only = (("user", user),) if user else ()
     store = open_history(history, must_exist=True)

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -21,7 +21,7 @@ from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.history.store.folder import History
-    from berth.history.store.import_result import ImportResult, Options
+    from berth.history.store.import_result import ImportResult, Options, Rejected
 
 app = typer.Typer(
     help="Import jobs into the history. Every import may be repeated: nothing is counted twice.",
@@ -103,7 +103,7 @@ class ImportOptions:
 
     @contextmanager
     def store(self, importing: str) -> Iterator[History]:
-        """The history to import into; for a dry run where there is none, an empty one that is removed again."""
+        """The history to import into. A failed import leaves none where none was; neither does a dry run."""
         from tempfile import TemporaryDirectory
 
         from berth.history.store.folder import open_history
@@ -113,21 +113,33 @@ class ImportOptions:
             with TemporaryDirectory(prefix="berth-") as folder:
                 yield open_history(folder, importing=importing, dry_run=True)
             return
-        new = not self.history.exists()
+        new = not index.exists()
+        before = {*self.history.iterdir()} if self.history.is_dir() else None
         try:
-            yield open_history(self.history, importing=importing, dry_run=self.dry_run)
+            store = open_history(self.history, importing=importing, dry_run=self.dry_run)
+            yield store
             if not self.dry_run:
                 _refit(self.history)
         except BaseException:
-            if new and not index.exists():
-                shutil.rmtree(self.history, ignore_errors=True)  # it would hide the history of the queue
+            if new and not store.index().files():  # it would hide the history of the queue
+                _remove_new(self.history, before)
             raise
 
     def print(self, result: ImportResult) -> None:
-        """Print what became of an import, or would; with `daily` nothing, unless rows are broken."""
+        """Print what became of an import, or would; HistoryError if every row was left out. With `daily` nothing is
+        printed, unless rows are broken."""
+        quiet = ("a step;", "has not ended")
+        listed = [row for row in result.rejected if not (self.daily and row.why.startswith(quiet))]
         if self.as_json:
             print(json.dumps(result.to_dict(), ensure_ascii=False))
-            return
+        else:
+            self._print_lines(result, listed)
+        if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
+            from berth.errors import HistoryError
+
+            raise HistoryError("nothing was imported: every row was left out, for the reasons above")
+
+    def _print_lines(self, result: ImportResult, listed: Sequence[Rejected]) -> None:
         if self.dry_run:
             print("A dry run: this is what an import would do, and nothing was changed.")
         if not self.daily:
@@ -143,16 +155,10 @@ class ImportOptions:
         if self.dry_run:
             for why, number in Counter(row.why for row in result.rejected).most_common(LISTED):
                 print(f"left out {number:>6,}: {why}")
-        quiet = ("a step;", "has not ended")
-        listed = [row for row in result.rejected if not (self.daily and row.why.startswith(quiet))]
         for row in listed[:LISTED]:
             print(f"left out: {row.where}: {row.why}", file=sys.stderr)
         if len(listed) > LISTED:
             print(f"… and {len(listed) - LISTED:,} more; --json lists them", file=sys.stderr)
-        if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
-            from berth.errors import HistoryError
-
-            raise HistoryError("nothing was imported: every row was left out, for the reasons above")
 
 
 _HOW = ("history", "cluster", "daily", "dry_run", "as_json")
@@ -218,7 +224,7 @@ def sacct(
         else:
             header = XDMOD_FIELDS if columns == "xdmod" else columns
             result = import_text(store, path, how, delimiter=mark, columns=header)
-    options.print(result)
+        options.print(result)
 
 
 @app.command()
@@ -256,7 +262,7 @@ def slurmdbd(
     from berth.history.importing.slurmdbd import import_slurmdbd
     from berth.history.values.moments import moment_ms
 
-    how, since_s = options.of_rows(), moment_ms(since) // 1000 if since else None
+    how, since_s = options.of_rows(), moment_ms(since, "--since") // 1000 if since else None
     with options.store(f"slurmdbd {options.cluster}".strip()) as store:
         found = import_slurmdbd(store, url, how, since_s=since_s)
         if decisions is not None:
@@ -293,7 +299,7 @@ def csv_file(
     rows = csv_rows(file, chosen, rejections)
     with options.store(f"csv {file}") as store:
         result = import_rows(store, rows, header_of(chosen), how, str(file), rejections, tasks=True)
-    options.print(result)
+        options.print(result)
 
 
 def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
@@ -312,7 +318,7 @@ def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str)
         jobs = getattr(source, function)(file, rejections)
         with options.store(f"{name} {file}") as store:
             result = import_jobs(store, jobs, how, str(file), rejections, source.ABSENT)
-        options.print(result)
+            options.print(result)
 
     read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]
     app.command(name, help=help_text)(with_options(ImportOptions, *_ROWS)(read))
@@ -466,6 +472,18 @@ def _refit(history: Path) -> None:
         refit(history)
     except BerthError as error:
         print(f"warning: the model of waits is the one before: {error}", file=sys.stderr)
+
+
+def _remove_new(history: Path, before: Set[Path] | None) -> None:
+    """Remove what an import has made in this folder, and the folder where there was none before."""
+    if before is None:
+        shutil.rmtree(history, ignore_errors=True)
+        return
+    for path in {*history.iterdir()} - before:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _is_json(path: Path) -> bool:

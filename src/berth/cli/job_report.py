@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +36,11 @@ def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) ->
         if not cluster or each.attempts[0].cluster == cluster
     ]
     if not found:
+        slurm = ", or in Slurm's `squeue`" if shutil.which("squeue") else ""
         of = f" of cluster '{cluster}'" if cluster else ""
         raise HistoryError(
-            f"{history} has no job '{job_id}'{of} that has ended; give its id, or its label as `sacct` shows it, such"
-            " as 12_3 for a task of an array; what waits or runs is in `berth queue`, or in Slurm's `squeue`"
+            f"{history} has no job '{job_id}'{of} that has ended; give its id, or its label, such as 12_3 for a task of"
+            f" an array; what waits or runs is in `berth queue`{slurm}"
         )
     if as_json:
         print(json.dumps([*map(report_json, found)], ensure_ascii=False, allow_nan=False))

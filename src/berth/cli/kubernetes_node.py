@@ -80,17 +80,17 @@ def node(
     ] = Path("/var/run/cdi"),
 ) -> None:
     """Give pods their parts of this node's GPUs, enforce them, and report what they use."""
-    from berth.live.kubernetes.node.service import NodeSettings
+    from berth.live.kubernetes.node.service import NodeSettings, check_options
 
     if on_lost_isolation not in ("report", "evict"):
         raise SettingError(f"--on-lost-isolation '{on_lost_isolation}'; there are report and evict")
+    check_options(dra, device_plugin, metrics)
     if os.geteuid() != 0:
         raise SettingError("the node's agent makes device nodes and sockets of the kubelet; run it as root")
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as settings_of
 
         os.environ.update(settings_of(fake_gpus))
-        state_folder.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("BERTH_FAKE_CARD", str(state_folder / "fake-card"))
     settings = NodeSettings(
         node_name or os.uname().nodename,
@@ -130,6 +130,8 @@ async def _run(settings: object, kubeconfig: str | None) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         async with Api(find_access(kubeconfig), agent="berth-node") as api:
+            if settings.fake:
+                settings.state.mkdir(parents=True, exist_ok=True)  # the fake driver keeps its card there
             await run_node(settings, api)
     except* BerthError as group:
         raise group.exceptions[0] from None

@@ -70,7 +70,7 @@ def run(
     """Run a command and its children under limits: berth run --mem 4G -- python train.py"""
     from berth import partition as partitions
 
-    mem_mib = None if mem is None else partitions.mem_mib(mem)
+    mem_mib = None if mem is None else partitions.mem_mib(mem, "--mem")
     if gpu is not None:
         gpu = _visible_gpu(gpu, fake_gpu)
     if mem_mib is not None and not fake_gpu:
@@ -216,7 +216,7 @@ def create(
         made = partitions.create_mig(name, card, mig, access=access, driver_folder=_driver(fake_gpu))
     else:
         limit = partitions.Limit(
-            partitions.mem_mib(mem or ""), core_pct, burst, priority=priority or "normal"
+            partitions.mem_mib(mem or "", "--mem"), core_pct, burst, priority=priority or "normal"
         )
         made = partitions.create(
             name,
@@ -364,7 +364,7 @@ def resize(
             typer.echo(f"berth: not checked: {', '.join(unchecked)}; the reason: {error}", err=True)
     changed = partitions.resize(
         name,
-        mem_mib=None if mem is None else partitions.mem_mib(mem),
+        mem_mib=None if mem is None else partitions.mem_mib(mem, "--mem"),
         core_pct=core_pct,
         burst=burst,
         priority=priority,
@@ -435,7 +435,7 @@ def prove(
     from berth.partition.launch import environment as partition_environment
     from berth.partition.scratch import run_folder, sweep
 
-    limit_mib = partitions.mem_mib(mem)
+    limit_mib = partitions.mem_mib(mem, "--mem")
     if sets and not as_is:
         raise SettingError(
             "--set goes with --as-is; berth's own limit is tried in an environment that it makes"

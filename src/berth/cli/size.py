@@ -156,8 +156,8 @@ def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple
     now_ms = time.time_ns() // 1_000_000
     return run_and_trust(
         open_history(folder, must_exist=True),
-        since_ms=since_ms(since, now_ms),
-        until_ms=since_ms(until, now_ms) if until else None,
+        since_ms=since_ms(since, now_ms, "--since"),
+        until_ms=since_ms(until, now_ms, "--until") if until else None,
         nodes=options.nodes,
     )
 

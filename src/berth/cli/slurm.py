@@ -182,23 +182,24 @@ def run(
         raise SettingError(
             "berth places jobs of named partitions or QoS only; name them with --partitions or --qos"
         )
+    controller = Controller()
+    channel = None
+    if rest is not None:
+        from berth.live.slurm.rest import RestChannel
+
+        channel = RestChannel(rest, controller, _say).apply
+    cards = _cards(card)
     held = lock(state)
     if held is None:
         _say(f"another berth runs with the state {state}: this one only advises")
         places, state = False, state / "second"
         state.mkdir(exist_ok=True)
-    controller = Controller()
     claim = None
     if places:
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
         claim = Claim(controller, owner_of(state), _names(partitions), lasts_s, qos=_names(qos))
         # As systemd stops it: the right to place is given back at once.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    channel = None
-    if rest is not None:
-        from berth.live.slurm.rest import RestChannel
-
-        channel = RestChannel(rest, controller, _say).apply
     begun, turned = time.monotonic(), False
 
     def over() -> bool:
@@ -220,7 +221,7 @@ def run(
                     interval_s,
                     patience_s,
                     retries,
-                    _cards(card),
+                    cards,
                     start_early_s=start_early_s,
                     compute_pct=compute_pct,
                     measured_memory=memory is Memory.MEASURED,
@@ -249,7 +250,10 @@ def run(
             with contextlib.suppress(LiveError):  # it ends by itself
                 claim.drop()
         if held is not None:
-            held.close()
+            held.release()
+        else:
+            with contextlib.suppress(OSError):  # it has what was decided
+                state.rmdir()
 
 
 def _say(text: str) -> None:

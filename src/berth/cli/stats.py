@@ -60,7 +60,9 @@ def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> It
         if not equals:
             raise SettingError(f"--only {text}: expected NAME=VALUE, such as application=pytorch")
         pairs.append((name, value))
-    period = Period(moment_ms(begin) if begin else None, moment_ms(end) if end else None, tuple(pairs))
+    period = Period(
+        moment_ms(begin, "--from") if begin else None, moment_ms(end, "--to") if end else None, tuple(pairs)
+    )
     with open_history(history, must_exist=True).database() as database:
         yield Tables(database, period)
 
@@ -234,8 +236,8 @@ def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables
     from datetime import UTC, datetime
 
     last_ms = tables.totals().last_ms or 0
-    end_ms = moment_ms(end) if end else (last_ms // DAY_MS + 1) * DAY_MS
-    begin_ms = moment_ms(begin) if begin else end_ms - COMPARED_DAYS * DAY_MS
+    end_ms = moment_ms(end, "--to") if end else (last_ms // DAY_MS + 1) * DAY_MS
+    begin_ms = moment_ms(begin, "--from") if begin else end_ms - COMPARED_DAYS * DAY_MS
     length_ms = max(end_ms - begin_ms, DAY_MS)
 
     def day(ms: int) -> str:

@@ -279,7 +279,7 @@ def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, .
     else:
         jobs = read_queue(file)
         made_ms = round(file.stat().st_mtime * 1000)
-    return (hidden(jobs, key) if key else jobs), (moment_ms(now) if now else made_ms)
+    return (hidden(jobs, key) if key else jobs), (moment_ms(now, "--now") if now else made_ms)
 
 
 def _queue_here() -> tuple[tuple[Queued, ...], int] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -74,9 +75,14 @@ def model_bytes(model: Model) -> bytes:
 def read_model(path: Path) -> Model:
     """The model of a file; ModelError, with what was expected, where it is not whole, not ours or not for us."""
     header, arrays = read_arrays(path, FORMAT, VERSION)
-    if header.get("inputs") != INPUTS:
+    if header.get("inputs") is None:
         raise ModelError(
-            f"{path}: its network sees {header.get('inputs')!r} inputs; expected {INPUTS}: it was trained by another"
+            f"{path}: a model of an older version of berth, which is not read any more; train it again with"
+            f" `berth train --out {shlex.quote(str(path))}`"
+        )
+    if header["inputs"] != INPUTS:
+        raise ModelError(
+            f"{path}: its network sees {header['inputs']!r} inputs; expected {INPUTS}: it was trained by another"
             " version of berth, train it anew with `berth train`"
         )
     try:

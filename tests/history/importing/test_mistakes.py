@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,26 @@ def test_an_import_that_takes_nothing_over_fails(tmp_path: Path) -> None:
         status, output, errors = berth("import", "csv", table, "--map", fields, "--history", tmp_path / "h")
         assert (status, "left out 1" in output) == (2, True)
         assert errors.endswith("berth: nothing was imported: every row was left out, for the reasons above\n")
+        assert not (tmp_path / "h").exists()
+    words = ("import", "csv", table, "--map", fields, "--json", "--history", tmp_path / "h")
+    status, output, errors = berth(*words)
+    assert (status, json.loads(output)["rejected_count"], (tmp_path / "h").exists()) == (2, 1, False)
+    assert errors == "berth: nothing was imported: every row was left out, for the reasons above\n"
+    mine = tmp_path / "h" / "mine"
+    mine.parent.mkdir()
+    mine.write_text("")
+    assert berth("import", "csv", table, "--map", fields, "--history", mine.parent)[0] == 2
+    assert [*mine.parent.iterdir()] == [mine]
+
+
+def test_an_import_that_takes_nothing_over_leaves_the_history_that_was_there(tmp_path: Path) -> None:
+    export = exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)])
+    import_text(open_history(tmp_path / "h"), export, Options("c"))
+    table = tmp_path / "jobs.csv"
+    table.write_text("id,made,began,done,cards\n1,1767225600,1767225660,1767229260,eins\n")
+    fields = "job=id,submit=made,start=began,end=done,gpus=cards"
+    assert berth("import", "csv", table, "--map", fields, "--history", tmp_path / "h")[0] == 2
+    assert len(open_history(tmp_path / "h")) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from berth.live.driver.snapshot import Gpu, Stranger, gpu_dict
 from berth.live.driver.words import moment
-from berth.live.local.tables import job_lines, why_lines
+from berth.live.local.tables import job_lines, status_lines, why_lines
 
 ATTEMPT: dict[str, Any] = {
     "attempt": 1, "state": "failed", "exit_code": None, "reason": "it could not be started 5 times: no folder",
@@ -20,6 +22,26 @@ JOB: dict[str, Any] = {
     "submit_ms": 0, "start_ms": None, "slots": [], "attempt": 1, "attempts": [ATTEMPT],
 }  # fmt: skip
 GPU = Gpu("", 0, "A100-80G", 81_920)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("ready", "it decides"),
+        ("loading", "it is being loaded; jobs wait until that is done"),
+        (
+            "trying",
+            "it is being compiled, which takes longest the first time; jobs wait until that is done",
+        ),
+        ("down", "its process does not run; jobs wait until it is started again"),
+    ],
+)
+def test_the_status_says_in_plain_words_what_the_policy_does(state: str, told: str) -> None:
+    answer = {
+        "pid": 1, "state_folder": "/s", "fake": False, "policy": "fifo", "knowledge": "user", "brain": state,
+        "brain_pid": 2, "jobs": {"waiting": 0}, "host_mem_enforced": True, "trouble": [], "gpus": [],
+    }  # fmt: skip
+    assert status_lines(answer, 0.0)[1] == f"policy: fifo (knowledge: user); {told} (process 2)"
 
 
 def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:

@@ -36,10 +36,10 @@ def test_the_second_berth_gets_no_lock(tmp_path: Path) -> None:
     first = lock(tmp_path)
     assert first is not None
     assert lock(tmp_path) is None
-    first.close()
+    first.release()
     third = lock(tmp_path)
     assert third is not None
-    third.close()
+    third.release()
 
 
 def test_a_controller_that_goes_away_in_the_middle_of_changes_leaks_no_gpu(tmp_path: Path) -> None:

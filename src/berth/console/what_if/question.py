@@ -145,7 +145,7 @@ def _check_cluster(spec: str) -> None:
 
 def _moment(text: str, name: str, now_ms: int) -> int:
     try:
-        moment_ms = since_ms(text.strip(), now_ms)
+        moment_ms = since_ms(text.strip(), now_ms, name)
         _iso(moment_ms)
     except (SettingError, OverflowError, ValueError, OSError) as error:
         raise SettingError(

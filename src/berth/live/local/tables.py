@@ -52,12 +52,25 @@ def queue_lines(rows: Sequence[tuple[str, ...]]) -> str:
     return "".join([f"{printable((form % row).rstrip())}\n" for row in rows])
 
 
+def policy_state(state: str) -> str:
+    """What the policy does in a state of `Link.state`, and what that means for jobs."""
+    doing = {
+        "ready": "it decides",
+        "down": "its process does not run; jobs wait until it is started again",
+        "loading": "it is being loaded; jobs wait until that is done",
+        "making": "it is being loaded; jobs wait until that is done",
+        "compiling": "it is being compiled, which takes longest the first time; jobs wait until that is done",
+        "trying": "it is being compiled, which takes longest the first time; jobs wait until that is done",
+    }
+    return doing[state]
+
+
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
     """The lines of `berth status`."""
     jobs = answer["jobs"]
     lines = [
         f"up: process {answer['pid']}, {answer['state_folder']}{', on fake GPUs' if answer['fake'] else ''}",
-        f"policy: {answer['policy']} (knowledge: {answer['knowledge']}); the brain is {answer['brain']}"
+        f"policy: {answer['policy']} (knowledge: {answer['knowledge']}); {policy_state(answer['brain'])}"
         f" (process {answer['brain_pid']})",
         "jobs: " + ", ".join(f"{count:,} {state}" for state, count in jobs.items()),
     ]

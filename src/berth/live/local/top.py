@@ -19,7 +19,15 @@ from berth.live.driver.words import mib, span
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import ask
 from berth.live.local.snapshot import snapshot_of
-from berth.live.local.tables import HEAD, job_lines, memory_text, printable, queue_cells, why_lines
+from berth.live.local.tables import (
+    HEAD,
+    job_lines,
+    memory_text,
+    policy_state,
+    printable,
+    queue_cells,
+    why_lines,
+)
 
 EVERY_S = 1.0
 MOST_ROWS = 200
@@ -178,8 +186,9 @@ class Top(App[None]):
         counts = (
             ", ".join(f"{count:,} {state}" for state, count in status["jobs"].items() if count) or "no jobs"
         )
-        brain = "" if status["brain"] == "ready" else f"; the policy is {status['brain']}"
-        self.query_one("#head", Label).update(f"{status['policy']} decides{brain}   {counts}")
+        doing = policy_state(status["brain"])
+        shown = "decides" if status["brain"] == "ready" else f"does not decide yet: {doing}"
+        self.query_one("#head", Label).update(f"{status['policy']} {shown}   {counts}")
         if queue["note"]:
             self._show_note(queue["note"])
         elif self._cancel and time.monotonic() - self._armed_s > ARMED_S:

@@ -22,7 +22,11 @@ function csvOf(figure) {
   const lines = [];
   for (const trace of figure.data) {
     if (trace.dimensions !== undefined) {
-      const columns = trace.dimensions.map((each) => amounts(trace, each.label, values(each.values)));
+      // What was not measured lies below its axis's zero; no amount is negative.
+      const columns = trace.dimensions.map((each) => {
+        const column = values(each.values);
+        return amounts(trace, each.label, column).map((amount, at) => (column[at] < 0 ? null : amount));
+      });
       lines.push(trace.dimensions.map((each) => each.label));
       columns[0]?.forEach((_, at) => lines.push(columns.map((column) => column[at])));
       continue;

@@ -490,7 +490,6 @@ def test_each_gpu_is_given_by_one_way_only(dra: str, plugin: str, has_claims: bo
         ("0,1", "1", "GPU 1 is named by --dra and by --device-plugin"),
         ("0", "auto", "serves no resource.k8s.io"),
         ("none", "5", "--device-plugin '5'; write auto, all, none or indices of this node's GPUs"),
-        ("x", "auto", "--dra 'x'"),
     ],
 )
 def test_gpus_that_cannot_be_split_so_are_refused(dra: str, plugin: str, why: str) -> None:

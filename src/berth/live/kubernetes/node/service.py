@@ -29,7 +29,7 @@ from berth.live.kubernetes.node.growing import Growing
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
-from berth.live.kubernetes.node.serving import serve_node
+from berth.live.kubernetes.node.serving import host_and_port, serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, cut_devices_of, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Card, Cards
@@ -107,12 +107,22 @@ def split_gpus(
     return tuple(first), tuple(second)
 
 
+def check_options(dra: str, device_plugin: str, metrics: str) -> None:
+    """SettingError for what is wrong on any node."""
+    for text, option in ((dra, "--dra"), (device_plugin, "--device-plugin")):
+        words = text.split(",")
+        if text not in ("auto", "all", "none") and not all(word.isdecimal() for word in words):
+            raise SettingError(f"{option} '{text}'; write auto, all, none or indices of GPUs, such as 0,1")
+    if metrics:
+        host_and_port(metrics)
+
+
 def _named(text: str, option: str, gpus: Sequence[int]) -> list[int]:
+    """The GPUs of an option that `check_options` has seen."""
     if text in ("all", "none"):
         return list(gpus) if text == "all" else []
-    words = text.split(",")
-    found = sorted({int(word) for word in words if word.isdigit()})
-    if not all(word.isdigit() for word in words) or not set(found) <= set(gpus):
+    found = sorted({int(word) for word in text.split(",")})
+    if not set(found) <= set(gpus):
         raise SettingError(
             f"{option} '{text}'; write auto, all, none or indices of this node's GPUs"
             f" ({','.join(map(str, gpus))}), such as 0,1"
@@ -306,6 +316,9 @@ def _resources(cards: Sequence[Card]) -> dict[str, str | None]:
 async def run_node(settings: NodeSettings, api: Api) -> None:
     """Serve the kubelet and look, until cancelled."""
     cards = Cards(fake=settings.fake)
+    for text, option in ((settings.dra, "--dra"), (settings.device_plugin, "--device-plugin")):
+        if text != "auto":
+            _named(text, option, [card.index for card in cards.cards])  # wrong before the cluster is asked
     server = ApiServer(api, settings.node)
     await server.find_claims()
     node = _Node(settings, cards, server)

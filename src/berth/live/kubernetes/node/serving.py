@@ -29,13 +29,19 @@ class _Silent(WSGIRequestHandler):
         """Say nothing."""
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of an address such as `:9400`; SettingError for what is no address."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise SettingError(f"--metrics '{address}'; write HOST:PORT or :PORT, such as :9400")
+    return host or "0.0.0.0", int(port)
+
+
 def serve_node(address: str, collector: Collector, archive: Path) -> Callable[[], None]:
     """Serve at an address such as `:9400` until the returned function is called; `archive` is there once a pod has
     ended, and is not sent to a client that has it (`?known=SHA256`). SettingError for what is no address,
     KubernetesError where it cannot be had."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        raise SettingError(f"--metrics '{address}'; write HOST:PORT or :PORT, such as :9400")
+    host, port = host_and_port(address)
     registry = CollectorRegistry()
     registry.register(collector)
     metrics: Callable[[Any, Any], Iterable[bytes]] = make_wsgi_app(registry)
@@ -55,7 +61,7 @@ def serve_node(address: str, collector: Collector, archive: Path) -> Callable[[]
         return [body]
 
     try:
-        server = make_server(host or "0.0.0.0", int(port), answer, _Server, _Silent)
+        server = make_server(host, port, answer, _Server, _Silent)
     except OSError as error:
         raise KubernetesError(
             f"metrics cannot be served on {address} ({error.strerror}); name another port by --metrics"
