@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from berth.history.importing.table_import import FIELDS
+from berth.history.store.folder import open_history
 from tests.history.importing.test_real_slurm import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,10 +78,11 @@ def test_sampling_can_be_tried_without_a_gpu_as_documented(tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "out" / "stats.json").read_text())["cdf"]["unknown"]
-    (use,), (mem,) = found["uGPUcore"]["values"], found["uGPUmem"]["values"]
-    assert 0 < use <= 1
-    assert mem == pytest.approx(0.25, abs=0.01)
+    assert json.loads((tmp_path / "out" / "stats.json").read_text())["totals"]["jobs"] == 1
+    (record,) = open_history(tmp_path / "out" / "sampled").records()
+    assert record.gpu_use_mean is not None
+    assert 0 < record.gpu_use_mean <= 1
+    assert record.gpu_mem_mean == pytest.approx(0.25, abs=0.01)
 
 
 @pytest.mark.slow
