@@ -97,4 +97,4 @@ def test_a_day_is_advised_on_then_placed_berth_is_killed_and_the_report_agrees_w
     assert (compared["jobs"], compared["records"], compared["records_of_berth"]) == (4 * A_PART,) * 3
     assert compared["ends_agree"]
     assert compared["slurm_wait_mean_s"] == pytest.approx(sum(waits) / len(waits))
-    assert "games" in (folder / "report.html").read_text()
+    assert (folder / "report.html").stat().st_size > 1_000_000
