@@ -54,7 +54,7 @@ class Node:
     def job(
         self, name: str, *words: object, mib: int = 4096, unkind: str = "", limit_mib: int = 0, **terms: Any
     ) -> str:
-        """A job that was promised so much, and its program once the agent knows it."""
+        """Start a job with `mib` promised, and its program once the agent knows the job."""
         with room_kept():
             limit = Limit(limit_mib or min(mib, left_mib(CARD)), 0)
             region = create(name, CARD, limit, overcommit=True).folder

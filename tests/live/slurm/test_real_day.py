@@ -66,7 +66,7 @@ wait $compare
 
 
 @needs_root
-def test_a_day_is_advised_on_then_placed_berth_is_killed_and_the_report_agrees_with_sacct(
+def test_a_day_is_advised_on_then_placed_berth_is_killed_and_the_figures_agree_with_sacct(
     open_folder: Path,
 ) -> None:
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")

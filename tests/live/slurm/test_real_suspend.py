@@ -11,12 +11,15 @@ from tests.live.slurm.real_slurm import needs_root, needs_slurm, tell
 
 pytestmark = [pytest.mark.slow, needs_slurm]
 
-STORY = r"""
+AGENT_RUNS = r"""
 install_berth "${GPU_SETTINGS[@]}"
 mkdir -m 777 out; chmod 777 .
 BERTH_SLURM_FAKE_GPU=1 BERTH_ROOT="$PWD/root" BERTH_FAKE_CARD="$PWD/card" BERTH_SLURM_LOG="$PWD/agent.log" \
     "$BERTH" slurm agent --state "$PWD/state" &
 place --card v100=1G
+"""
+
+STORY = r"""
 job=$(sbatch --parsable -t 10 -o out/job --gres=gpu:1 --comment "app gpu_mem=256M..1G" \
     --wrap "export CUDA_VISIBLE_DEVICES=0; exec $PYTHON $GROWING_JOB 200 400 $PWD/go")
 until_is $job RUNNING
@@ -33,7 +36,7 @@ until_is $job COMPLETED
 @needs_root
 def test_a_job_grows_leaves_its_gpu_and_runs_on(open_folder: Path) -> None:
     growing = Path(__file__).parents[1] / "local" / "growing_job.py"
-    folder = tell(open_folder / "slurm", STORY, GROWING_JOB=str(growing))
+    folder = tell(open_folder / "slurm", AGENT_RUNS + STORY, GROWING_JOB=str(growing))
     assert (folder / "out" / "job").read_text().splitlines() == ["holds 200", "holds 400"]
     assert (folder / "suspend.txt").read_text().endswith(" is suspended\n")
     assert (folder / "suspended.txt").read_text() == "SUSPENDED\n"
@@ -44,11 +47,6 @@ def test_a_job_grows_leaves_its_gpu_and_runs_on(open_folder: Path) -> None:
 
 
 WAITS_FOR_GROWN = r"""
-install_berth "${GPU_SETTINGS[@]}"
-mkdir -m 777 out; chmod 777 .
-BERTH_SLURM_FAKE_GPU=1 BERTH_ROOT="$PWD/root" BERTH_FAKE_CARD="$PWD/card" BERTH_SLURM_LOG="$PWD/agent.log" \
-    "$BERTH" slurm agent --state "$PWD/state" &
-place --card v100=1G
 grows=$(sbatch --parsable -t 10 -o out/job --gres=gpu:1 --comment "app gpu_mem=256M..1G" \
     --wrap "export CUDA_VISIBLE_DEVICES=0; exec $PYTHON $GROWING_JOB 200 400 $PWD/go")
 until_is $grows RUNNING
@@ -70,7 +68,9 @@ state $other >other.txt
 @needs_root
 def test_a_job_waits_for_what_another_has_grown_by_though_slurm_has_shards_left(open_folder: Path) -> None:
     growing = Path(__file__).parents[1] / "local" / "growing_job.py"
-    folder = tell(open_folder / "slurm", WAITS_FOR_GROWN, GROWING_JOB=str(growing), CLUSTER_NODES="1")
+    folder = tell(
+        open_folder / "slurm", AGENT_RUNS + WAITS_FOR_GROWN, GROWING_JOB=str(growing), CLUSTER_NODES="1"
+    )
     assert (folder / "why.txt").read_text().startswith("waits for room")
     assert (folder / "other.txt").read_text() == "RUNNING\n"
 

@@ -33,7 +33,7 @@ class _Run(NamedTuple):
     end_ms: int
     application: str
     counts: bool
-    """Whether it tells of speeds, and not only of who was there."""
+    """Whether its run time says something of speeds; if not, it only counts as a neighbour."""
 
 
 def measured_speeds(records: Iterable[Record]) -> Speeds:

@@ -1,14 +1,14 @@
 """The jobs on one node's GPUs, for a node's agent: their limits grow, and they leave their GPUs and come back.
 
-What the maker of a partition says of its job (`Terms`) and what is to become of it stand in one file in the partition's
-folder, written before anything is done. So an agent that is killed at any step leaves all that the next one needs.
+A job's terms (`Terms`) and what the agent is about to do with it are in one file in the partition's folder. The file is
+written before anything is done, so an agent that is killed at any step leaves all that the next one needs.
 
-    admit(name, Terms(...))         # whoever made the partition, in any process; before the job's processes start
-    withdraw(name)                  # the same, when the job has ended
+    admit(name, Terms(...))         # called by the process that made the partition, before the job starts
+    withdraw(name)                  # called by the same process when the job has ended
     tenants = NodeTenants(gpus, log, grow="suspend")
     while True:
         tenants.look()              # several times a second, in the thread of an event loop
-        tenants.suspend(name)       # as the site wants it; what has come of it, `shown` tells
+        tenants.suspend(name)       # asks for it; `shown` says what has come of it
         await asyncio.sleep(LOOK_S)
 """
 
@@ -116,12 +116,12 @@ class NodeTenant:
 
     @property
     def promise_mib(self) -> int:
-        """What is never taken away of what it has."""
+        """Memory that is never taken away."""
         return min(self.said_mib, self.share[1])
 
     @property
     def runs(self) -> bool:
-        """Whether nobody ends it."""
+        """Whether its processes run."""
         return self.going
 
     @property
@@ -473,7 +473,7 @@ class NodeTenants:
         return tenant.id not in self._uncounted
 
     def room_kept(self) -> contextlib.AbstractContextManager[None]:
-        """Keep whoever makes partitions from promising the same room."""
+        """Hold the lock that a process takes to make a partition."""
         return room_kept()
 
     def grown(self, tenant: NodeTenant, mem_mib: int) -> None:

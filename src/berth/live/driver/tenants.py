@@ -73,12 +73,12 @@ class Tenant(Protocol):
 
     @property
     def going(self) -> bool:
-        """Whether nobody ends it."""
+        """Whether its attempt is neither over nor being ended."""
         ...
 
     @property
     def runs(self) -> bool:
-        """Whether its processes are there, and nobody ends them."""
+        """Whether its processes run and are not being ended."""
         ...
 
     @property
@@ -119,7 +119,7 @@ class Host(Protocol[T]):
         ...
 
     def room_kept(self) -> AbstractContextManager[None]:
-        """Within this, nobody else promises room of the GPUs."""
+        """Hold the lock under which memory of the GPUs is promised."""
         ...
 
     def grown(self, tenant: T, mem_mib: int) -> None:

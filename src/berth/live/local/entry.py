@@ -142,12 +142,12 @@ class Entry:
 
     @property
     def going(self) -> bool:
-        """Whether its attempt neither is being ended nor is over."""
+        """Whether its attempt is neither over nor being ended."""
         return not self.stop and self.over is None
 
     @property
     def runs(self) -> bool:
-        """Whether its processes run, and nobody ends them."""
+        """Whether its processes run and are not being ended."""
         return self.state == RUNNING and self.going
 
     @property

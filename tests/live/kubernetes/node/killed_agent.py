@@ -82,7 +82,7 @@ def wrong(folder: Path, cards: list[Card]) -> list[str]:
             given_mib[part.index] += part.mem_mib
     regions = {path.name for path in (folder / "regions").iterdir() if not path.name.startswith(".")}
     if left := regions - there.given.keys():
-        found.append(f"regions of nobody: {left}")
+        found.append(f"regions without a pod: {left}")
     found += [f"GPU {gpu} is given {mib} MiB" for gpu, mib in given_mib.items() if mib > cards[gpu].mem_mib]
     return found
 
