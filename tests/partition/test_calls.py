@@ -480,7 +480,7 @@ def test_no_kill_exceeds_the_limit_leaves_anything_or_blocks_others(card: Card) 
     seen = storm(card, "64", "5", "50", mib=1024)
     assert (seen["violations"], seen["left_bytes"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0, 0)
     assert seen["killed"] == 99
-    assert seen["refused"] > 0
+    assert seen["refused"] > 100
     region = card.folder / "region"
     (now,) = (read(region, uuid, "") for uuid in regions_in(region))
     assert (now.used_bytes, now.processes) == (0, ())

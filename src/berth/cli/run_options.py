@@ -56,7 +56,7 @@ Reader = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What these commands are told of their runs."""
+    """The options that all commands with simulated runs share."""
 
     map: Columns = ""
     reader: Reader = ""

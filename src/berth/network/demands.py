@@ -1,4 +1,4 @@
-"""What a policy is told that a job needs, and what such needs together stay within."""
+"""What a policy believes that a job needs, and the limits for the needs of several jobs together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked_limits(name: str) -> Limits:
 
 
 def demanded(usage: NDArray[Any], demand: Demand) -> NDArray[Any]:
-    """Use (rows, 4) as it is told: as it is, or each row the peak or the mean of all rows."""
+    """Return use (rows, 4) as it is, or with the peak or the mean of all rows in each row."""
     if demand == "series":
         return usage
     told = usage.max(axis=0) if demand == "peak" else usage.mean(axis=0)

@@ -24,7 +24,7 @@ NODE_SCALE = ((0.0, "#56A4DB"), (1.0, "#C43A79"))
 """From few nodes to many: two colours, the second darker, that are seen on a light page and on a dark one."""
 LARGEST_SHOWN = 12
 LOG_UNIT_H = 1 / 60
-"""Hours on a logarithmic axis lie at log10(1 + hours / this): 0 has a place, and minutes are told apart."""
+"""Hours on a logarithmic axis lie at log10(1 + hours / this): 0 has a place, and minutes can be read."""
 MOST_SPREAD = 20.0
 """Hours whose largest is more than this many times their median have a logarithmic axis."""
 

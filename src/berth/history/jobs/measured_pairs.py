@@ -21,7 +21,7 @@ from berth.files import whole_file
 from berth.model import Profile, Record, RecordState
 
 LEAST_RUNS = 3
-"""Runs alone, and beside each other, of which a speed is told."""
+"""A speed needs this many runs alone, and as many beside the neighbour."""
 BESIDE, ALONE = 0.9, 0.01
 """The part of a run for which a neighbour was there: at least, and at most."""
 Speeds = dict[tuple[str, str], float]
@@ -37,7 +37,7 @@ class _Run(NamedTuple):
 
 
 def measured_speeds(records: Iterable[Record]) -> Speeds:
-    """The speeds of all pairs of which both are known."""
+    """Return the speed of each pair of applications with enough runs alone and together."""
     slots: dict[tuple[str, str], list[_Run]] = defaultdict(list)
     for record in records:
         if record.start_ms is not None and record.end_ms > record.start_ms:

@@ -59,7 +59,7 @@ class Terms:
     """The site's name of it."""
     promise_mib: int
     max_mib: int = 0
-    """How far its memory may grow; 0: as the agent is told for all."""
+    """How far its memory may grow; 0: as far as the agent lets all grow."""
     milli: int = 0
     """Its part of the GPU's compute; 0: what others leave."""
     peak_mib: int = 0
@@ -517,7 +517,7 @@ class NodeTenants:
             self._keep(tenant, suspension=SUSPENDED, parked_mib=parked_mib)
 
     def stayed(self, tenant: NodeTenant) -> None:
-        """It runs on, and the site is told why."""
+        """Let it run on, and say why."""
         if tenant.suspension == SUSPENDING:
             why = self.suspending.refusals.get(tenant.id, "the driver gave no answer")
             self._awake(tenant, why if tenant.ordered else "")

@@ -144,7 +144,7 @@ class Host(Protocol[T]):
 
 
 class MovingHost(Host[T], Protocol[T]):
-    """A host whose tenants can leave their GPUs and come back; it is told what came of that."""
+    """A host whose tenants can leave their GPUs and come back. It is called with the result of each move."""
 
     @property
     def fake(self) -> bool:
@@ -189,5 +189,5 @@ class MovingHost(Host[T], Protocol[T]):
         ...
 
     def moved(self) -> None:
-        """Something has come of a move."""
+        """A move has ended."""
         ...

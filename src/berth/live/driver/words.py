@@ -37,7 +37,7 @@ def starts_text(from_ms: int, to_ms: int) -> str:
 
 
 def without_start(reason: str) -> str:
-    """A reason without the start that `starts_text` told in it, for a table that has a column of starts."""
+    """Remove the expected start from a reason, for a table with a column of starts."""
     return re.sub(r"; expected to start [^;(]*[^;( ]", "", reason)
 
 

@@ -61,7 +61,7 @@ def constraint_of(pod: Pod) -> Constraint:
 
 
 def required_terms(spec: PodSpec) -> tuple[Term, ...]:
-    """The terms of a pod's required node affinity, of which one must hold; none: it has none."""
+    """Return the terms of a pod's required node affinity. One must hold; without terms, every node will do."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     return tuple(required.node_selector_terms) if required else ()

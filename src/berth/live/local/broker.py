@@ -225,7 +225,7 @@ class Broker:
     # Life
 
     async def run(self, serve: Serve, measured: Callable[[], dict[str, Any]], *, anew: bool = False) -> None:
-        """Have clients served until told to stop, and metrics of what is `measured`. With `anew`, what was chosen did
+        """Serve clients, and metrics of what is `measured`, until a signal stops it. With `anew`, the chosen policy did
         not decide before: LiveError if it cannot."""
         loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

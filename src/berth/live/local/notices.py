@@ -28,7 +28,7 @@ PAUSES_S = (2.0, 10.0, 60.0, 300.0)
 AT_ONCE = 8
 SEND_S = 30.0
 MOST_SAID = 4096
-"""Bytes of what a failed sending printed, of which the last line is logged."""
+"""Bytes that are read of a failed sender's output; its last line is logged."""
 SENT = "sent"
 """What a sender prints at its end: its exit status may be taken by `Runner.reap`."""
 

@@ -41,7 +41,7 @@ BY_USER, BY_BERTH = "user", "berth"
 async def serve(
     state: Path, node: str, grow: str, log: Callable[..., None], *, fake: bool = False, card: str = ""
 ) -> None:
-    """Serve the tenants of this node until told to stop. Raises PartitionError if another agent does."""
+    """Serve the tenants of this node until a signal stops it. Raises PartitionError if another agent runs."""
     tenants = NodeTenants(
         gpus(fake_driver_folder() if fake else None), log, grow=grow, fake=fake, fake_card=card
     )
@@ -101,7 +101,7 @@ class Reports(NamedTuple):
     by_node: dict[str, Shown]
 
     def lacking(self, nodes: Iterable[str]) -> list[str]:
-        """The nodes of which no agent that lives says anything."""
+        """Return the nodes without a report of a living agent."""
         return [name for name in nodes if name not in self.by_node]
 
     def suspended(self, nodes: Iterable[str]) -> bool:

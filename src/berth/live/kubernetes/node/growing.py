@@ -25,7 +25,7 @@ from berth.live.kubernetes.placements import GpuMemory
 log = logging.getLogger(__name__)
 
 COUNTS_S = 10.0
-"""How often changed counts of wishes are told; a changed limit is told at once."""
+"""Changed counts of requests are written this often; a changed limit is written at once."""
 
 
 class Growing:
@@ -85,7 +85,7 @@ class Growing:
             self.tenants.close()
 
     async def tell(self, pods: Iterable[Pod]) -> None:
-        """Heed what these pods, which are this node's, are told to do, and write into each what it has by now."""
+        """Carry out the orders in this node's pods, and write into each pod what it has by now."""
         of_pods: dict[str, list[NodeTenant]] = {}
         for tenant in self.tenants.tenants():
             of_pods.setdefault(tenant.job, []).append(tenant)

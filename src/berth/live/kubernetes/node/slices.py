@@ -158,7 +158,7 @@ class SlicePublisher:
         return found
 
     def _kept(self) -> tuple[int, str]:
-        """The last generation, and the digest of what it told."""
+        """Return the last generation and the digest of what was published then."""
         try:
             generation, _, digest = self._path.read_text().partition(" ")
             return int(generation), digest
