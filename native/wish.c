@@ -40,8 +40,8 @@ uint64_t region_shown(const struct berth_region *region)
     return most > now && (LOAD(limit->flags) & BERTH_SHOWS_MAX) != 0 ? most : now;
 }
 
-/* With the turn of asking. Silence is no answer for ever: who answers shows by any other answer, or
-   by beginning anew, that it can be asked again. */
+/* With the turn of asking. Who was silent for a whole wait is asked no more until it shows, by any
+   other answer or by beginning anew, that it can be asked again. */
 static bool can_be_asked(struct berth_region *region)
 {
     uint32_t unheard = LOAD(region->unheard);
@@ -57,7 +57,9 @@ static uint64_t until(const struct berth_region *region, uint64_t since_ns)
     return since_ns + LOAD(region->limit->ask_ms) * UINT64_C(1000000);
 }
 
-static bool wait_for_answer(struct berth_region *region, uint32_t number, uint64_t since_ns)
+/* `before`: `answers` when it was asked. */
+static bool wait_for_answer(struct berth_region *region, uint32_t number, uint32_t before,
+                            uint64_t since_ns)
 {
     const struct berth_limit_file *limit = region->limit;
     const struct berth_slot *slot = &region->use->slots[region->slot];
@@ -69,7 +71,7 @@ static bool wait_for_answer(struct berth_region *region, uint32_t number, uint64
         }
         uint64_t now = clock_ns(), until_ns = until(region, since_ns);
         if (now >= until_ns) {
-            STORE(region->unheard, answers + 1);
+            STORE(region->unheard, answers == before ? answers + 1 : 0);
             return false;
         }
         if (futex_wait(&limit->answers, answers, until_ns - now) != 0 && errno != EAGAIN &&
@@ -98,12 +100,13 @@ bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t since_ns)
     bool granted = false;
     if (can_be_asked(region)) {
         uint32_t number = (LOAD(slot->wish) + 1) & (UINT32_MAX >> 1);
+        uint32_t before = LOAD_ACQUIRE(region->limit->answers);
         STORE(slot->wish_bytes, bytes);
         STORE_RELEASE(slot->wish, number);
         atomic_fetch_add(&region->use->asked, 1);
         atomic_fetch_add(&region->use->wishes, 1);
         futex_wake(&region->use->wishes);
-        granted = wait_for_answer(region, number, since_ns);
+        granted = wait_for_answer(region, number, before, since_ns);
         STORE(slot->wish_bytes, 0);
     }
     turn_leave(&region->asking);

@@ -183,6 +183,22 @@ def test_a_successor_answers_what_was_asked_of_the_one_before(member: Start, fol
         assert one.process.stdout.readline() == "yes\n"
 
 
+def test_who_shows_itself_during_a_wait_is_asked_again(member: Start, folder: Path) -> None:
+    with Answers(folder, says="nothing") as answers:
+        one = member()
+        assert one.process.stdin is not None
+        assert one.process.stdout is not None
+        one.process.stdin.write("take 65\n")
+        one.process.stdin.flush()
+        answers.wait_for_wish()
+        answers.granter.allow(promise_mib=64, max_mib=128, ask_ms=1)
+        answers.granter.watch(Watching.COUNTS)  # wakes the call, whose time is over
+        assert one.process.stdout.readline() == "no\n"
+        answers.granter.allow(promise_mib=64, max_mib=128, ask_ms=LONG_MS)
+        answers.says = "yes"
+        assert one("take 65") == "yes"
+
+
 @pytest.mark.parametrize("call", ["call", "copy"])
 def test_the_next_call_of_a_process_that_is_away_asks_to_come_back(
     member: Start, folder: Path, call: str

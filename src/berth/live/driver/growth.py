@@ -158,9 +158,9 @@ class Growth(Generic[T]):
             return
         growing.tried.clear()
         growing.waits = False
-        self._have_wait(growing, ASK_MS, Watching.COUNTS)
         self._woken.add(entry.id)
-        self._look()
+        self._look()  # first: a call that has waited for longer than `ASK_MS` would give up
+        self._have_wait(growing, ROOM_MS if growing.waits else ASK_MS, Watching.COUNTS)
 
     def _have_wait(self, growing: Growing[T], ask_ms: int, watching: Watching) -> None:
         try:
