@@ -339,13 +339,6 @@ _add_source(
     "Import LSF's accounting file lsb.acct.",
 )
 _add_source(
-    "jobcomp",
-    "jobcomp:jobcomp_rows",
-    "FILE",
-    "What Slurm's jobcomp/filetxt writes.",
-    "Import a job completion file of Slurm, for clusters without a slurmdbd.",
-)
-_add_source(
     "pods",
     "pods:pod_rows",
     "FILE",
