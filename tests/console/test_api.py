@@ -13,8 +13,8 @@ import schemathesis
 from prometheus_client.parser import text_string_to_metric_families
 
 from berth.console.roles import Role
-from berth.console.sources.values import ValuesSource, look_of
 from berth.live.driver.snapshot import Gpu, MoreCards, Tenant
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 ROOT = Path(__file__).parents[2]

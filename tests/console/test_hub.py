@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from berth.console.hub import Hub
-from berth.console.sources.values import ValuesSource, look_of
 from berth.live.driver.snapshot import Snapshot
+from tests.console.values import ValuesSource, look_of
 
 
 def told(event: bytes) -> dict[str, Any]:

@@ -139,25 +139,6 @@ def test_finished_pods_with_gpus_become_records_and_series_find_them_by_their_la
         taken(tmp_path, pods.pod_rows, pods.ABSENT, tmp_path / "pods.json")
 
 
-XDMOD = (
-    "5_3|7|c|gpu|normal|lab|ai|100|ann|1001|2026-01-01T00:00:00|2026-01-01T00:05:00|2026-01-01T00:10:00|"
-    "2026-01-01T01:10:00|01:00:00|0:0|COMPLETED|2|16|16|64G|cpu=16,gres/gpu=4|cpu=16,gres/gpu=4|01:30:00|gpu[01-02]|train\n"
-)
-
-
-def test_what_open_xdmods_shredder_reads_is_read(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text(XDMOD)
-    words = ["import", "sacct", str(tmp_path / "f"), "--columns", "xdmod", "--history", str(tmp_path / "h")]
-    done = CliRunner().invoke(app, words)
-    assert (done.exit_code, done.stdout) == (0, "read 1, imported 1, updated 0, unchanged 0, left out 0\n")
-    (record,) = open_history(tmp_path / "h").records()
-    assert (record.label, record.user, record.gpus, record.time_limit_ms) == ("5_3", "ann", 4, 5_400_000)
-    assert (record.name, record.queued_ms) == ("train", 1000 * BEGIN)
-    (tmp_path / "f").write_text("1|2|3\n")
-    with pytest.raises(HistoryError, match="line 1 has 3 fields; --columns names 26"):
-        CliRunner().invoke(app, words, catch_exceptions=False)
-
-
 def test_sacct_s_own_columns_tell_no_times_and_are_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(
         "JobID|JobName|Partition|Account|AllocCPUS|State|ExitCode\n7|a|p|b|1|COMPLETED|0:0\n"
