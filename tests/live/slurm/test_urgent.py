@@ -91,8 +91,8 @@ def test_the_agent_follows_slurms_own_suspensions_and_leaves_users_orders_alone(
 
 URGENT = r"""
 chmod 777 .
-install_berth
-POLICY=preempt+fifo+best-fit PARTITIONS=gpu,urgent place --card v100=1G
+install_berth --partitions gpu,urgent
+place --partitions gpu,urgent --policy preempt+fifo+best-fit --card v100=1G
 stranger=$(submit -p plain --gres=gpu:1 --wrap "sleep 600")
 until_is $stranger RUNNING
 low=$(submit --requeue --gres=gpu:1 --wrap 'echo $SLURM_RESTART_COUNT; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600')
