@@ -13,11 +13,11 @@ from playwright.sync_api import Browser, Page
 
 from berth.console.audit import now_ms
 from berth.console.formats import hours_cell, span, spans
-from berth.console.sources.values import ValuesSource, look_of
 from berth.console.texts import Texts, composed_pairs, filled, translated_sentence
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 pytestmark = [

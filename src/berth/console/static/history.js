@@ -102,7 +102,6 @@
     byId("jobs-before").disabled = told.page <= 1;
     byId("jobs-next").disabled = told.page >= pages;
     byId("jobs-csv").href = `/api/v1/history/jobs?${search}&format=csv`;
-    byId("jobs-parquet").href = `/api/v1/history/jobs?${search}&format=parquet`;
   }
 
   // Change the address and list what it then asks for.

@@ -23,7 +23,7 @@ from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.site import Gpu
-from berth.live.slurm.agent import reports
+from berth.live.slurm.agent import STATUS, reports
 from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
 from berth.live.slurm.claim import Claim, ClaimChangedError
@@ -33,12 +33,12 @@ from berth.live.slurm.journal import Journal
 from berth.live.slurm.measured_use import COMPUTE_PCT, MeasuredUse
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards
+from berth.live.slurm.requests import Cards, asks_for_compute
 from berth.live.slurm.results import names
 from berth.live.slurm.site import Apply, SlurmSite
+from berth.model import WHOLE_GPU
 
 DECISIONS = "decisions.jsonl"
-STATUS = "status.json"
 RESULTS = "results"
 SCOPE = "scope"
 """Whose jobs berth places: a line for each partition and QoS, for the watchdog; it is not there while berth advises."""
@@ -60,6 +60,8 @@ CLAIM_INTERVALS = 40
 MOST_REASONS = 10_000
 """Waiting jobs of which `berth slurm why` knows the reason: the first of the queue."""
 MOST_MEASURED = 1000
+MOST_WANTED = 100
+"""Of how many waiting jobs the nodes' agents are told what they need."""
 """Kinds of jobs of which the status tells what was measured: those that ended last."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
@@ -185,6 +187,7 @@ class Service:
         view = self.query()
         memory = reports(self.settings.state)
         self.site.limits_mib = {raw_id: each.limit_mib for raw_id, each in memory.items()}
+        self.site.idle = {raw_id for raw_id, each in memory.items() if each.idle}
         self.site.take(view, self._priorities)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
@@ -234,6 +237,7 @@ class Service:
             "compute_pct": self.settings.compute_pct,
             "measured": [asdict(each) for each in self.site.use.all(MOST_MEASURED)],
             "why": self.why,
+            "wanted": self._wanted() if self.settings.places else {},
             "counts": dict(islice(self.site.counts.items(), MOST_REASONS)),
             "starts": {job_id: each for job_id, each in self.driver.starts.items() if job_id in waiting},
             "outside": found.outside[:100],
@@ -243,6 +247,17 @@ class Service:
         self._write_scope()
         with whole_file(self.settings.state / STATUS) as new:
             new.write_text(json.dumps(values), encoding="utf-8")
+
+    def _wanted(self) -> dict[str, list[tuple[int, int]]]:
+        """What jobs need that wait for a part of one GPU, in milli and MiB, by the nodes that could run them."""
+        cluster, found = self.driver.scheduler.cluster, dict[str, list[tuple[int, int]]]()
+        for waits in islice(self.site.waiting().values(), MOST_WANTED):
+            milli, mem_mib = waits.job.share
+            if waits.job.gpus == 1 and milli < WHOLE_GPU.milli and waits.gang is None:
+                promised = milli if asks_for_compute(self.site.found.jobs[waits.job.id]) else 0
+                for row in cluster.fitting_nodes_when_empty(waits.job):
+                    found.setdefault(cluster.nodes[row].name, []).append((promised, mem_mib))
+        return found
 
     def _write_scope(self) -> None:
         path = self.settings.state / SCOPE

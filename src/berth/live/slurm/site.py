@@ -95,6 +95,8 @@ class SlurmSite:
         """How long a job that is queued again may not begin."""
         self.limits_mib: Mapping[str, int] = {}
         """What running jobs may hold of each GPU now, as the nodes' agents say, by the jobs' numbers."""
+        self.idle: Set[str] = frozenset()
+        """Running jobs that have left their GPUs until their next call of CUDA, by the jobs' numbers."""
         self.found = Candidates()
         """The jobs of the last view."""
         self.reasons: dict[str, str] = {}
@@ -319,22 +321,26 @@ class SlurmSite:
         self._running |= self._grown()
 
     def _grown(self) -> dict[str, SiteRun]:
-        """The runs that have grown, as far as all promises leave room on their GPUs. Where it is not known which GPUs a
-        job has, it counts as promised."""
+        """The runs that have grown, as far as all promises leave room on their GPUs, and those that are away while they
+        idle. Where it is not known which GPUs a job has, it counts as promised."""
         jobs, limits = self.found.jobs, self.limits_mib
         if not limits:
             return {}
+        grown = {
+            job_id: replace(run, share=run.share._replace(mem_mib=1))
+            for job_id, run in self._running.items()
+            if jobs[job_id].raw_id in self.idle and run.gpus and run.share is not None
+        }
         left: dict[Gpu, int] = {}
-        for run in self._running.values():
+        for run in ({**self._running, **grown}).values():
             promised_mib = (run.share or run.of.job.share).mem_mib
             for gpu in run.gpus:
                 node = self._nodes.get(gpu.node)
                 card_mib = 0 if node is None else self._cards.model(node.model).mem_mib
                 left[gpu] = left.get(gpu, card_mib) - (promised_mib or card_mib)
-        grown = {}
         for job_id, run in self._running.items():
             share, limit_mib = run.share, limits.get(jobs[job_id].raw_id, 0)
-            if not run.gpus or share is None or not 0 < share.mem_mib < limit_mib:
+            if job_id in grown or not run.gpus or share is None or not 0 < share.mem_mib < limit_mib:
                 continue
             more_mib = max(0, min(limit_mib - share.mem_mib, *(left[gpu] for gpu in run.gpus)))
             for gpu in run.gpus:
