@@ -1,6 +1,6 @@
-"""From nothing to a finished job that has reported its end: commands and seconds, for berth, task-spooler and gflow.
+"""From nothing to a finished job that has reported its end: commands and seconds, beside task-spooler, gflow and pueue.
 
-    python bench/first_job.py [--only berth,tsp,gflow]
+    python bench/first_job.py [--only berth,tsp,gflow,pueue] [--pueue FOLDER]
 
 Each way begins in an empty home and runs the commands of its documentation, including the install. The wheel is built
 before the clock starts, as if it were published. What is in the machine's package caches is not downloaded again. The
@@ -10,6 +10,7 @@ last command does, so a killed job reports nothing. A way that cannot run here i
     berth   one fake GPU, `submit --mem 8G --notify command:…`; the limit of memory is enforced
     tsp     task-spooler of Debian, unpacked where no root is needed; no GPU is placed
     gflow   runqd of PyPI, only if named: its daemon needs a session of tmux or systemd; no GPU is requested
+    pueue   only if named: its programs are copied from --pueue, in place of their download; it knows no GPU
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from harness import save
 
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
-WITHIN_S = 150.0
+WITHIN_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Way:
     stop: tuple[str, ...]
 
 
-def ways(wheel: Path) -> dict[str, Way]:
+def ways(wheel: Path, pueue: Path | None) -> dict[str, Way]:
     """Every tool; `notice` is the file in the home that tells of the end."""
     return {
         "berth": Way(
@@ -64,6 +65,14 @@ def ways(wheel: Path) -> dict[str, Way]:
                 "gbatch --gpus 0 'sleep 1; touch $HOME/notice'",
             ),
             ("gflowd stop",),
+        ),
+        "pueue": Way(
+            (
+                f"mkdir bin && cp {pueue}/pueue {pueue}/pueued bin/",
+                "pueued --daemonize",
+                "pueue add -- 'sleep 1; touch $HOME/notice'",
+            ),
+            ("pueue shutdown",),
         ),
     }
 
@@ -126,13 +135,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="berth,tsp")
+    parser.add_argument("--pueue", type=Path)
     words = parser.parse_args()
     results: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="first-job-wheel-") as folder:
         build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
         subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
         (wheel,) = Path(folder).iterdir()
-        found = ways(wheel)
+        found = ways(wheel, words.pueue)
         for name in words.only.split(","):
             result = results[name] = measured(found[name])
             if "failed" in result:

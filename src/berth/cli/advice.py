@@ -108,15 +108,8 @@ def _shares(texts: list[str] | None) -> dict[str, int]:
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "wait_median_s": outcome.wait_median_s,
-        "wait_p90_s": outcome.wait_p90_s,
-        "wait_mean_s": outcome.wait_mean_s,
-        "typical_user_wait_s": outcome.typical_user_wait_s,
-        "utilisation_pct": outcome.utilisation_pct,
-        "never": outcome.never,
-        "slowed_pct": outcome.slowed_pct,
-    }
+    waits = ("wait_median_s", "wait_p90_s", "wait_mean_s", "typical_user_wait_s")
+    return {name: getattr(outcome, name) for name in (*waits, "utilisation_pct", "never", "slowed_pct")}
 
 
 def _answer(workload: Workload, advice: Advice) -> dict[str, Any]:

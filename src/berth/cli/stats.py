@@ -114,9 +114,7 @@ def stats(
                 "application": row.application,
                 "state": row.state,
                 "attempts": row.attempts,
-                "gpu_hours": row.use.gpu_hours,
-                "run_hours": row.use.run_hours,
-                "wasted_gpu_hours": row.use.wasted_gpu_hours,
+                **{name: getattr(row.use, name) for name in ("gpu_hours", "run_hours", "wasted_gpu_hours")},
                 **_uses(row.use),
             }
             for row in found

@@ -17,7 +17,7 @@ from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
-    from berth.learning.training import Trained, TrainingSettings
+    from berth.learning.training import Trained
     from berth.network.model_file import Model
 
 
@@ -116,7 +116,7 @@ def train(
         _from_history(plan, from_history, profiles, seed, first) if from_history else make(plan, start=first)
     )
     with (
-        _interruption_explained(checkpoints, settings),
+        _interruption_explained(checkpoints, settings.keep_every),
         progress_bar(f"training {learner}", long=True) as progress,
     ):
         found = learn(
@@ -155,31 +155,15 @@ def train(
 
 
 @contextmanager
-def _interruption_explained(folder: Path | None, settings: TrainingSettings) -> Iterator[None]:
-    """On an interruption say how much is kept, and how one goes on from it."""
-    from berth.errors import ModelError
-    from berth.learning.checkpoint import FORMAT, VERSION
-    from berth.learning.training import CHECKPOINT
-    from berth.network.model_file import read_arrays
-
+def _interruption_explained(folder: Path | None, every: int) -> Iterator[None]:
+    """On an interruption say what is kept."""
     try:
         yield
     except KeyboardInterrupt:
-        every = f"every {settings.keep_every} iterations"
-        if folder is None:
-            message = f"nothing is kept; --checkpoints FOLDER keeps the training {every}"
-        elif not (path := folder / CHECKPOINT).is_file():
-            message = f"nothing is kept yet in {folder}, which happens {every}; the same command starts anew"
-        else:
-            try:
-                done = len(read_arrays(path, FORMAT, VERSION)[0]["notes"]["curve"])
-            except (ModelError, KeyError, TypeError):
-                raise KeyboardInterrupt from None
-            message = (
-                f"{done} of {settings.iterations} iterations are in {path};"
-                " the same command with --resume continues from there"
-            )
-        print(f"berth: {message}", file=sys.stderr)
+        told = "nothing is kept; --checkpoints FOLDER keeps the training"
+        if folder is not None:
+            told = f"the same command with --resume continues from {folder}, which is kept"
+        print(f"berth: {told} every {every} iterations", file=sys.stderr)
         raise
 
 

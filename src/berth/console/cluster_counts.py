@@ -71,31 +71,26 @@ def key_of(source: str, gpu: Gpu) -> tuple[str, str, int]:
     return source, gpu.node, gpu.index
 
 
+_OF_GPU = (
+    "node",
+    "index",
+    "model",
+    "mem_mib",
+    "used_mib",
+    "use_pct",
+    "health",
+    "drained",
+    "rack",
+    "partition",
+)
+_OF_TENANT = ("job", "user", "milli", "mem_mib", "used_mib", "use_pct", "since_ms")
+
+
 def gpu_json(source: str, gpu: Gpu) -> dict[str, Any]:
     """A GPU as every viewer may see it: whose jobs are there, and nothing of what they are."""
     return {
         "source": source,
-        "node": gpu.node,
-        "index": gpu.index,
-        "model": gpu.model,
-        "mem_mib": gpu.mem_mib,
-        "used_mib": gpu.used_mib,
-        "use_pct": gpu.use_pct,
-        "health": gpu.health,
-        "drained": gpu.drained,
-        "rack": gpu.rack,
-        "partition": gpu.partition,
-        "tenants": [
-            {
-                "job": each.job,
-                "user": each.user,
-                "milli": each.milli,
-                "mem_mib": each.mem_mib,
-                "used_mib": each.used_mib,
-                "use_pct": each.use_pct,
-                "since_ms": each.since_ms,
-            }
-            for each in gpu.tenants
-        ],
+        **{name: getattr(gpu, name) for name in _OF_GPU},
+        "tenants": [{name: getattr(each, name) for name in _OF_TENANT} for each in gpu.tenants],
         "strangers": [{"what": each.what, "mem_mib": each.mem_mib} for each in gpu.strangers],
     }

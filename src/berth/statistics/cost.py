@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from berth.errors import SettingError
 from berth.model import NO_GPU, Node
 from berth.statistics.columns import EventColumns
-from berth.statistics.measures import WHOLE_MILLI, slots_on_gpus
+from berth.statistics.measures import WHOLE_MILLI, held_of_each_gpu
 
 _NUMBERS: Final = ("cpu_hour", "kwh", "co2_g_per_kwh")
 
@@ -240,20 +239,8 @@ def _watts_of(prices: Prices, model: str) -> Watts:
 def held_by_model_h(columns: EventColumns, nodes: Sequence[Node]) -> dict[str, float]:
     """GPU-hours held of each model, of a GPU no more than all of it at any time, however many share it."""
     tries = columns.holdings
-    owner, gpu = slots_on_gpus(tries)
-    node = tries.slot_node[tries.slot_index != NO_GPU]
-    time_ms = np.concatenate((tries.start_ms[owner], tries.end_ms[owner]))
-    change = np.concatenate((tries.milli[owner], -tries.milli[owner]))
-    of, on_node = np.tile(gpu, 2), np.tile(node, 2)
-    order = np.lexsort((time_ms, of))
-    time_ms, of, on_node = time_ms[order], of[order], on_node[order]
-    level = np.minimum(np.cumsum(change[order]), WHOLE_MILLI)  # back at 0 where the next GPU's begin
-    lasted_ms: NDArray[np.int64] = np.where(of[1:] == of[:-1], np.diff(time_ms), 0)
-    held = (
-        np.bincount(on_node[:-1], level[:-1] * lasted_ms, minlength=len(nodes))
-        if len(of)
-        else np.zeros(len(nodes))
-    )
+    _, held_of_gpu = held_of_each_gpu(tries, tries.start_ms, tries.end_ms)
+    held = np.bincount(tries.slot_node[tries.slot_index != NO_GPU], held_of_gpu, minlength=len(nodes))
     found: dict[str, float] = {}
     for one, hours in zip(nodes, (held / (WHOLE_MILLI * 3_600_000.0)).tolist(), strict=True):
         if hours:

@@ -241,6 +241,14 @@ def _held_of(attempts: AttemptColumns, until_ms: int | None) -> NDArray[np.float
         start_ms, end_ms = np.minimum(start_ms, until_ms), np.minimum(end_ms, until_ms)
     if not attempts.shared.any():
         return (end_ms - start_ms) * attempts.gpus * attempts.milli
+    owner, held = held_of_each_gpu(attempts, start_ms, end_ms)
+    return np.bincount(owner, held, minlength=len(attempts.job))
+
+
+def held_of_each_gpu(
+    attempts: AttemptColumns, start_ms: NDArray[np.int64], end_ms: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The attempts in the order of `slots_on_gpus`, and what each held of that GPU in these times, in milli × ms."""
     # On each GPU the part that is left of a share is integrated over time; an attempt held what came between.
     owner, gpu = slots_on_gpus(attempts)
     number = len(owner)
@@ -252,7 +260,7 @@ def _held_of(attempts: AttemptColumns, until_ms: int | None) -> NDArray[np.float
     lasted = np.where(asked[:-1] > 0, np.diff(times[order]), 0)
     passed = np.empty(2 * number)
     passed[order] = np.concatenate(([0.0], np.cumsum(left[:-1] * lasted)))
-    return np.bincount(owner, milli * (passed[number:] - passed[:number]), minlength=len(attempts.job))
+    return owner, milli * (passed[number:] - passed[:number])
 
 
 def _capacity_milli_ms(columns: EventColumns, nodes: Sequence[Node]) -> float:

@@ -10,16 +10,8 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from berth.advice.habits import Habit, habits_of
 from berth.console.formats import gpu_time, span
-from berth.console.history.access import has_pseudonyms, missing
-from berth.console.history.page import (
-    figure_name,
-    job_texts,
-    jobs_page,
-    pictures,
-    quick_periods,
-    shown,
-    words_for,
-)
+from berth.console.history.access import missing
+from berth.console.history.page import jobs_page, on_both
 from berth.console.history.question import Question, asked
 from berth.console.history.results import Answer, Group, answer, settled
 from berth.console.identity import viewer
@@ -63,30 +55,17 @@ def me(
     t = texts_of(request)
     told = _question(history, question, name)
     found = answer(history, told)
-    words_of = words_for(t, found)
-    bars, lines = pictures(found, t, words_of)
     return page(
         request,
         "me.html",
         who,
         user=name,
         own=name == who.user,
-        question=told,
         title=_title(found.whole, name, name == who.user, t),
         sentences=_sentences(found, t),
         advice=_advice(found.whole, _habits(history, told, name), t),
-        figures=[
-            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
-            for each in found.figures
-        ],
         jobs=found.whole.jobs,
-        bars=bars,
-        lines=lines,
-        words=words_of,
-        periods=quick_periods(told, t),
-        pseudonyms=has_pseudonyms(history),
-        texts=job_texts(t),
-        name_of=lambda each: shown(each, t),
+        **on_both(history, told, found, t),
     )
 
 

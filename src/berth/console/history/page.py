@@ -71,33 +71,40 @@ def then(
     told = settled(history, question)
     found = answer(history, told)
     listed = MOST_LISTED if groups else LISTED
-    words_of = words_for(t, found)
-    bars, lines = pictures(found, t, words_of)
     return page(
         request,
         "history.html",
         who,
-        question=told,
         found=found,
-        words=words_of,
         title=_title(found, t),
         sentences=_sentences(found, t),
-        figures=[
-            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
-            for each in found.figures
-        ],
         rows=_rows(found.groups[:listed], told, t),
         left_out=max(len(found.groups) - listed, 0),
         unfold=not groups and len(found.groups) > LISTED,
         moments=_moments(found, t),
-        periods=quick_periods(told, t),
-        bars=bars,
-        lines=lines,
-        pseudonyms=has_pseudonyms(history),
         attempts_seen=own_of(who, history) != "",
-        texts=job_texts(t),
-        name_of=lambda name: shown(name, t),
+        **on_both(history, told, found, t),
     )
+
+
+def on_both(history: CachedHistory, question: Question, found: Answer, t: Texts) -> dict[str, Any]:
+    """What this page and that of a user show alike."""
+    words = words_for(t, found)
+    bars, lines = pictures(found, t, words)
+    return {
+        "question": question,
+        "words": words,
+        "figures": [
+            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
+            for each in found.figures
+        ],
+        "bars": bars,
+        "lines": lines,
+        "periods": quick_periods(question, t),
+        "pseudonyms": has_pseudonyms(history),
+        "texts": job_texts(t),
+        "name_of": lambda name: shown(name, t),
+    }
 
 
 @router.get("/then/lines", dependencies=[Depends(jobs_page)])

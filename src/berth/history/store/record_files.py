@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from glob import escape
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -174,20 +175,14 @@ def plain_table(database: duckdb.DuckDBPyConnection, paths: Sequence[Path]) -> s
     return f"(SELECT {', '.join(columns)} FROM {files})"
 
 
+_INSIDE = {"share_milli": "share.milli", "share_mem_mib": "share.mem_mib", "state": "state.value"}
+_VALUES = attrgetter(*(_INSIDE.get(name, name) for name in SCHEMA))
+
+
 def _row(record: Record) -> tuple[object, ...]:
     if not all(record.nodes) or any("|" in name for name in record.nodes):
         raise HistoryError(f"job '{record.job_id}' ran on nodes {record.nodes}; expected names without '|'")
-    return (
-        *(record.job_id, record.attempt, record.user, record.application, record.virtual_cluster),
-        *(record.submit_ms, record.queued_ms, record.start_ms, record.end_ms, record.state.value),
-        *(record.gpus, *record.share, record.cpu_milli, record.mem_mib, "|".join(record.nodes)),
-        *(record.gpu_model, record.work_ms, record.gpu_use_mean, record.gpu_use_peak),
-        *(record.gpu_mem_mean, record.gpu_mem_peak, record.cluster, record.name, record.account, record.qos),
-        *(record.node_count, record.time_limit_ms, record.eligible_ms, record.wait_reason),
-        *(record.comment, record.command, record.exit_code, record.end_reason),
-        *(record.label, record.suspended_ms, record.cpu_used_ms, record.mem_peak_mib, record.energy_j),
-        *("|".join(record.gpu_slots), record.priority),
-    )
+    return tuple("|".join(value) if isinstance(value, tuple) else value for value in _VALUES(record))
 
 
 def record_of(row: tuple[Any, ...]) -> Record:
