@@ -25,6 +25,8 @@ class Install:
     image: str
     """The container image of berth; none is published, and an image of a name that anyone may take is not run as
     root on every node by default."""
+    agent_image: str = ""
+    """That of the nodes' agents; empty: the same."""
     policy: str = DEFAULT_POLICY
     mode: str = "place"
     knowledge: str = names.GATHERED
@@ -94,6 +96,7 @@ def _values_of(install: Install) -> dict[str, str]:
         "mem": names.ASKED_MEM_MIB,
         "shared-milli": str(SHARED_MILLI),
         "image": install.image,
+        "agent-image": install.agent_image or install.image,
         "policy": install.policy,
         "mode": install.mode,
         "knowledge": install.knowledge,
@@ -157,6 +160,7 @@ VALUES = ("image", "policy", "mode", "knowledge", "replicas")
 def helm_chart(install: Install, version: str) -> dict[str, str]:
     """The files of a Helm chart, by name: the same manifests with the values left open."""
     marks = replace(install, image="@image@", policy="@policy@", mode="@mode@", knowledge="@knowledge@")
+    marks = replace(marks, agent_image="@agentImage@")
     files: dict[str, str] = {}
     for name, each in manifests(marks).items():
         if name == "namespace":
@@ -164,6 +168,7 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         text = as_yaml(each)
         for value in VALUES:
             text = text.replace(f"'@{value}@'", f"{{{{ .Values.{value} | quote }}}}")
+        text = text.replace("'@agentImage@'", "{{ .Values.agentImage | default .Values.image | quote }}")
         if name == "steerer":
             text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")
@@ -182,7 +187,7 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         "appVersion": version,
         "description": "Packs, partitions and accounts for shared GPUs",
     }
-    values = {name: getattr(install, name) for name in VALUES}
+    values = {**{name: getattr(install, name) for name in VALUES}, "agentImage": install.agent_image}
     return {"Chart.yaml": as_yaml([chart]), "values.yaml": as_yaml([values]), **files}
 
 
