@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import celpy
-import msgspec
 import pytest
 from celpy.adapter import json_to_cel
 
@@ -23,10 +22,7 @@ from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, cut_devices_of, devices_of
-from berth.live.kubernetes.objects import ResourceSlice
-from berth.live.kubernetes.slices import gpus_in
 from berth.live.local.cards import Card, fake_gpus
-from berth.model import Share
 from berth.partition.mig import Place
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
@@ -165,27 +161,6 @@ def test_a_real_api_server_is_asked_whether_it_keeps_counters(
             assert not await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
 
     play(story)
-
-
-def test_the_scheduler_reads_what_the_node_publishes() -> None:
-    told = cut_devices_of(CUT, {}, (), ())
-    meta = {"name": "s", "uid": "u"}
-    pool = {"name": "here", "generation": 1, "resourceSliceCount": 2}
-    spec = {"driver": DRIVER, "nodeName": "here", "pool": pool}
-    slices = [
-        msgspec.convert({"metadata": meta, "spec": {**spec, **part}}, ResourceSlice)
-        for part in ({"sharedCounters": [told.counters]}, {"devices": list(told.devices)})
-    ]
-    (gpu,) = gpus_in(slices)
-    assert (gpu.index, gpu.uuid, gpu.model, gpu.mem_mib, gpu.device) == (
-        1,
-        "GPU-1",
-        "A100-80",
-        81920,
-        "gpu-1",
-    )
-    assert gpu.parts["gpu-1-mig-1g-10gb-6"] == Share(143, 10240)
-    assert gpu.parts["gpu-1-mig-7g-80gb-0"] == Share(1000, 81920)
 
 
 def test_a_class_chooses_whole_gpus_or_instances() -> None:
