@@ -250,9 +250,6 @@ def install(
             help="Give parts of GPUs through resource claims instead of berth.dev/gpu; needs resource.k8s.io/v1."
         ),
     ] = False,
-    evict: Annotated[
-        bool, typer.Option("--evict", help="Let agents delete pods that escaped their limit.")
-    ] = False,
     grow: GrowOption = Grow.OFF,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -297,7 +294,6 @@ def install(
         replicas,
         fake_gpus,
         claims,
-        evict,
         grow.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),

@@ -187,12 +187,11 @@ def test_the_chart_keeps_every_option_and_its_release_may_have_any_namespace() -
         replicas=3,
         fake_gpus="2xA100-80G",
         claims=True,
-        evict=True,
         grow="suspend",
     )
     chart = helm_chart(install, "1")
     assert "advise" in chart["templates/steerer.yaml"]
-    assert {"2xA100-80G", "all", "evict", "--grow", "suspend"} <= set(
+    assert {"2xA100-80G", "all", "--grow", "suspend"} <= set(
         re.findall(r"- ([\w-]+)$", chart["templates/node.yaml"], re.MULTILINE)
     )
     assert "templates/device-class.yaml" in chart

@@ -40,8 +40,6 @@ class Install:
     """For a demo on nodes without GPUs, such as `2xA100-80G`."""
     claims: bool = False
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
-    evict: bool = False
-    """Let the agents evict pods that got out of their limit."""
     grow: str = "off"
     """Which pods' memory grows, as `berth k8s node --grow` has it."""
     right_size: str = "off"
@@ -62,12 +60,8 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
     agent["command"] += [
         *(["--fake-gpus", install.fake_gpus] if install.fake_gpus else []),
         *(["--dra", "all"] if install.claims else []),
-        *(["--on-lost-isolation", "evict"] if install.evict else []),
         *(["--grow", install.grow] if install.grow != "off" else []),
     ]
-    if install.evict:
-        pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
-        made["node-rights"][1]["rules"].append(pods)
     if install.quota:
         made["tenants"] = [manifest_of(install.quota, borrow=install.borrow, reclaim=install.reclaim)]
     left_out = {"gate": install.mode == "advise", "device-class": not install.claims}

@@ -15,7 +15,6 @@ import celpy
 import pytest
 from celpy.adapter import json_to_cel
 
-from berth.errors import SettingError
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
@@ -182,24 +181,16 @@ def test_a_class_chooses_whole_gpus_or_instances() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dra", "plugin", "has_claims", "expected"),
+    ("dra", "has_claims", "expected"),
     [
-        ("auto", "auto", True, ((1,), (0,))),
-        ("auto", "all", True, ((1,), (0,))),
-        ("auto", "auto", False, ((), (0,))),
-        ("none", "auto", True, ((), (0,))),
-        ("0", "auto", True, ((0,), ())),
+        ("auto", True, ((1,), (0,))),
+        ("auto", False, ((), (0,))),
+        ("none", True, ((), (0,))),
+        ("0", True, ((0,), ())),
     ],
 )
-def test_a_gpu_whose_mig_is_on_is_for_claims_alone(
-    dra: str, plugin: str, has_claims: bool, expected: Any
-) -> None:
-    assert split_gpus(dra, plugin, [0, 1], has_claims=has_claims, cut=[1]) == expected
-
-
-def test_the_device_plugin_is_not_given_a_gpu_whose_mig_is_on() -> None:
-    with pytest.raises(SettingError, match="--device-plugin names GPU 1, whose MIG is on"):
-        split_gpus("auto", "0,1", [0, 1], has_claims=True, cut=[1])
+def test_a_gpu_whose_mig_is_on_is_for_claims_alone(dra: str, has_claims: bool, expected: Any) -> None:
+    assert split_gpus(dra, [0, 1], has_claims=has_claims, cut=[1]) == expected
 
 
 async def slices_of(world: World) -> dict[str, Any]:
