@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("playwright")
 from berth.console.audit import now_ms
-from berth.console.sources.values import ValuesSource, look_of
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 pytestmark = [

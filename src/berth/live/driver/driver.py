@@ -713,7 +713,8 @@ class Driver:
 
         If a task waits again and too few are left, the others are stopped, and all wait as one gang again.
         """
-        if tasks.missing > 0 and tasks.running and tasks.waiting and isinstance(self.site, CanEvict):
+        stops = isinstance(self.site, CanEvict) and not tasks.gang.whole
+        if stops and tasks.missing > 0 and tasks.running and tasks.waiting:
             for run in self.scheduler.evict(tasks.running, now_ms):
                 self._stop_for_others(run, now_ms)
             tasks = tasks._replace(running=[])
@@ -1185,8 +1186,9 @@ class Driver:
                 yield wish
 
     def take_back(self, job_id: str, now_ms: int) -> None:
-        """A job that was to start does not: its site's user stopped it, or nothing was to be done. It waits again if
-        the site says so."""
+        """A job that was to start does not, or one that was to stop: its site's user stopped it, or nothing was to be
+        done. It waits again, or runs on, if the site says so."""
+        self._leaving.pop(job_id, None)
         self._early.forget(job_id)
         if job_id in self._starting and job_id in self.scheduler.cluster.running:
             self._release(job_id, now_ms)

@@ -50,6 +50,8 @@ class SiteGang(NamedTuple):
     min_tasks: int
     """How many of its tasks start together, those counted that ran and have ended. All others that the site lists are
     further tasks: each starts by itself as soon as these run."""
+    whole: bool = False
+    """Whether the site itself starts and ends them together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ scheduling gate to a pod that there is."""
 BURST = "berth.dev/burst"
 ESTIMATE = "berth.dev/estimate"
 """How long the pod will run, in seconds (`600`) or with a unit (`2h`)."""
+INTERACTIVE = "berth.dev/interactive"
+"""`true`: the pod leaves its GPUs while it calls no CUDA and others on its cards wait for memory."""
 PLACEMENT = "berth.dev/placement"
 """What berth decided, as JSON, written as the gate is lifted and so there before the kubelet sees the pod:
 

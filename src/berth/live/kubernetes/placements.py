@@ -58,6 +58,8 @@ class GpuMemory(msgspec.Struct):
     """Whether the agent can suspend it now."""
     suspended_ms: Count | None = None
     """Since when it has left its GPUs; None: it has not."""
+    idle: bool = False
+    """Whether it has left them until its next call of CUDA."""
     why: str = ""
     """Why it could not be suspended when that was asked for."""
 

@@ -38,7 +38,7 @@ from berth.live.slurm.journal import Journal
 from berth.live.slurm.measured_use import MeasuredUse, kind_of
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
-from berth.live.slurm.priorities import Priorities
+from berth.live.slurm.priorities import HIGHEST, Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, asks_for_compute, note_of
 from berth.model import NO_GPU, WHOLE_GPU, Job, Node, RecordState, Share
 
@@ -95,6 +95,8 @@ class SlurmSite:
         """How long a job that is queued again may not begin."""
         self.limits_mib: Mapping[str, int] = {}
         """What running jobs may hold of each GPU now, as the nodes' agents say, by the jobs' numbers."""
+        self.idle: Set[str] = frozenset()
+        """Running jobs that have left their GPUs until their next call of CUDA, by the jobs' numbers."""
         self.found = Candidates()
         """The jobs of the last view."""
         self.reasons: dict[str, str] = {}
@@ -120,6 +122,9 @@ class SlurmSite:
         self._out_of_memory: dict[str, tuple[SlurmJob, int]] = {}
         """Attempts that ran out of GPU memory, with what they needed, until the driver has said what comes of it."""
         self._advised: set[str] = set()
+        self._stays: set[str] = set()
+        """Running jobs that Slurm does not queue again (--no-requeue)."""
+        self._priorities = Priorities()
         self._given_back: dict[str, tuple[int, int]] = {}
         """Jobs whose request Slurm did not take back: until when they are left alone, and for how long."""
         self._changes: list[Change] = []
@@ -142,7 +147,7 @@ class SlurmSite:
             self.leaked = leaked_shards(view.nodes, (*self.found.jobs.values(), *found.jobs.values()))
             self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
-        self._now_ms, self.found = now_ms, found
+        self._now_ms, self.found, self._priorities = now_ms, found, priorities
         self._components = Counter(job.het_id for job in found.jobs.values() if job.het)
         self._labels |= {label for job in found.waiting for label in job.labels}
         gone = {end.job.id: end.job for end in ends}
@@ -222,6 +227,7 @@ class SlurmSite:
                 self._failures[job_id] = failed._replace(start_failures=0, not_before_ms=0)
         self._given_back = {job_id: times for job_id, times in self._given_back.items() if job_id in jobs}
         self._advised &= jobs.keys()
+        self._stays &= jobs.keys()
         self._refused = {job_id: why for job_id, why in self._refused.items() if job_id in jobs}
         self.reasons = {job_id: why for job_id, why in self.reasons.items() if job_id in jobs}
 
@@ -301,7 +307,9 @@ class SlurmSite:
             start_failures=failed.start_failures if failed is not None else 0,
             not_before_ms=failed.not_before_ms if failed is not None else 0,
             why=failed.why if failed is not None else "",
-            gang=SiteGang(slurm_job.het_id, self._components[slurm_job.het_id]) if slurm_job.het else None,
+            gang=SiteGang(slurm_job.het_id, self._components[slurm_job.het_id], whole=True)
+            if slurm_job.het
+            else None,
         )
 
     def _take_runs(self) -> None:
@@ -315,26 +323,32 @@ class SlurmSite:
             else:
                 self._known_runs[job_id] = job, ours, self._run_of(job, ours)
         self._running = {job_id: run for job_id, (_, _, run) in self._known_runs.items()}
-        self._running |= {job_id: placed.run for job_id, placed in self._placed.items() if not placed.after}
+        self._running |= {
+            job_id: _makes_no_room(placed.run) for job_id, placed in self._placed.items() if not placed.after
+        }
         self._running |= self._grown()
 
     def _grown(self) -> dict[str, SiteRun]:
-        """The runs that have grown, as far as all promises leave room on their GPUs. Where it is not known which GPUs a
-        job has, it counts as promised."""
+        """The runs that have grown, as far as all promises leave room on their GPUs, and those that are away while they
+        idle. Where it is not known which GPUs a job has, it counts as promised."""
         jobs, limits = self.found.jobs, self.limits_mib
         if not limits:
             return {}
+        grown = {
+            job_id: replace(run, share=run.share._replace(mem_mib=1))
+            for job_id, run in self._running.items()
+            if jobs[job_id].raw_id in self.idle and run.gpus and run.share is not None
+        }
         left: dict[Gpu, int] = {}
-        for run in self._running.values():
+        for run in ({**self._running, **grown}).values():
             promised_mib = (run.share or run.of.job.share).mem_mib
             for gpu in run.gpus:
                 node = self._nodes.get(gpu.node)
                 card_mib = 0 if node is None else self._cards.model(node.model).mem_mib
                 left[gpu] = left.get(gpu, card_mib) - (promised_mib or card_mib)
-        grown = {}
         for job_id, run in self._running.items():
             share, limit_mib = run.share, limits.get(jobs[job_id].raw_id, 0)
-            if not run.gpus or share is None or not 0 < share.mem_mib < limit_mib:
+            if job_id in grown or not run.gpus or share is None or not 0 < share.mem_mib < limit_mib:
                 continue
             more_mib = max(0, min(limit_mib - share.mem_mib, *(left[gpu] for gpu in run.gpus)))
             for gpu in run.gpus:
@@ -349,14 +363,20 @@ class SlurmSite:
             note is not None and note.share is not None and note.best_effort
         ):  # as it was taken while it waited
             ours = replace(ours, share=note.share)
+        priority = self._priorities.of_run(job) if self._can_requeue(job) else HIGHEST
         return SiteRun(
-            self._site_job(ours, job),
+            self._site_job(replace(ours, priority=priority), job),
             gpus,
             () if gpus else expand(job.node_list),
             share=note.share if note is not None else None,
             best_effort=note is not None and note.best_effort,
             start_ms=job.start_ms,
         )
+
+    def _can_requeue(self, job: SlurmJob) -> bool:
+        """Whether a running job may make room for another: only one that berth started, and that Slurm queues again."""
+        note = note_of(job.admin_comment)
+        return note is not None and note.share is not None and not job.het and job.id not in self._stays
 
     def _gpus_of(self, job: SlurmJob, ours: Job) -> tuple[Gpu, ...]:
         """The GPUs of a job that runs, if their types name them."""
@@ -542,6 +562,16 @@ class SlurmSite:
         if waits is not None:
             self._changes.append(Change(job_id, admin_comment=str(noted)))
 
+    def evict(self, job_id: str) -> None:
+        """Have Slurm stop a job that berth started, and hold it until it starts anew."""
+        job = self.found.jobs[job_id]
+        note = note_of(job.admin_comment)
+        if note is None or not self._can_requeue(job):  # its rank forbids that any policy chooses it
+            self._not_started.add(job_id)
+            return
+        self._journal.add(self._now_ms, TAKEN_BACK, job, "it makes room for a more urgent job")
+        self._changes.append(self._requeue(job_id, note))
+
     def give_up(self, given_up: GiveUp) -> None:
         """Log that berth can do no more for a job which ran out of GPU memory, or leave one to Slurm that waits."""
         job_id, note = given_up.job_id, self.found.notes.get(given_up.job_id)
@@ -664,13 +694,25 @@ class SlurmSite:
         if job is None or self._refused.get(job_id) == why:
             return
         self._refused[job_id] = why
-        if change.requeue:
+        if change.requeue and job.runs:
+            self._stays.add(job_id)
+            self._not_started.add(job_id)
+            self._known_runs.pop(job_id, None)
+            self._journal.add(
+                self._now_ms, GIVEN_UP, job, f"it makes no room: Slurm does not queue it again: {why}"
+            )
+        elif change.requeue:
             self._journal.add(self._now_ms, GIVEN_UP, job, f"Slurm does not queue it again: {why}")
         elif change.clears:
             why = f"its request cannot be given back, and it is tried again later: {why}"
             self._journal.add(self._now_ms, GIVEN_UP, job, why)
         else:
             self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+
+def _makes_no_room(run: SiteRun) -> SiteRun:
+    """A run that starts, and that no other takes the place of."""
+    return replace(run, of=replace(run.of, job=replace(run.of.job, priority=HIGHEST)))
 
 
 def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:

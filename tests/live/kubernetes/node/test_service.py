@@ -25,6 +25,7 @@ from berth.live.kubernetes.names import (
     ASKED_MILLI,
     DRIVER,
     GANG,
+    INTERACTIVE,
     MAX_MEM_MIB,
     MEASURED,
     PLACED_UID,
@@ -230,6 +231,37 @@ def test_the_memory_of_a_pod_grows_and_the_cluster_is_told(play: Played, folder:
                 return False
 
             await running.until(starts)
+
+    play(story)
+
+
+@needs_root
+@pytest.mark.slow  # a driver is believed to take half a second, which ten seconds of idling cost
+def test_an_interactive_pod_lends_its_memory_while_it_idles(play: Played, folder: Path) -> None:
+    async def story(world: World) -> None:
+        async with node(world, folder, "--grow", "suspend") as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            first = await bound(world, "first", 1, 70_000, **{INTERACTIVE: "true"})
+            await kubelet.admit(first, RESOURCE)
+            given = await kubelet.pre_start(first, "main", RESOURCE)
+            process = start(of_device_plugin(given.answer), share_of("hold", "100"), folder / "scratch")
+            assert process.stdout is not None
+            try:
+                await asyncio.to_thread(process.stdout.readline)
+                second = await bound(world, "second", 1, 81920 - 70_000)
+                await kubelet.admit(second, RESOURCE)
+                given = await kubelet.pre_start(second, "main", RESOURCE)
+                assert await share(of_device_plugin(given.answer), folder / "other") == [(11_920, 0)]
+
+                async def is_away() -> bool:
+                    pods = await world.pods()
+                    found = gpu_memory_of(pods["first"]["metadata"].get("annotations", {}))
+                    return found is not None and found.idle and found.suspended_ms is not None
+
+                await running.until(is_away)
+            finally:
+                process.kill()
+                process.communicate()
 
     play(story)
 
