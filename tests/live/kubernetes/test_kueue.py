@@ -20,8 +20,9 @@ from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import Install, manifests
-from tests.live.kubernetes.server import HERE, Server, find_assets, free_ports
+from tests.live.kubernetes.server import HERE, Server, find_assets
 from tests.live.kubernetes.world import World
+from tests.ports import free_ports
 
 VERSION = re.findall(r"kueue v([\d.]+)", (HERE / "kueue" / "go.mod").read_text())[0]
 BUILT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berth-tests" / f"kueue-{VERSION}"

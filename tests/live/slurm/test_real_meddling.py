@@ -39,11 +39,11 @@ first=$(J --wrap 'sleep 1'); until_is $first COMPLETED
 stop_berth
 other=$(J --wrap 'sleep 1'); scontrol update JobId=$other AdminComment=ours
 as games scontrol release $other 2>release.txt && exit 8
-again=$(J --wrap 'sleep 5')
+again=$(J --wrap "$(until_there again.go)")
 place --card v100=1G --start-early 0
 until_is $again RUNNING
 until_is $other COMPLETED; admin $other >other.txt
-as games scontrol requeue $again
+as games scontrol requeue $again; touch again.go
 until_is $again COMPLETED; squeue -h -t all -j $again -O 'restartcnt: ,tres-per-node:' >again.txt
 stop_berth
 
@@ -54,7 +54,7 @@ blind=$(as games sbatch --parsable -t 5 -o out/blind --gres=gpu:1 --wrap 'echo "
 until_is $blind COMPLETED; sinfo -h -N -o '%N %T' >nodes.txt; cp prolog.sh berth/prolog.sh
 
 # All GPUs are in use; the next job is told to follow one, and does, though berth is dead by then.
-for _ in 1 2 3 4; do J --wrap "until [ -e $PWD/go ]; do sleep .1; done"; done >busy.txt
+for _ in 1 2 3 4; do J --wrap "$(until_there go)"; done >busy.txt
 for job in $(cat busy.txt); do until_is $job RUNNING; done
 next=$(J --wrap 'sleep 1')
 for _ in $(seq 600); do grep -q Dependency <(reason $next) && break; sleep .1; done

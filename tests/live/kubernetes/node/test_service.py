@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -45,6 +44,7 @@ from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, shar
 from tests.live.kubernetes.node.fake_api import FakeApi
 from tests.live.kubernetes.node.node_world import make_cards
 from tests.live.kubernetes.world import World
+from tests.ports import free_ports
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="the node's agent runs as root")
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -55,9 +55,7 @@ class Running:
 
     def __init__(self, folder: Path, kubeconfig: Path, kubelet: Path | None = None, *more: str) -> None:
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         words = [
             "k8s", "node", "--node-name", "here", "--fake-gpus", "2xA100-80G", "--kubeconfig", str(kubeconfig),
             "--kubelet-folder", str(kubelet or folder / "kubelet"), "--state-folder", str(folder / "state"),
@@ -83,7 +81,7 @@ class Running:
         return found
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
 
     def close(self) -> int:
