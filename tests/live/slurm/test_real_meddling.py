@@ -39,11 +39,11 @@ first=$(J --wrap 'sleep 1'); until_is $first COMPLETED
 stop_berth
 other=$(J --wrap 'sleep 1'); scontrol update JobId=$other AdminComment=ours
 as games scontrol release $other 2>release.txt && exit 8
-again=$(J --wrap 'sleep 5')
+again=$(J --wrap "$(until_there again.go)")
 place --card v100=1G
 until_is $again RUNNING
 until_is $other COMPLETED; admin $other >other.txt
-as games scontrol requeue $again
+as games scontrol requeue $again; touch again.go
 until_is $again COMPLETED; squeue -h -t all -j $again -O 'restartcnt: ,tres-per-node:' >again.txt
 stop_berth
 
