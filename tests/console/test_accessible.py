@@ -103,6 +103,18 @@ def test_no_table_is_cut_on_a_phone(browser: Browser, world: World, address: str
     page.context.close()
 
 
+def test_a_phone_folds_what_stands_below_the_first_picture_and_draws_it_when_it_is_opened(
+    browser: Browser, world: World, address: str
+) -> None:
+    page = opened(browser, world, address, "/then", viewport={"width": 390, "height": 800})
+    page.wait_for_selector("#bars[data-drawn=yes]")
+    assert page.locator("details.fold[open]").count() == 0
+    assert page.get_attribute("#lines", "data-drawn") is None
+    page.click("#lines-title")
+    page.wait_for_selector("#lines[data-drawn=yes]")
+    page.context.close()
+
+
 def test_the_keyboard_leads_from_a_bar_to_its_jobs_and_back(
     browser: Browser, world: World, address: str
 ) -> None:

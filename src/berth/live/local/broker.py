@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, MACHINE_POLICY
 from berth.live.driver.growth import Growth
 from berth.live.driver.idling import Idling
 from berth.live.driver.suspending import Suspending
@@ -106,7 +106,7 @@ class Broker:
         """What was done about a broken store lately."""
         if not self._reconciled:
             self.book.number_from((max(number + 1, self.numbers.first_free()), serial + 1))
-        self.policy = str(store.meta("policy", DEFAULT_POLICY))
+        self.policy = str(store.meta("policy", MACHINE_POLICY))
         """What decided before, until what was chosen does."""
         before = Chosen(
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
