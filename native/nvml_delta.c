@@ -104,16 +104,18 @@ bool processes_known(struct berth_region *region)
     return true;
 }
 
-/* Whether the partition has another living process, of this pid in NVML; 0: of any. */
+/* Whether the partition has another living process of this pid in NVML; 0: whether anything else
+   is charged to it, be it of the dead. */
 static bool has_fellow(struct device *device, unsigned pid)
 {
     const struct berth_slot *own = processes_slot(device);
     bool own_numbers = processes_own_pid(device) != 0;
     EACH_SLOT (slot, &device->region)
-        if (slot != own && atomic_load(&slot->state) == BERTH_MEMBER &&
-            (pid == 0 || atomic_load(&slot->outer_pid) == pid ||
-             (own != NULL && own_numbers && slot->pid == pid &&
-              slot->pid_namespace == own->pid_namespace)))
+        if (slot != own && atomic_load(&slot->state) != BERTH_FREE &&
+            (pid == 0 || (atomic_load(&slot->state) == BERTH_MEMBER &&
+                          (atomic_load(&slot->outer_pid) == pid ||
+                           (own != NULL && own_numbers && slot->pid == pid &&
+                            slot->pid_namespace == own->pid_namespace)))))
             return true;
     return false;
 }
@@ -554,19 +556,13 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
     return bytes;
 }
 
-/* Whether no process of the partition was charged or given back anything from before the call on,
-   and for a moment after: what one frees is given back a little later. */
-static bool was_still(struct device *device, const struct nvml_snapshot *before,
+/* Whether nobody else of the partition can have changed what the card has: the driver takes back
+   what a neighbour frees, or leaves behind when it is killed, before the account says so. */
+static bool was_alone(struct device *device, const struct nvml_snapshot *before,
                       const struct nvml_snapshot *after)
 {
-    struct nvml_snapshot again = *after;
-    for (int looks = 0; looks < 3; looks++) {
-        if (!before->steady || !again.steady || again.change != before->change)
-            return false;
-        sched_yield();
-        read_sums(device, &again);
-    }
-    return true;
+    return before->steady && after->steady && after->change == before->change &&
+           !has_fellow(device, 0);
 }
 
 /* Whether the driver has less of the card than the list explains: the list is older than the call.
@@ -607,7 +603,7 @@ static uint64_t module_taken(struct device *device, const struct nvml_snapshot *
                                    : 0;
     uint64_t lost = before->free_bytes + others_shrink(before, after, known);
     uint64_t bytes = above(lost, after->free_bytes + growth);
-    *how = was_still(device, before, after) ? EVIDENCE_TOTAL : EVIDENCE_LEAST;
+    *how = was_alone(device, before, after) ? EVIDENCE_TOTAL : EVIDENCE_LEAST;
     bytes = bytes > in_list ? bytes : in_list;
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
