@@ -47,11 +47,13 @@ def serve(gpus: int, waiting: int, state: Path) -> None:
     """Be the console, print its address, and let one job more wait for each line of standard input."""
     import uvicorn
 
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # the queue made of values is the tests' own
+    from tests.console.values import ValuesSource, look_of
+
     from berth.console.identity import Doorkeeper
     from berth.console.roles import Role
     from berth.console.server import create_app
     from berth.console.settings import Listen, Settings
-    from berth.console.sources.values import ValuesSource, look_of
 
     settings = Settings(state=state, listen=Listen(port=0))
     source = ValuesSource(look_of(gpus=gpus, waiting=waiting))

@@ -44,7 +44,7 @@ MEASURED = """
     FROM '{given}') TO '{out}' (FORMAT parquet)
 """
 DRAWN = """
-    [...document.querySelectorAll("[data-plot]")].every(
+    [...document.querySelectorAll("[data-plot]")].filter((place) => !place.closest("details:not([open])")).every(
         (place) => place.querySelector(".main-svg, canvas") !== null)
 """
 

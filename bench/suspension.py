@@ -37,8 +37,8 @@ import numpy as np
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.engine import Suspension, simulate
+from berth.live.driver.idling import MOST_GAPS, PATIENCE, cost_of, reclaim_s
 from berth.live.driver.suspending import MIB_PER_S, START_S
-from berth.live.local.idling import MOST_GAPS, PATIENCE, cost_of, reclaim_s
 from berth.model import GpuModel, Job, Node, Share, work_of
 from berth.partition import Limit, create, find
 from berth.partition.checkpoint import Calls, resume, suspend

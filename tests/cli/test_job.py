@@ -289,10 +289,6 @@ What jobs waited for
     )
     of_bob = berth(*words, "--user", "bob")
     assert ("GPUs of bob" in of_bob, "ann" in of_bob, "Users by" in of_bob) == (True, False, False)
-    page = tmp_path / "d.html"
-    assert berth("digest", "--to", "2025-12-31", "--history", history, "--out", page).endswith(": 1 job\n")
-    text = page.read_text()
-    assert ("&lt;b&gt;eve&lt;/b&gt;" in text, "<b>eve</b>" in text, "<script" in text) == (True, False, False)
 
 
 def test_a_digest_of_a_user_that_nobody_is_is_refused(history: Path) -> None:

@@ -13,11 +13,11 @@ from playwright.sync_api import Browser, Page
 
 from berth.console.audit import now_ms
 from berth.console.formats import hours_cell, span, spans
-from berth.console.sources.values import ValuesSource, look_of
 from berth.console.texts import Texts, composed_pairs, filled, translated_sentence
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 pytestmark = [
@@ -100,6 +100,18 @@ def test_no_table_is_cut_on_a_phone(browser: Browser, world: World, address: str
     cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
     assert page.evaluate(cut) == 0
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.context.close()
+
+
+def test_a_phone_folds_what_stands_below_the_first_picture_and_draws_it_when_it_is_opened(
+    browser: Browser, world: World, address: str
+) -> None:
+    page = opened(browser, world, address, "/then", viewport={"width": 390, "height": 800})
+    page.wait_for_selector("#bars[data-drawn=yes]")
+    assert page.locator("details.fold[open]").count() == 0
+    assert page.get_attribute("#lines", "data-drawn") is None
+    page.click("#lines-title")
+    page.wait_for_selector("#lines[data-drawn=yes]")
     page.context.close()
 
 

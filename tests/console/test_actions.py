@@ -15,7 +15,7 @@ from berth.console.audit import Audit
 from berth.console.identity import CSRF_HEADER
 from berth.console.roles import Role
 from berth.console.sources.submission import submit_command
-from berth.console.sources.values import ValuesSource, look_of
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 HOLD = {"source": "local", "action": "hold", "id": "100000"}

@@ -12,9 +12,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from berth.console.sources.values import ValuesSource, look_of
 from berth.live.driver.snapshot import Snapshot
 from tests.console.serving import served
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 

@@ -13,7 +13,6 @@ import pytest
 from berth.console.roles import Role
 from berth.console.sources import local
 from berth.console.sources.slurm import SlurmSource
-from berth.console.sources.values import ValuesSource, look_of
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -22,6 +21,7 @@ from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
 from berth.live.slurm.decisions import ENDED, PLACED, STARTED, Decision, append
 from berth.live.slurm.service import DECISIONS
 from berth.model import Record, RecordState, Share
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm
 

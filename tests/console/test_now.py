@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from berth.console.roles import Role
-from berth.console.sources.values import HOSTILE, ValuesSource, look_of
+from tests.console.values import HOSTILE, ValuesSource, look_of
 from tests.console.world import World
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from berth.console.roles import Role
-from berth.console.sources.values import ValuesSource, look_of
 from tests.console.histories import made
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 PAGES = ("/now", "/queue", "/then", "/then?measure=waits&by=application", "/me", "/what-if")

@@ -16,10 +16,10 @@ import pytest
 from berth.console.audit import now_ms
 from berth.console.recent import DAY, HOUR, Recent
 from berth.console.recent_page import MOST_PICTURES, MOST_USERS, pictures_of
-from berth.console.sources.values import ValuesSource, look_of
 from berth.console.sparklines import area, gaps, line
 from berth.console.texts import Texts
 from berth.live.driver.snapshot import Snapshot
+from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
 NOW_MS = 1_800_000_000_000

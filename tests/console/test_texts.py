@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
+from babel.messages.catalog import Catalog
 from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 from jinja2 import Environment, nodes
@@ -18,11 +19,28 @@ import berth
 import berth.console
 from berth.console.formats import decimal, gpu_time, hours_cell, span
 from berth.console.roles import Role
-from berth.console.texts import COMPOSED, LANGUAGES, Texts, composed_pairs, filled, translated_sentence
+from berth.console.texts import LANGUAGES, Texts, composed_pairs, filled, translated_sentence
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 
 CONSOLE = Path(berth.console.__file__).parent
 OTHERS = sorted(LANGUAGES.keys() - {"en"})
+
+
+def catalogue(language: str) -> Catalog:
+    with (CONSOLE / "locale" / language / "LC_MESSAGES" / "console.po").open("rb") as file:
+        return read_po(file)
+
+
+def texts(language: str) -> dict[str, str]:
+    return {str(message.id): str(message.string) for message in catalogue(language) if message.id}
+
+
+def composed_by(language: str) -> set[str]:
+    """The templates of what other parts of berth compose."""
+    return {str(message.id) for message in catalogue(language) if "composed" in message.auto_comments}
+
+
+COMPOSED = sorted({text for language in OTHERS for text in composed_by(language)})
 SUMMARIES = {describe(name) for group in (ORDERS, PLACEMENTS, SCHEMES, policies_found()) for name in group}
 ASKED_BY_NAME = frozenset({*Role, "seconds", "minutes", "hours", "days", *SUMMARIES, *COMPOSED})
 """Texts that templates ask for by a variable: roles, the units of `berth.statistics.readable_unit`, what policies say
@@ -48,12 +66,6 @@ def constants() -> Iterator[str]:
         for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(found, ast.Constant) and isinstance(found.value, str):
                 yield found.value
-
-
-def texts(language: str) -> dict[str, str]:
-    path = CONSOLE / "locale" / language / "LC_MESSAGES" / "console.po"
-    with path.open("rb") as file:
-        return {str(message.id): str(message.string) for message in read_po(file) if message.id}
 
 
 def parts(text: str) -> set[str | None]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from berth.errors import ModelError
+from berth.network.model_file import archive_bytes
 from berth.policies import make_policy
 from berth_papers.baselines.images import ImageModel, image_model_bytes, read_image_model
 
@@ -30,3 +31,10 @@ def test_a_network_of_images_comes_back_as_it_was_written_or_is_refused(tmp_path
 def test_a_model_that_is_not_there_is_refused() -> None:
     with pytest.raises(ModelError, match="no model 'none'"):
         make_policy("dqn?model=none")
+
+
+def test_a_model_of_an_older_berth_is_refused_with_the_command_that_makes_it_anew(tmp_path: Path) -> None:
+    old = tmp_path / "old.npz"
+    old.write_bytes(archive_bytes({"format": "berth-model", "version": 1, "learner": "dqn"}, {}))
+    with pytest.raises(ModelError, match=rf"made anew with `berth train --learner dqn --out {old}`$"):
+        read_image_model(old)

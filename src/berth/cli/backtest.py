@@ -12,7 +12,7 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
-from berth.cli.run_options import Columns, Knowledge, NodeColumns, cluster_named
+from berth.cli.run_options import Columns, Knowledge, NodeColumns, cluster_named, period_asked
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
@@ -112,20 +112,13 @@ def _of_trace(
 def _of_history(
     folder: Path, since: str, until: str, nodes: tuple[Node, ...], names: list[str], knowledge: str
 ) -> tuple[Waits, dict[str, Waits]]:
-    import time
-
     from berth.experiments.recorded_run import recorded_run
     from berth.experiments.what_if import nodes_and_conditions, replayed_waits
     from berth.history.store.folder import open_history
-    from berth.history.values.moments import since_ms
 
-    now_ms = time.time_ns() // 1_000_000
-    real = recorded_run(
-        open_history(folder, must_exist=True),
-        since_ms=since_ms(since, now_ms, "--since") if since else 0,
-        until_ms=since_ms(until, now_ms, "--until") if until else None,
-        nodes=nodes,
-    )
+    begin_ms, end_ms = period_asked(since, until)
+    store = open_history(folder, must_exist=True)
+    real = recorded_run(store, since_ms=begin_ms, until_ms=end_ms, nodes=nodes)
     there, under = nodes_and_conditions(real, nodes, {"knowledge": knowledge})
     candidates = [real.policy] if real.policy else names
     return real.waits, {name: replayed_waits(real.jobs, there, name, under) for name in candidates}

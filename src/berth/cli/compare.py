@@ -13,7 +13,7 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.run_options import RunOptions, conditions_asked, period_asked
 from berth.cli.shared_options import with_options
 from berth.counts import counted
 
@@ -127,20 +127,17 @@ def _from_history(
     processes: int,
 ) -> None:
     """Replay the live history, and say how far each replay is from what happened."""
-    import time
-
     from berth.cli.progress import progress_bar
     from berth.experiments.what_if import what_if
     from berth.history.store.folder import open_history
-    from berth.history.values.moments import since_ms
 
-    now_ms = time.time_ns() // 1_000_000
+    begin_ms, end_ms = period_asked(since, until)
     with progress_bar(counted(len(policies), "run")) as progress:
         found = what_if(
             open_history(folder, must_exist=True),
             policies,
-            since_ms=since_ms(since, now_ms, "--since"),
-            until_ms=since_ms(until, now_ms, "--until") if until else None,
+            since_ms=begin_ms,
+            until_ms=end_ms,
             nodes=options.nodes,
             whole_gpus=whole_gpus,
             processes=processes,
@@ -278,7 +275,7 @@ def _warn_of_idle(result: Comparison) -> None:
     ]
     for run in idle:
         print(
-            f"berth: warning: {run.policy}, seed {run.seed}, finished none of {_count(run.summary.jobs, 'job')};"
+            f"berth: warning: {run.policy}, seed {run.seed}, finished none of {counted(run.summary.jobs, 'job')};"
             " does the policy yield placements?",
             file=sys.stderr,
         )
@@ -318,10 +315,6 @@ def _write(result: Comparison, out: Path) -> list[Path]:
     return [report, numbers, nodes]
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def _show(result: Comparison, written: list[Path]) -> None:
     from berth.experiments.compare.table import rich_tables
     from berth.model import Reason
@@ -334,7 +327,7 @@ def _show(result: Comparison, written: list[Path]) -> None:
         "" if result.conditions.knowledge == "oracle" else f", knowledge {result.conditions.knowledge}"
     )
     screen.print(
-        f"{result.trace}: {_count(jobs, 'job')} on {_count(len(result.nodes), 'node')} with {_count(gpus, 'GPU')},"
+        f"{result.trace}: {counted(jobs, 'job')} on {counted(len(result.nodes), 'node')} with {counted(gpus, 'GPU')},"
         f" {seeds}{knowledge}",
     )
     for sentence in result.answers:

@@ -24,12 +24,6 @@ def digest(
         str,
         typer.Option("--to", metavar="DATE", help="Last day, not included; by default today, UTC."),
     ] = "",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write to this file, as HTML if its name ends in .html; by default print."
-        ),
-    ] = None,
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Summarise a period: GPUs that could be returned, changes, idle GPUs by user, failures, and causes of waits.
@@ -41,7 +35,7 @@ def digest(
     from berth.experiments.returnable import size_sentences
     from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
-    from berth.report.digest import collect_digest, digest_text, write_digest
+    from berth.report.digest import digest_text
     from berth.statistics.tables import Period, Tables
 
     end_ms = moment_ms(end, "--to") if end else int(datetime.now(UTC).timestamp()) // 86_400 * DAY_MS
@@ -55,7 +49,7 @@ def digest(
             raise SettingError(
                 f"{history} has no user '{user}'; it has {', '.join(unknown.known) or 'none'}{more}"
             )
-        found = collect_digest(
+        text = digest_text(
             Tables(database, Period(begin_ms, end_ms, only)),
             Tables(database, Period(begin_ms - days * DAY_MS, begin_ms, only)),
             title=f"GPUs of {user}" if user else "GPUs",
@@ -64,11 +58,7 @@ def digest(
             one_user=bool(user),
             first=first,
         )
-    if out is None:
-        print(digest_text(found), end="")
-        return
-    write_digest(found, out)
-    print(f"wrote {out}: {counted(found.jobs, 'job')}")
+    print(text, end="")
 
 
 def _day(ms: int) -> str:

@@ -193,20 +193,13 @@ def sacct(
     until: Annotated[
         str, typer.Option(metavar="TIME", help="With --run: end of the period; by default now.")
     ] = "",
-    columns: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B,…|xdmod",
-            help="The columns of a file without a header line; xdmod: those of Open XDMoD's shredder.",
-        ),
-    ] = "",
     encoding: Annotated[str, typer.Option(metavar="NAME", help="utf-8, latin-1 or utf-16.")] = "utf-8",
     *,
     options: ImportOptions,
 ) -> None:
     """Import what sacct prints: text with any delimiter, JSON, or by running it."""
     from berth.errors import SettingError
-    from berth.history.importing.sacct import XDMOD_FIELDS, import_jobs, import_text, run_sacct
+    from berth.history.importing.sacct import import_jobs, import_text, run_sacct
     from berth.history.importing.sacct_json import json_rows
     from berth.history.store.import_result import Rejections
 
@@ -222,8 +215,7 @@ def sacct(
             rejections = Rejections()
             result = import_jobs(store, json_rows(path, rejections), how, str(path), rejections)
         else:
-            header = XDMOD_FIELDS if columns == "xdmod" else columns
-            result = import_text(store, path, how, delimiter=mark, columns=header)
+            result = import_text(store, path, how, delimiter=mark)
         options.print(result)
 
 
@@ -337,13 +329,6 @@ _add_source(
     "FILE",
     "LSF's lsb.acct, or one that was archived.",
     "Import LSF's accounting file lsb.acct.",
-)
-_add_source(
-    "jobcomp",
-    "jobcomp:jobcomp_rows",
-    "FILE",
-    "What Slurm's jobcomp/filetxt writes.",
-    "Import a job completion file of Slurm, for clusters without a slurmdbd.",
 )
 _add_source(
     "pods",

@@ -176,6 +176,20 @@ class RunOptions:
         return cluster_named(self.cluster, self.map_nodes)
 
 
+def period_asked(since: str, until: str) -> tuple[int, int | None]:
+    """Return when the period of --since and --until begins and ends, in ms since 1970; None: it goes on until now.
+
+    Raises SettingError for what is no time.
+    """
+    import time
+
+    from berth.history.values.moments import since_ms
+
+    now_ms = time.time_ns() // 1_000_000
+    begin_ms = since_ms(since, now_ms, "--since") if since else 0
+    return begin_ms, since_ms(until, now_ms, "--until") if until else None
+
+
 def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
     """The nodes of --cluster and --map-nodes; none where no cluster was named."""
     from berth.errors import SettingError

@@ -14,7 +14,7 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, plain_table, printed
-from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.run_options import RunOptions, conditions_asked, period_asked
 from berth.cli.shared_options import with_options
 from berth.counts import counted
 
@@ -147,19 +147,12 @@ def size(
 
 
 def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple[RecordedRun, Trust]:
-    import time
-
     from berth.experiments.returnable import run_and_trust
     from berth.history.store.folder import open_history
-    from berth.history.values.moments import since_ms
 
-    now_ms = time.time_ns() // 1_000_000
-    return run_and_trust(
-        open_history(folder, must_exist=True),
-        since_ms=since_ms(since, now_ms, "--since"),
-        until_ms=since_ms(until, now_ms, "--until") if until else None,
-        nodes=options.nodes,
-    )
+    begin_ms, end_ms = period_asked(since, until)
+    store = open_history(folder, must_exist=True)
+    return run_and_trust(store, since_ms=begin_ms, until_ms=end_ms, nodes=options.nodes)
 
 
 def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node, ...]]:

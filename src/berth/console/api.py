@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
-from berth.console.cluster_counts import gpu_json
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.job import find_job
@@ -28,43 +25,15 @@ router = APIRouter(prefix="/api/v1")
 Who = Annotated[Viewer, Depends(viewer)]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFilter:
-    """Which GPUs are wanted; empty for all."""
-
-    node: Annotated[str, Query()] = ""
-    model: Annotated[str, Query()] = ""
-    user: Annotated[str, Query()] = ""
-    partition: Annotated[str, Query()] = ""
-
-
 @router.get("/gpus", response_model=GpusAnswer, responses={304: {"description": "Nothing has changed"}})
-async def gpus(request: Request, who: Who, wanted: Annotated[GpuFilter, Depends()]) -> Response | GpusAnswer:
+async def gpus(request: Request, who: Who) -> Response:
     """Every GPU with the jobs on it and the part that each has."""
     hub: Hub = request.app.state.hub
-    if wanted != GpuFilter():
-        await hub.fresh()
-        found = [
-            gpu_json(name, gpu)
-            for name, seen in hub.seen.items()
-            for gpu in (seen.look.gpus if seen.look else ())
-            if wanted.node in ("", gpu.node)
-            and wanted.model in ("", gpu.model)
-            and wanted.partition in ("", gpu.partition)
-            and (not wanted.user or any(each.user == wanted.user for each in gpu.tenants))
-        ]
-        return GpusAnswer.model_validate(
-            {"boot": hub.boot, "version": hub.version, "now_ms": time.time_ns() // 1_000_000, "gpus": found}
-        )
-    packed = await hub.gpus()
-    tag = f'"{packed.version}"'
-    headers = {"ETag": tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache"}
-    if request.headers.get("If-None-Match") == tag:
+    version, body = await hub.gpus()
+    headers = {"ETag": f'"{version}"', "Cache-Control": "no-cache"}
+    if request.headers.get("If-None-Match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        return Response(packed.zipped, media_type="application/json", headers=headers)
-    return Response(packed.plain, media_type="application/json", headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
 
 
 @router.get("/queue")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import json
 import logging
 import secrets
@@ -65,15 +64,6 @@ class Seen:
         return self.looked_s + self.every_s - now_s
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A JSON document as it is sent."""
-
-    version: str
-    plain: bytes
-    zipped: bytes
-
-
 class Hub:
     """Looks at the sources for all pages, and tells the pages what has changed."""
 
@@ -90,7 +80,7 @@ class Hub:
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._watchers: set[asyncio.Queue[bytes]] = set()
         self._poller: asyncio.Task[None] | None = None
-        self._packed: Packed | None = None
+        self._gpus: tuple[str, bytes] = ("", b"")
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # What pages and the API ask
@@ -108,16 +98,14 @@ class Hub:
         """Goes up whenever a job comes, goes or changes."""
         return sum(seen.jobs_version for seen in self.seen.values())
 
-    async def gpus(self) -> Packed:
-        """All GPUs as JSON; made once for each version, for all requests."""
+    async def gpus(self) -> tuple[str, bytes]:
+        """Return the version of all GPUs and their JSON, which is made once for each version."""
         await self.fresh()
-        packed = self._packed
         version = f"{self.boot}-{self.version}"
-        if packed is None or packed.version != version:
+        if self._gpus[0] != version:
             gpus = [(name, gpu) for name, seen in self.seen.items() if seen.look for gpu in seen.look.gpus]
-            packed = await asyncio.to_thread(_pack, version, self.version, self.boot, gpus)
-            self._packed = packed
-        return packed
+            self._gpus = version, await asyncio.to_thread(_packed, self.version, self.boot, gpus)
+        return self._gpus
 
     def counts(self) -> Counts:
         """Of all sources together."""
@@ -282,15 +270,14 @@ def _event(data: bytes) -> bytes:
     return b"event: look\ndata: " + data + b"\n\n"
 
 
-def _pack(version: str, number: int, boot: str, gpus: Sequence[tuple[str, Gpu]]) -> Packed:
+def _packed(version: int, boot: str, gpus: Sequence[tuple[str, Gpu]]) -> bytes:
     document = {
         "boot": boot,
-        "version": number,
+        "version": version,
         "now_ms": _now_ms(),
         "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
     }
-    plain = json.dumps(document, separators=(",", ":")).encode()
-    return Packed(version, plain, gzip.compress(plain, 1, mtime=0))
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _now_ms() -> int:

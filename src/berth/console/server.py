@@ -17,13 +17,14 @@ from urllib.parse import parse_qs, quote
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from berth import __version__
-from berth.console import actions, api, events, job, metrics, now, plotly_script, queue
+from berth.console import actions, api, events, job, metrics, now, queue
 from berth.console.audit import Audit, now_ms
 from berth.console.error_answers import DOCUMENT, IN_WORDS, only_known, words_of
 from berth.console.history import api as history_api
@@ -84,12 +85,13 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.state.recent = Recent(settings.state / "recent.sqlite3")
     app.state.audit = Audit(settings.state / "audit.jsonl")
     app.mount("/static", StaticFiles(directory=str(files("berth.console").joinpath("static"))), name="static")
+    app.mount("/plotly", StaticFiles(packages=[("plotly", "package_data")]))
+    app.add_middleware(GZipMiddleware, compresslevel=5)
     app.middleware("http")(_guard)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(BerthError, _failed)
     app.state.history = None if settings.history is None else CachedHistory(settings.history)
-    app.include_router(plotly_script.router)
     app.get("/login", include_in_schema=False)(_login)
     app.post("/login", include_in_schema=False)(_login_by_form)
     app.post("/logout", include_in_schema=False)(_logout)
@@ -136,6 +138,8 @@ async def _guard(request: Request, call_next: Next) -> Response:
             {"Retry-After": f"{wait_s:.0f}"},
         )
     answer = _too_large(request) or await call_next(request)
+    if request.url.path == "/plotly/plotly.min.js":
+        answer.headers["Cache-Control"] = "public, max-age=86400"
     for name, value in HEADERS.items():
         answer.headers.setdefault(name, value)
     answer.headers.setdefault("Content-Security-Policy", POLICY)

@@ -135,9 +135,12 @@ def read_arrays(path: Path, kind: str, version: int) -> tuple[dict[str, Any], di
     except (KeyError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: it has no header; expected a {kind}, version {version}") from error
     if came != (kind, version):
-        raise ModelError(
-            f"{path}: format {came[0]!r}, version {came[1]!r}; expected {kind!r}, version {version}"
-        )
+        words = f"{path}: format {came[0]!r}, version {came[1]!r}; expected {kind!r}, version {version}"
+        learner = header.get("learner")
+        if isinstance(learner, str) and learner.isprintable():
+            again = f"berth train --learner {learner} --out {shlex.quote(str(path))}"
+            words += f"; it is a model of {learner}, which is made anew with `{again}`"
+        raise ModelError(words)
     return header, found
 
 

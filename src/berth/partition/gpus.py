@@ -58,6 +58,7 @@ class ProcessInfo(ctypes.Structure):
 UNKNOWN_BYTES = 2**64 - 1
 """What NVML says of a process whose memory it does not know."""
 _MOST_PROCESSES = 4096
+_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: no process was busy
 
 
 def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int, int]:
@@ -70,6 +71,34 @@ def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int
             found = listed[: count.value]
             return {one.pid: one.bytes for one in found if one.bytes != UNKNOWN_BYTES}
     return {}
+
+
+class _Busy(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("time_us", ctypes.c_ulonglong),
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
+    )
+
+
+def busy_of_processes(
+    nvml: ctypes.CDLL, handle: ctypes.c_void_p, since_us: int
+) -> tuple[dict[int, float] | None, int]:
+    """Per cent of a GPU's multiprocessors' time that each process took since then, by its pid, and the time of the last
+    sample; None if NVML does not tell."""
+    samples, count = (_Busy * 1024)(), ctypes.c_uint(1024)
+    ask = getattr(nvml, "nvmlDeviceGetProcessUtilization", None)
+    answer = ask and ask(handle, samples, ctypes.byref(count), ctypes.c_ulonglong(since_us))
+    if answer not in (0, _NOT_FOUND):
+        return None, since_us
+    found: dict[int, float] = {}
+    for sample in samples[: count.value] if answer == 0 else ():
+        found[sample.pid] = max(found.get(sample.pid, 0.0), float(sample.sm))
+        since_us = max(since_us, int(sample.time_us))
+    return found, since_us
 
 
 def free_bytes(uuid: str, driver_folder: Path | None = None) -> int:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
 from berth.counts import counted
-from berth.files import whole_file
 from berth.history.values.durations import duration_text, hours_of, hours_text
-from berth.report.page import write_page
 from berth.statistics.accounting import Usage, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
 
@@ -28,48 +25,6 @@ class Figure:
     before: str
     change: str
     """Empty where it cannot be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """Everything that the page says."""
-
-    title: str
-    period: str
-    jobs: int
-    answers: tuple[str, ...]
-    """What was found, in sentences: the first thing that is read."""
-    figures: tuple[Figure, ...]
-    idle_users: tuple[Usage, ...]
-    """Empty for one user's digest, and if nothing was measured."""
-    idle_jobs: tuple[JobUse, ...]
-    failed_jobs: tuple[JobUse, ...]
-    waits: tuple[tuple[str, float], ...]
-    """Causes and hours, the most first."""
-
-
-def collect_digest(
-    now: Tables, before: Tables, *, title: str, period: str, one_user: bool, first: Sequence[str] = ()
-) -> Digest:
-    """Ask the tables of a period, and of the one before it, for all that a digest says; `first` are the sentences that
-    it begins with."""
-    totals, earlier = now.totals(), before.totals()
-    users = [] if one_user else largest_first(now.usage(("user",)), "idle-gpu-hours")
-    idle_jobs = now.jobs("idle-gpu-hours", LISTED)
-    failed = now.jobs("failed-gpu-hours", LISTED)
-    waits = sorted(now.waits_by_cause().items(), key=lambda item: (-item[1], item[0]))
-    used = now.whole()
-    return Digest(
-        title=title,
-        period=period,
-        jobs=totals.jobs,
-        answers=(*first, *_answers(totals, used, earlier, users[0] if len(users) > 1 else None)),
-        figures=tuple(_figures(totals, used, earlier, before.whole())),
-        idle_users=tuple(row for row in users[:LISTED] if row.idle_gpu_hours),
-        idle_jobs=tuple(row for row in idle_jobs if row.use.idle_gpu_hours),
-        failed_jobs=tuple(row for row in failed if row.use.wasted_gpu_hours),
-        waits=tuple((cause, hours) for cause, hours in waits[:LISTED] if hours),
-    )
 
 
 def sentences(tables: Tables) -> tuple[str, ...]:
@@ -161,50 +116,55 @@ def _wait(now: float | None, before: float | None) -> Figure:
     return Figure("median wait", shown[0], shown[1], change)
 
 
-def digest_text(digest: Digest) -> str:
-    """The digest as plain text, at most 100 columns wide unless a name is longer."""
-    return "\n".join(_lines(digest)) + "\n"
+def digest_text(
+    now: Tables, before: Tables, *, title: str, period: str, one_user: bool, first: Sequence[str] = ()
+) -> str:
+    """Return what the tables of a period say beside those of the one before it, at most 100 columns wide.
+
+    `first` are the sentences that it begins with. Only a name may be wider.
+    """
+    return "\n".join([title, period, "", *_lines(now, before, one_user, first)]) + "\n"
 
 
-def _lines(digest: Digest) -> Iterator[str]:
-    yield digest.title
-    yield digest.period
-    yield ""
-    if not digest.jobs:
+def _lines(now: Tables, before: Tables, one_user: bool, first: Sequence[str]) -> Iterator[str]:
+    totals, earlier, used = now.totals(), before.totals(), now.whole()
+    if not totals.jobs:
         yield "No job ended in this period."
         return
-    for sentence in digest.answers:
+    users = [] if one_user else largest_first(now.usage(("user",)), "idle-gpu-hours")
+    idlest = users[0] if len(users) > 1 else None
+    for sentence in (*first, *_answers(totals, used, earlier, idlest)):
         yield from wrap(_printable(sentence), 100)
     yield ""
-    rows = [(each.name, each.now, each.before, each.change) for each in digest.figures]
+    figures = _figures(totals, used, earlier, before.whole())
+    rows = [(each.name, each.now, each.before, each.change) for each in figures]
     yield from _table(("", "this period", "before", "change"), rows)
-    if digest.idle_users:
+    rows_of_users = [
+        (row.keys[0], hours_text(row.idle_gpu_hours), hours_text(row.gpu_hours), _part(row.known("gpu-use")))
+        for row in users[:LISTED]
+        if row.idle_gpu_hours
+    ]
+    if rows_of_users:
         yield from ("", "Users by idle GPU-hours")
-        rows_of_users = [
-            (
-                row.keys[0],
-                hours_text(row.idle_gpu_hours),
-                hours_text(row.gpu_hours),
-                _part(row.known("gpu-use")),
-            )
-            for row in digest.idle_users
-        ]
         yield from _table(("user", "idle", "held", "GPU use"), rows_of_users)
-    if digest.idle_jobs:
+    idle = [row for row in now.jobs("idle-gpu-hours", LISTED) if row.use.idle_gpu_hours]
+    if idle:
         yield from ("", "Jobs by idle GPU-hours (`berth job ID` tells all of one)")
-        yield from _table(_JOB_HEAD, [job_cells(row) for row in digest.idle_jobs])
-    if digest.failed_jobs:
+        yield from _table(_JOB_HEAD, [_job_cells(row) for row in idle])
+    failed = [row for row in now.jobs("failed-gpu-hours", LISTED) if row.use.wasted_gpu_hours]
+    if failed:
         yield from ("", "Jobs by GPU-hours of failed attempts")
-        yield from _table(_JOB_HEAD, [job_cells(row) for row in digest.failed_jobs])
-    if digest.waits:
+        yield from _table(_JOB_HEAD, [_job_cells(row) for row in failed])
+    waits = sorted(now.waits_by_cause().items(), key=lambda item: (-item[1], item[0]))
+    if waited := [(cause, hours_text(hours)) for cause, hours in waits[:LISTED] if hours]:
         yield from ("", "What jobs waited for")
-        yield from _table(("cause", "hours"), [(cause, hours_text(hours)) for cause, hours in digest.waits])
+        yield from _table(("cause", "hours"), waited)
 
 
 _JOB_HEAD: Final = ("job", "user", "application", "state", "idle", "failed", "held", "GPU use")
 
 
-def job_cells(row: JobUse) -> tuple[str, ...]:
+def _job_cells(row: JobUse) -> tuple[str, ...]:
     """What a digest says of one job, in the order of its table's head."""
     idle = row.use.known("idle-gpu-hours")
     return (
@@ -235,30 +195,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
             for cell, width, text in zip(row, widths, texts, strict=True)
         )
         yield f"  {'  '.join(cells)}".rstrip()
-
-
-def write_digest(digest: Digest, path: Path) -> None:
-    """Write the digest as HTML where the name ends so, else as plain text; the file is there whole or not at all."""
-    if path.suffix.lower() in (".html", ".htm"):
-        write_page(
-            "digest.html",
-            path,
-            digest=digest,
-            job_head=_JOB_HEAD,
-            figures=[(each.name, each.now, each.before, each.change) for each in digest.figures],
-            idle_users=[
-                (
-                    row.keys[0],
-                    f"{row.idle_gpu_hours:,.1f}",
-                    f"{row.gpu_hours:,.1f}",
-                    _part(row.known("gpu-use")),
-                )
-                for row in digest.idle_users
-            ],
-            idle_jobs=[job_cells(row) for row in digest.idle_jobs],
-            failed_jobs=[job_cells(row) for row in digest.failed_jobs],
-            waits=[(cause, f"{hours:,.1f}") for cause, hours in digest.waits],
-        )
-        return
-    with whole_file(path) as temporary:
-        temporary.write_text(digest_text(digest), encoding="utf-8", newline="\n")

@@ -54,11 +54,13 @@ def run_of(
     seed: int,
     use: RealUse | None = None,
     prices: Prices | None = None,
+    *,
+    pictures: bool = True,
 ) -> Run:
     """Reduce the columns of one run to what is kept of it.
 
-    `use` is what `real_use` makes of the run, where the
-    model of interference that it ran under knows profiles; `prices` say what it costs.
+    `use` is what `real_use` makes of the run, where the model of interference that it ran under knows profiles;
+    `prices` say what it costs. Without `pictures` the film and the schedule, which take longest, are left out.
     """
     return Run(
         policy=policy,
@@ -67,6 +69,6 @@ def run_of(
         timeline=timeline(columns, nodes),
         waiting=cdf(waiting_time_s(columns)),
         completion=cdf(completion_time_s(columns)),
-        film=film(columns, nodes),
-        schedule=schedule(columns, nodes),
+        film=film(columns, nodes) if pictures else None,
+        schedule=schedule(columns, nodes) if pictures else None,
     )

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import HistoryError
-from berth.history.importing import jobcomp, lsf, pods
+from berth.history.importing import lsf, pods
 from berth.history.importing.job_row import JobRow
 from berth.history.importing.sacct import import_jobs, import_text
 from berth.history.importing.series import import_series
@@ -34,43 +34,6 @@ def taken(
 
 def whys(result: ImportResult) -> list[str]:
     return [row.why for row in result.rejected]
-
-
-JOBCOMP = """\
-JobId=7 UserId=ann(1001) GroupId=ai(100) Name=a name JobState=FAILED of=3 JobState=COMPLETED Partition=gpu \
-TimeLimit=90 StartTime=2026-01-01T00:10:00 EndTime=2026-01-01T01:10:00 NodeList=gpu[01-02] NodeCnt=2 \
-ProcCnt=16 WorkDir=/home/ann/x y \
-ReservationName= Tres=cpu=16,mem=64G,node=2,billing=16,gres/gpu=4 Account=lab QOS=normal WcKey= Cluster=c \
-SubmitTime=2026-01-01T00:00:00 EligibleTime=2026-01-01T00:05:00 ArrayJobId=5 ArrayTaskId=3 DerivedExitCode=0:0 \
-ExitCode=0:0 \n\
-JobId=8 UserId=12(12) GroupId=ai(100) Name=b JobState=CANCELLED Partition=gpu TimeLimit=UNLIMITED \
-StartTime=Unknown EndTime=2026-01-01T01:10:00 NodeList=(null) NodeCnt=0 ProcCnt=1 \
-WorkDir=/ ReservationName= Tres= Account=(null) QOS=normal WcKey= Cluster=c SubmitTime=2026-01-01T00:00:00 \
-EligibleTime=2026-01-01T00:00:00 DerivedExitCode=0:0 ExitCode=0:15 \n\
-JobId=9 UserId=bob(3) Name=old JobState=COMPLETED Partition=p TimeLimit=1 StartTime=2026-01-01T00:10:00 \
-EndTime=2026-01-01T01:10:00 NodeList=n NodeCnt=1
-half of a li"""
-
-
-def test_a_job_completion_file_is_read_whatever_names_hold(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text(JOBCOMP)
-    history, result = taken(tmp_path, jobcomp.jobcomp_rows, jobcomp.ABSENT, tmp_path / "f")
-    task, cancelled = history.records()
-    assert (task.job_id, task.label, task.name) == ("7", "5_3", "a name JobState=FAILED of=3")
-    assert (task.user, task.account, task.qos, task.gpus, task.nodes) == (
-        *("ann", "lab", "normal", 4, ("gpu01", "gpu02")),
-    )
-    assert (task.queued_ms, task.eligible_ms, task.start_ms, task.end_ms) == tuple(
-        1000 * (BEGIN + at) for at in (0, 300, 600, 4200)
-    )
-    assert (task.state, task.time_limit_ms, task.exit_code) == (RecordState.COMPLETED, 5_400_000, 0)
-    assert (cancelled.user, cancelled.account, cancelled.start_ms, cancelled.time_limit_ms) == (
-        "12",
-        "",
-        None,
-        None,
-    )
-    assert (result.read, result.imported, result.rejected_count) == (4, 2, 2)
 
 
 def acct(
@@ -176,25 +139,6 @@ def test_finished_pods_with_gpus_become_records_and_series_find_them_by_their_la
         taken(tmp_path, pods.pod_rows, pods.ABSENT, tmp_path / "pods.json")
 
 
-XDMOD = (
-    "5_3|7|c|gpu|normal|lab|ai|100|ann|1001|2026-01-01T00:00:00|2026-01-01T00:05:00|2026-01-01T00:10:00|"
-    "2026-01-01T01:10:00|01:00:00|0:0|COMPLETED|2|16|16|64G|cpu=16,gres/gpu=4|cpu=16,gres/gpu=4|01:30:00|gpu[01-02]|train\n"
-)
-
-
-def test_what_open_xdmods_shredder_reads_is_read(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text(XDMOD)
-    words = ["import", "sacct", str(tmp_path / "f"), "--columns", "xdmod", "--history", str(tmp_path / "h")]
-    done = CliRunner().invoke(app, words)
-    assert (done.exit_code, done.stdout) == (0, "read 1, imported 1, updated 0, unchanged 0, left out 0\n")
-    (record,) = open_history(tmp_path / "h").records()
-    assert (record.label, record.user, record.gpus, record.time_limit_ms) == ("5_3", "ann", 4, 5_400_000)
-    assert (record.name, record.queued_ms) == ("train", 1000 * BEGIN)
-    (tmp_path / "f").write_text("1|2|3\n")
-    with pytest.raises(HistoryError, match="line 1 has 3 fields; --columns names 26"):
-        CliRunner().invoke(app, words, catch_exceptions=False)
-
-
 def test_sacct_s_own_columns_tell_no_times_and_are_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(
         "JobID|JobName|Partition|Account|AllocCPUS|State|ExitCode\n7|a|p|b|1|COMPLETED|0:0\n"
@@ -206,19 +150,21 @@ def test_sacct_s_own_columns_tell_no_times_and_are_refused(tmp_path: Path) -> No
 
 
 def test_a_dry_run_says_what_would_come_and_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text(JOBCOMP)
-    words = ["import", "jobcomp", str(tmp_path / "f"), "--history", str(tmp_path / "h")]
+    done = [acct(job, status=64, exit_status=0, start=BEGIN + 400) for job in (1, 2)]
+    (tmp_path / "f").write_text("\n".join([*done, "half of a li", "ne"]) + "\n")
+    words = ["import", "lsf", str(tmp_path / "f"), "--cluster", "c", "--history", str(tmp_path / "h")]
     dry = CliRunner().invoke(app, [*words, "--dry-run"])
     assert dry.exit_code == 0, dry.output
     assert not (tmp_path / "h").exists()
     assert dry.stdout.splitlines()[:3] == [
         "A dry run: this is what an import would do, and nothing was changed.",
         "read 4, imported 2, updated 0, unchanged 0, left out 2",
-        "left out      2: not 'JobId=… Name=… JobState=… SubmitTime=… ExitCode=…', as jobcomp/filetxt writes it",
+        "left out      2: no record of lsb.acct",
     ]
     assert CliRunner().invoke(app, words).exit_code == 0
     before = {path: path.read_bytes() for path in (tmp_path / "h").rglob("*") if path.is_file()}
-    (tmp_path / "f").write_text(f"{JOBCOMP}\n{JOBCOMP.splitlines()[0].replace('JobId=7', 'JobId=11')}")
+    more = acct(3, status=64, exit_status=0, start=BEGIN + 400)
+    (tmp_path / "f").write_text("\n".join([*done, more]) + "\n")
     again = CliRunner().invoke(app, [*words, "--dry-run", "--json"])
     assert (json.loads(again.stdout)["imported"], json.loads(again.stdout)["unchanged"]) == (1, 2)
     assert {path: path.read_bytes() for path in (tmp_path / "h").rglob("*") if path.is_file()} == before

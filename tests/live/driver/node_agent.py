@@ -1,4 +1,7 @@
-"""An agent of a node for tests: does what a folder of orders says, and writes what became of its tenants."""
+"""An agent of a node for tests: does what a folder of orders says, and writes what became of its tenants.
+
+Its driver is believed to move jobs at once, so that interactive ones need to idle for a moment only.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 from pathlib import Path
 
 from berth.files import whole_file
+from berth.live.driver import suspending
 from berth.live.driver.node_tenants import NodeTenants
 from berth.partition import fake_driver_folder
 from berth.partition.gpus import gpus
@@ -30,8 +34,11 @@ async def serve(folder: Path, grow: str) -> None:
             tenants.look()
             with whole_file(folder / "shown") as new:
                 new.write_text(json.dumps({each.job: each._asdict() for each in tenants.shown()}))
+            with (folder / "looks").open("a") as looks:
+                looks.write(".")
             await asyncio.sleep(0.02)
 
 
 if __name__ == "__main__":
+    suspending.START_S, suspending.MIB_PER_S, suspending.LEAST_MIB = 0.0, 800_000.0, 1 << 40
     asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))

@@ -20,7 +20,16 @@ import pytest
 
 from berth.errors import PartitionError
 from berth.live.driver import node_tenants
-from berth.live.driver.node_tenants import FILES, Terms, admit, is_served, left_mib, room_kept, withdraw
+from berth.live.driver.node_tenants import (
+    FILES,
+    Terms,
+    _is_stopped,
+    admit,
+    is_served,
+    left_mib,
+    room_kept,
+    withdraw,
+)
 from berth.live.driver.suspending import MODULE
 from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
 from berth.partition.gpus import Gpu
@@ -220,6 +229,91 @@ def test_a_job_leaves_when_the_site_says_so_and_its_memory_is_others_until_it_co
     assert node.ends("blue") == (0, ["holds 4000"])
 
 
+def lent_notebook(node: Node) -> None:
+    """A notebook that idles and has lent its memory to a job that grows."""
+    terms: dict[str, Any] = {"mib": 12288, "interactive": True}
+    node.job("notebook", 1000, node.folder / "go", 7, node.folder / "end", **terms)
+    node.until_is("notebook", used_mib=1000)
+    node.job("red", 2000, 8000, node.folder / "red-go")
+    node.until_is("notebook", suspension="suspended", idle=True)
+    node.until_is("red", used_mib=10000)
+
+
+def test_a_notebook_lends_its_memory_while_it_idles_and_its_next_call_takes_it_back(node: Node) -> None:
+    node.up("suspend")
+    lent_notebook(node)
+    node.touch("go")
+    node.until_is("notebook", used_mib=1007)
+    node.touch("end")
+    assert node.ends("notebook") == (0, ["holds 1000", "holds 7"])
+    node.until_is("red", suspension="", used_mib=10000)
+    node.touch("red-go")
+    assert node.ends("red") == (0, ["holds 2000", "holds 8000"])
+
+
+def test_a_notebook_comes_back_though_the_agent_was_killed_while_it_was_away(node: Node) -> None:
+    node.up("suspend")
+    lent_notebook(node)
+    node.kill_agent()
+    node.touch("go")
+    node.up("suspend")
+    node.until_is("notebook", used_mib=1007)
+    node.touch("end")
+    assert node.ends("notebook")[0] == 0
+    node.touch("red-go")
+    assert node.ends("red")[0] == 0
+
+
+def test_a_notebook_that_the_site_suspends_waits_for_the_site(node: Node) -> None:
+    node.up("suspend")
+    lent_notebook(node)
+    node.order("notebook", suspended=True)
+    node.until_is("notebook", suspension="suspended", idle=False)
+    node.touch("go")
+    node.touch("red-go")
+    assert node.ends("red")[0] == 0
+    assert node.shown()["notebook"]["suspension"] == "suspended"
+    node.order("notebook", suspended=False)
+    node.touch("end")
+    assert node.ends("notebook")[0] == 0
+
+
+@pytest.mark.parametrize(("grow", "leaves"), [("on", True), ("suspend", False)])
+def test_a_notebook_stays_unless_agent_and_site_let_it_leave(node: Node, grow: str, leaves: bool) -> None:
+    node.up(grow)
+    node.job("notebook", 1000, node.folder / "go", mib=12288, interactive=True, leaves=leaves)
+    node.until_is("notebook", used_mib=1000)
+    node.job("red", 2000, 8000)
+    node.until_is("red", limit_mib=4096, used_mib=2000)
+    before = looks(node)
+    node.until(lambda: looks(node) > before + 20, "the agent has looked")
+    assert node.shown()["notebook"]["suspension"] == ""
+    node.touch("go")
+    assert [node.ends(name)[0] for name in ("notebook", "red")] == [0, 0]
+
+
+def looks(node: Node) -> int:
+    """How often the agent has looked at its tenants."""
+    return (node.folder / "looks").stat().st_size
+
+
+def test_one_comes_back_only_when_its_part_of_the_compute_is_free(node: Node) -> None:
+    node.up()
+    node.job("blue", 1000, node.folder / "go", milli=600)
+    node.until_is("blue", used_mib=1000)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended")
+    node.job("red", 1000, node.folder / "red-go", milli=600)
+    node.until_is("red", used_mib=1000)
+    node.order("blue", suspended=False)
+    before = looks(node)
+    node.until(lambda: looks(node) > before + 5, "the agent has looked")
+    assert node.shown()["blue"]["suspension"] == "suspended"
+    node.touch("red-go")
+    node.touch("go")
+    assert [node.ends(name)[0] for name in ("red", "blue")] == [0, 0]
+
+
 def test_one_that_the_driver_does_not_suspend_runs_on_and_it_is_said_why(node: Node) -> None:
     node.up()
     node.job("blue", 4000, node.folder / "go", unkind="no-checkpoint")
@@ -227,6 +321,32 @@ def test_one_that_the_driver_does_not_suspend_runs_on_and_it_is_said_why(node: N
     node.order("blue", suspended=True)
     node.until(lambda: "cannot be moved" in node.shown()["blue"]["why"], "it is said why")
     node.until_is("blue", suspension="")
+    node.touch("go")
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
+def test_what_the_site_has_stopped_leaves_its_gpu_and_stays_stopped(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go")
+    node.until_is("blue", used_mib=4000)
+    os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended", parked_mib=4000)
+    node.touch("go")
+    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    node.order("blue", suspended=False)
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
+def test_what_the_site_has_stopped_and_cannot_leave_stays_stopped(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go", unkind="no-checkpoint")
+    node.until_is("blue", used_mib=4000)
+    os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
+    node.order("blue", suspended=True)
+    node.until(lambda: node.shown()["blue"]["why"], "it is said why")
+    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    os.kill(node.jobs["blue"].pid, signal.SIGCONT)
     node.touch("go")
     assert node.ends("blue") == (0, ["holds 4000"])
 

@@ -450,6 +450,15 @@ def test_a_pod_that_can_leave_its_gpus_is_suspended_and_runs_on_later() -> None:
     assert (board.state("low"), [*board.cluster.running]) == (State.RUNS, ["uid-low"])
 
 
+def test_a_pod_that_idles_away_from_its_gpu_is_left_to_its_agent_and_its_room_to_others() -> None:
+    board = steered([node(gpus=1)], [pod("low")], policy="fifo+best-fit")
+    there = bound(board.lifts(1)["low"])
+    board.pods(2, grown(there, 81_920, suspended_ms=2, idle=True))
+    assert not [step for step in board.steps(2) if isinstance(step, Suspend)]
+    board.pods(3, pod("next", version=2))
+    assert list(board.lifts(3)) == ["next"]
+
+
 def test_a_pod_that_could_not_leave_its_gpus_is_evicted() -> None:
     board, there, _ = urged()
     board.pods(4, grown(there, 81_920, "true", why="it uses MPS"))

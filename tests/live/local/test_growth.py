@@ -193,11 +193,11 @@ class Machine:
             self.acts += 1
 
         self.now_ms = 0
-        host = BookHost(
+        self.host = BookHost(
             self.book, (CARD,), runner, watch, lambda *_, **__: None, lambda: self.now_ms, act, lambda: None
         )
         self.growth = Growth(
-            host, can_suspend=lambda entry: entry.id not in (kept or ()), suspends=kept is not None
+            self.host, can_suspend=lambda entry: entry.id not in (kept or ()), suspends=kept is not None
         )
         self.jobs = [self._start(**changed) for _ in range(jobs)]
 

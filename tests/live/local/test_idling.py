@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from berth import partition as partitions
 from berth.errors import LiveError
+from berth.live.driver.idling import AWAY_MS, LEAST_GAPS, TRUST, Idling, cost_of, reclaim_s
 from berth.live.local.entry import SUSPENDED, Entry
-from berth.live.local.idling import AWAY_MS, LEAST_GAPS, TRUST, Idling, cost_of, reclaim_s
 from berth.live.local.link import BRAIN
 from berth.live.local.request import Request, Tasks, request_of
 from berth.partition import Watching
 from tests.examples import examples
 from tests.live.local.asking_storm import storm
-from tests.live.local.test_growth import CARD, Machine, leaves
+from tests.live.local.test_growth import Machine, leaves
 from tests.live.local.test_suspend import is_stopped, pid_of
 from tests.live.local.world import PLAIN, World, berth
 
@@ -75,11 +75,8 @@ class Office:
             move_s=lambda entry: MOVE_S * entry.share[1] / 4096,
             why_not=lambda entry: self.why_not.get(entry.id, ""),
         )
-        self.idling = Idling(
-            machine.book, (CARD,), machine.growth, driver, machine.watch, lambda *_, **__: None,
-            act=lambda: None, now_ms=lambda: machine.now_ms,
-        )  # type: ignore[arg-type]  # fmt: skip
-        self.idling.look()
+        self.idling = Idling(machine.host, machine.growth, driver)  # type: ignore[arg-type]
+        self.idling.look(0)
 
     @property
     def jobs(self) -> list[Entry]:
@@ -94,7 +91,7 @@ class Office:
     def after(self, seconds: float) -> list[str]:
         """What becomes of the jobs when nothing but time has passed."""
         self.machine.now_ms += round(seconds * 1000)
-        self.idling.look()
+        self.idling.look(self.machine.now_ms / 1000)
         return [job.suspension for job in self.jobs]
 
     def calls(self, at: int) -> None:

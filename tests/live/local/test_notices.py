@@ -8,6 +8,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email import message_from_bytes, policy
+from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -166,3 +169,56 @@ def test_a_job_of_the_queue_tells_of_its_start_and_its_failure(world: World) -> 
     world.until(lambda: told.exists() and len(told.read_text().splitlines()) == 2, "the user is told")
     assert sorted(told.read_text().splitlines()) == [f"{job} fail 3", f"{job} start"]
     world.until(lambda: not list((world.state / "notices").iterdir()), "no notice is left")
+
+
+@contextmanager
+def mail_server() -> Iterator[tuple[int, list[tuple[list[str], bytes]]]]:
+    """A server of SMTP on a free port of this machine: its port, and the recipients and contents of its mails."""
+    smtp = pytest.importorskip("aiosmtpd.smtp", reason="aiosmtpd is not installed")
+    got: list[tuple[list[str], bytes]] = []
+
+    class Keeps:
+        async def handle_DATA(  # noqa: N802
+            self, server: object, session: object, envelope: Any
+        ) -> str:
+            got.append((envelope.rcpt_tos, envelope.content))
+            return "250 kept"
+
+    listening = threading.Event()
+    ports: list[int] = []
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        stops.append((loop, stop := asyncio.Event()))
+        server = await loop.create_server(lambda: smtp.SMTP(Keeps(), loop=loop), "127.0.0.1", 0)
+        ports.append(server.sockets[0].getsockname()[1])
+        listening.set()
+        async with server:
+            await stop.wait()
+            while len(asyncio.all_tasks()) > 1:  # a client that has not been told goodbye yet
+                await asyncio.sleep(0.01)
+
+    stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert listening.wait(60)
+        yield ports[0], got
+    finally:
+        for loop, stop in stops:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def test_a_failed_job_is_told_by_mail_through_the_sites_server(world: World) -> None:
+    with mail_server() as (port, got):
+        (world.folder / "berth.toml").write_text(f'[notify]\nsmtp = "127.0.0.1:{port}"\n')
+        job = world.submit("exit 3", name="train", notify=["ann@example.org"], notify_on="fail")
+        world.until(lambda: bool(got), "the mail is there")
+        world.until(lambda: not list((world.state / "notices").iterdir()), "no notice is left")
+    ((recipients, content),) = got
+    mail = message_from_bytes(content, EmailMessage, policy=policy.default)
+    machine = os.uname().nodename
+    assert (recipients, mail["To"]) == (["ann@example.org"], "ann@example.org")
+    assert str(mail["Subject"]).startswith(f"job {job} (train) on {machine}: failed, exit code 3")
+    assert f"output: {world.folder}" in mail.get_content()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from berth.errors import StoreError
 from berth.live.local.request import Tasks
+from berth.live.local.store import Reader
 from tests.live.local.fake_world import FakeWorld
 
 STORE = Path(__file__).with_name("stores") / "queue_0.2.db"
@@ -52,3 +56,13 @@ def test_an_old_queue_goes_on_to_its_end(world: FakeWorld) -> None:
     assert states == dict.fromkeys(world.submitted, "completed")
     again = world.submit(world.store.request(3), Tasks(None, ((),)))[0]
     assert again.id == "11"
+
+
+def test_a_queue_that_a_newer_berth_wrote_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    shutil.copy(STORE, path)
+    with closing(sqlite3.connect(path)) as store, store:
+        store.execute("UPDATE jobs SET body = json_set(body, '$.of_tomorrow', 1) WHERE id = '4'")
+    refused = pytest.raises(StoreError, match=r"a newer berth .*'of_tomorrow'.* put back the copy")
+    with closing(Reader(str(path))) as today, refused:
+        today.live()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from berth.errors import LiveError
+from berth.live.driver.defaults import MACHINE_POLICY
 from berth.live.local import link as of_link
 from berth.live.local.link import BRAIN, Link
 from tests.live.local.world import PLAIN, World, berth
@@ -100,7 +101,7 @@ def test_a_policy_that_there_is_not_does_not_bring_the_queue_up(tmp_path: Any) -
         assert said == "berth: 'no-such' cannot decide: no policy 'no-such'\n"
         world.options = []
         world.up()
-        assert (world.status() or {})["policy"] == "easy+priority+best-fit"
+        assert (world.status() or {})["policy"] == MACHINE_POLICY
     finally:
         world.close()
 

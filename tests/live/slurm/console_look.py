@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from berth.console.roles import Role
+from berth.live.slurm.agent import STATUS
 from berth.live.slurm.decisions import ENDED, read_decisions
-from berth.live.slurm.service import DECISIONS, STATUS
+from berth.live.slurm.service import DECISIONS
 from tests.console.world import World
 
 PATIENCE_S = 90.0

@@ -95,7 +95,13 @@ class Node:
     def place(self, job_id: str, mib: int, comment: str = "") -> None:
         """Have squeue show a job that berth gave so much memory."""
         note = f"berth:1;node=gres:gpu:1;job=;task=;socket=;share=250:{mib}:1"
-        row = {"JobID": job_id, "admin_comment": note, "Comment": comment, "PriorityLong": "100"}
+        row = {
+            "JobID": job_id,
+            "admin_comment": note,
+            "Comment": comment,
+            "PriorityLong": "100",
+            "Name": "notebook",
+        }
         (self.folder / f"{job_id}.job").write_text(json.dumps(row))
 
     def _script(self, what: str, job_id: str) -> None:
@@ -268,6 +274,20 @@ def test_a_job_has_its_gpu_before_the_agent_is_waited_for_and_none_if_that_fails
     with pytest.raises(PartitionError, match="it is gone"):
         script.prolog(words)
     assert (handed.exists(), partitions()) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("comment", "leaves"), [("gpu_mem=4G gpu_interactive=yes", True), ("gpu_interactive=no", False)]
+)
+def test_a_comment_lets_a_job_leave_while_it_idles(
+    node: Node, monkeypatch: pytest.MonkeyPatch, comment: str, leaves: bool
+) -> None:
+    for name, value in node.words.items():
+        monkeypatch.setenv(name, value)
+    node.place("7", 4096, comment)
+    script.prolog({**os.environ, "SLURM_JOB_ID": "7"})
+    kept = json.loads((node.folder / "root" / "slurm-7-node1" / "tenant").read_text())
+    assert (kept["interactive"], kept["application"]) == (leaves, f"{os.getuid()} notebook")
 
 
 def test_an_end_takes_the_order_along_so_that_the_next_attempt_runs(node: Node) -> None:

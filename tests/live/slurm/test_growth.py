@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from berth.live.driver.idling import Need
 from berth.live.driver.node_tenants import Shown
 from berth.live.driver.tenants import SUSPENDED
-from berth.live.slurm.agent import REPORTS, SILENT_S
+from berth.live.slurm.agent import REPORTS, SILENT_S, STATUS, Wanted
 from berth.live.slurm.service import Service
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import service
@@ -19,10 +20,12 @@ from tests.live.slurm.services import service
 CARD_MIB = 1000
 
 
-def report(state: Path, limits_mib: dict[str, int], suspension: str = "", age_s: float = 0.0) -> None:
+def report(
+    state: Path, limits_mib: dict[str, int], suspension: str = "", age_s: float = 0.0, *, idle: bool = False
+) -> None:
     """What node1's agent says of jobs that were promised 250 MiB."""
     shown = [
-        Shown(f"{job_id}-node1", (0,), 250, limit_mib, CARD_MIB, 0, 0, 0, 0, suspension, None, 0, "")
+        Shown(f"{job_id}-node1", (0,), 250, limit_mib, CARD_MIB, 0, 0, 0, 0, suspension, None, 0, "", idle)
         for job_id, limit_mib in limits_mib.items()
     ]
     (state / REPORTS).mkdir(exist_ok=True)
@@ -79,6 +82,26 @@ def test_else_a_job_counts_as_it_was_promised(
     ours.step()
     ours.step()
     assert (has_of_card(ours)["1"], slurm.jobs["3"]["State"]) == (250, "RUNNING")
+
+
+def test_what_an_idle_job_has_left_is_for_others_until_its_next_call(tmp_path: Path) -> None:
+    slurm, ours = one_of_two_cards_shared(tmp_path)
+    slurm.held("3", Comment="gpu_mem=900M")
+    ours.step()
+    wanted = Wanted(tmp_path)
+    assert (wanted.on({"node1"}), wanted.on({"node2"})) == ([Need(1, (), 0, 900)], [])
+    report(tmp_path, {"1": 250}, SUSPENDED, idle=True)
+    ours.step()
+    assert (has_of_card(ours)["1"], slurm.jobs["3"]["State"]) == (1, "RUNNING")
+    report(tmp_path, {"1": 250})
+    ours.step()
+    assert "1" in ours.driver.unplaced, "it is back, and its agent has job 3 make room"
+    slurm.end("3")
+    ours.step()
+    assert (has_of_card(ours)["1"], ours.driver.unplaced) == (250, {})
+    then_s = time.time() - 2 * SILENT_S
+    os.utime(tmp_path / STATUS, (then_s, then_s))
+    assert wanted.on({"node1"}) == []
 
 
 def test_growth_takes_no_room_that_another_was_promised(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from berth.cli.slurm import app
 from berth.live.driver.snapshot import Snapshot
 from berth.live.slurm import controller
-from berth.live.slurm.snapshot import STATUS
+from berth.live.slurm.agent import STATUS
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, service
 

@@ -1,15 +1,14 @@
-"""`/api/v1/history/…`: the history as JSON, CSV and Parquet."""
+"""`/api/v1/history/…`: the history as JSON and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
-from typing import Annotated, Any, Final
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
 
 from berth.console.history.access import history_of, own_of, picked_for
-from berth.console.history.exports import MOST_ROWS, Format, checked, rows_as_file, table_as_file
+from berth.console.history.exports import MOST_ROWS, csv_file
 from berth.console.history.question import ORDER_OF, Question, asked
 from berth.console.history.results import Group, Line, answer, settled
 from berth.console.identity import viewer
@@ -24,7 +23,7 @@ router = APIRouter(prefix="/api/v1/history", tags=["history"])
 Who = Annotated[Viewer, Depends(viewer)]
 Store = Annotated[CachedHistory, Depends(history_of)]
 Asked = Annotated[Question, Depends(asked)]
-Form = Annotated[str, Query(alias="format", json_schema_extra={"enum": [*Format]})]
+Form = Annotated[Literal["json", "csv"], Query(alias="format")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +65,17 @@ class Jobs:
 
 
 _FILES: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "content": {
-            "text/csv": {"schema": {"type": "string"}},
-            "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
-        }
-    }
-}
-_GROUP: Final[Mapping[str, str]] = {
-    "name": "VARCHAR",
-    **dict.fromkeys(("jobs", "users"), "BIGINT"),
-    **dict.fromkeys(("gpu_hours", "run_hours", "failed_gpu_hours", "measured_gpu_hours"), "DOUBLE"),
-    **dict.fromkeys(("idle_gpu_hours", "gpu_use", "cpu_use", "mem_use"), "DOUBLE"),
-    **dict.fromkeys(("wait_median_s", "wait_p90_s"), "DOUBLE"),
+    200: {"content": {"text/csv": {"schema": {"type": "string"}}}}
 }
 
 
 @router.get("/groups", response_model=Groups, responses=_FILES)
 def groups(who: Who, history: Store, question: Asked, form: Form = "json") -> Groups | Response:
     """Say what each group used, how it waited and what it lost, beside as many days before."""
-    wanted = checked(form)
     found = answer(history, settled(history, question))
-    if wanted is not Format.JSON:
-        return table_as_file(f"berth-{question.by}", wanted, _GROUP, [astuple(each) for each in found.groups])
+    if form == "csv":
+        heads = [field.name for field in fields(Group)]
+        return csv_file(f"berth-{question.by}", heads, map(astuple, found.groups))
     told = found.question
     return Groups(
         told.measure.value,
@@ -105,16 +92,14 @@ def groups(who: Who, history: Store, question: Asked, form: Form = "json") -> Gr
 @router.get("/series", response_model=Timeline, responses=_FILES)
 def series(who: Who, history: Store, question: Asked, form: Form = "json") -> Timeline | Response:
     """Say how the first groups went over time, by days or months."""
-    wanted = checked(form)
     found = answer(history, settled(history, question))
-    if wanted is not Format.JSON:
+    if form == "csv":
         rows = [
             (moment, line.name or "others", line.values[at])
             for line in found.lines
             for at, moment in enumerate(found.moments)
         ]
-        schema = {"moment": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE"}
-        return table_as_file(f"berth-{question.by}-over-time", wanted, schema, rows)
+        return csv_file(f"berth-{question.by}-over-time", ("moment", "name", "value"), rows)
     return Timeline(question.measure.value, question.by, list(found.moments), list(found.lines))
 
 
@@ -128,19 +113,22 @@ def jobs(
     form: Form = "json",
 ) -> Jobs | Response:
     """List the attempts behind a figure: of a group, of a day or month, within ranges of variables."""
-    wanted = checked(form)
     told = settled(history, question)
     picked = picked_for(who, history, ORDER_OF[told.measure], told.ranges)
     with history.database() as database:
         tables = Tables(database, told.picked_period())
-        if wanted is not Format.JSON:
+        if form == "csv":
             total, _ = tables.attempts(picked, 1)
             if total > MOST_ROWS:
                 raise HTTPException(
                     422,
                     f"{total:,} attempts are more than the {MOST_ROWS:,} that a file may have; choose a shorter period",
                 )
-            return rows_as_file("berth-jobs", wanted, database, *tables.attempts_query(picked))
+            query, values = tables.attempts_query(picked)
+            listed = database.execute(query, list(values))
+            pages = iter(lambda: listed.fetchmany(4096), [])
+            heads = [field.name for field in fields(Attempt)]
+            return csv_file("berth-jobs", heads, (row for found in pages for row in found))
         total, rows = tables.attempts(picked, size, (page - 1) * size)
     return Jobs(total, page, size, picked.own_only, rows)
 

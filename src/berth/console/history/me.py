@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Final
@@ -10,11 +9,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from berth.advice.habits import Habit, habits_of
-from berth.advice.smaller import Smaller, smaller
-from berth.advice.workload import Workload, workload_of
 from berth.console.formats import gpu_time, span
 from berth.console.history.access import has_pseudonyms, missing
-from berth.console.history.api import Store, Who
 from berth.console.history.page import (
     figure_name,
     job_texts,
@@ -30,16 +26,11 @@ from berth.console.identity import viewer
 from berth.console.pages import page, texts_of
 from berth.console.roles import Role, Viewer
 from berth.console.texts import Texts
-from berth.errors import SettingError
 from berth.history.store.cached_history import CachedHistory
 
 router = APIRouter(include_in_schema=False)
 JUDGED: Final = 500
 """At most this many attempts of a user tell their habits."""
-REPLAYED: Final = 2000
-"""At most this many jobs of all users are replayed."""
-_ONE_AT_A_TIME = threading.Lock()
-"""A replay takes seconds of a processor, so there is one at a time."""
 
 
 def whose(who: Viewer, user: str) -> str:
@@ -95,23 +86,8 @@ def me(
         periods=quick_periods(told, t),
         pseudonyms=has_pseudonyms(history),
         texts=job_texts(t),
-        replayed=REPLAYED,
         name_of=lambda each: shown(each, t),
     )
-
-
-@router.get("/me/waits")
-def own_waits(request: Request, who: Who, history: Store, user: User = "") -> list[str]:
-    """Replay the last jobs with smaller requests of one user, where measurements show that less would be enough."""
-    name = whose(who, user)
-
-    def replayed(_: object) -> Smaller | None:
-        with _ONE_AT_A_TIME:
-            workload = _workload(history, name)
-            return None if workload is None else smaller(workload, name)
-
-    found = history.remembered(("smaller", name), replayed)
-    return list(_of_waits(found, texts_of(request)))
 
 
 def _question(history: CachedHistory, question: Question, name: str) -> Question:
@@ -131,26 +107,6 @@ def _habits(history: CachedHistory, question: Question, name: str) -> tuple[Habi
         return habits_of(islice(records, JUDGED))
 
     return history.remembered(("habits", name, period), judged)
-
-
-def _workload(history: CachedHistory, name: str) -> Workload | None:
-    """The jobs of all users until the user's last one; None if the user had none on a GPU."""
-    with history.database() as database:
-        row = database.execute(
-            'SELECT max(end_ms) FROM records WHERE "user" = ? AND gpus > 0 AND start_ms IS NOT NULL', [name]
-        ).fetchall()[0]
-        if row[0] is None:
-            return None
-        first = database.execute(
-            "SELECT min(end_ms) FROM (SELECT end_ms FROM records WHERE end_ms <= ? AND gpus > 0 AND "
-            f"start_ms IS NOT NULL ORDER BY end_ms DESC LIMIT {REPLAYED})",
-            [row[0]],
-        ).fetchall()[0]
-    records = history.reader.records("end_ms BETWEEN ? AND ?", [first[0], row[0]])
-    try:
-        return workload_of(records, most_jobs=REPLAYED, capacities=history.reader.index().capacities)
-    except SettingError:
-        return None  # the history does not tell enough of its nodes
 
 
 def _title(whole: Group, name: str, own: bool, t: Texts) -> str:
@@ -271,31 +227,3 @@ def _amount(habit: Habit, value: float, t: Texts) -> str | float:
     if habit.unit == "MiB":
         return f"{value / 1024:,.1f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
     return value
-
-
-def _of_waits(found: Smaller | None, t: Texts) -> Iterator[str]:
-    if found is None:
-        yield t("Nothing that was measured shows that a part of a GPU would be enough.")
-        return
-    for part in found.parts:
-        yield t(
-            "{application}: you ask for 1 GPU and use {use} % of it in nine of ten jobs; {part} % of one"
-            " would be enough.",
-            application=shown(part.application or "unknown", t),
-            use=f"{part.used * 100:.0f}",
-            part=f"{part.milli / 10:g}",
-        )
-    less = found.wait_now_s - found.wait_then_s
-    times = {"now": span(found.wait_now_s, t), "then": span(found.wait_then_s, t)}
-    if less >= 60:
-        yield t(
-            "You would have waited {less} less: {then} instead of {now} in the mean.",
-            less=span(less, t),
-            **times,
-        )
-    elif less <= -60:
-        yield t("It would not have shortened your waits: {then} instead of {now} in the mean.", **times)
-    else:
-        yield t("Your waits would have been about the same: {then} instead of {now} in the mean.", **times)
-    if found.far:
-        yield t("The replay's waits are far from the recorded ones: take this as a hint at most.")

@@ -102,7 +102,6 @@
     byId("jobs-before").disabled = told.page <= 1;
     byId("jobs-next").disabled = told.page >= pages;
     byId("jobs-csv").href = `/api/v1/history/jobs?${search}&format=csv`;
-    byId("jobs-parquet").href = `/api/v1/history/jobs?${search}&format=parquet`;
   }
 
   // Change the address and list what it then asks for.
@@ -250,6 +249,19 @@
   byId("jobs-before")?.addEventListener("click", () => turn(-1));
   byId("jobs-next")?.addEventListener("click", () => turn(1));
   addEventListener("popstate", () => listJobs(false));
-  document.querySelectorAll("[data-plot]").forEach(draw);
+  // On a phone what stands below the first picture is folded away, unless the address leads there.
+  const folds = [...document.querySelectorAll("details.fold")];
+  if (matchMedia("(max-width: 40rem)").matches) {
+    for (const fold of folds) fold.open = Boolean(location.hash) && fold.querySelector(location.hash) !== null;
+  }
+  for (const place of document.querySelectorAll("[data-plot]")) {
+    const fold = place.closest("details:not([open])");
+    if (fold === null) draw(place);
+    else fold.addEventListener("toggle", function opened() { // also told when it was closed above
+      if (!fold.open) return;
+      fold.removeEventListener("toggle", opened);
+      draw(place);
+    });
+  }
   listJobs(false);
 })();

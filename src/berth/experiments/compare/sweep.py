@@ -132,7 +132,8 @@ def _run(
     model, use = under.interference, None
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
-    run = run_of(columns, task.nodes, task.policy, task.seed, use, under.prices)
+    pictures = task.measure is None  # who measures draws what was measured
+    run = run_of(columns, task.nodes, task.policy, task.seed, use, under.prices, pictures=pictures)
     return Result(replace(run, oracle=task.oracle), skipped, measured)
 
 

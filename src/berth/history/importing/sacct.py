@@ -28,12 +28,6 @@ FIELDS: Final = (
     *("Reason", "Comment", "Container", "SubmitLine", "ExitCode", "Suspended"),
 )
 
-XDMOD_FIELDS: Final = (
-    "JobID,JobIDRaw,Cluster,Partition,QOS,Account,Group,GID,User,UID,Submit,Eligible,Start,End,Elapsed,ExitCode,State,"
-    "NNodes,NCPUS,ReqCPUS,ReqMem,ReqTRES,AllocTRES,Timelimit,NodeList,JobName"
-)
-"""What Open XDMoD (10.5 and later) asks sacct for, with --noheader, as input of its shredder."""
-
 _DELIMITERS: Final = (SEPARATOR, "|", "\t", ";", ",")
 _BLOCK: Final = 1 << 20
 
@@ -44,13 +38,11 @@ def import_text(
     options: Options,
     *,
     delimiter: str | None = None,
-    columns: str = "",
     name: str = "",
     cursors: Mapping[str, int] | None = None,
 ) -> ImportResult:
     """Import a table of text with a header line; None reads standard input.
 
-    `columns`, with commas between them, are those of a table without a header line.
 
     The delimiter is found in the header where none is given. HistoryError where the file is no such table.
     """
@@ -62,9 +54,6 @@ def import_text(
                 shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK)
         header = _header(path, where, options.encoding)
         chosen = delimiter or next((mark for mark in _DELIMITERS if mark in header), "|")
-        if columns:
-            header = _with_header(header, columns, chosen, where)
-            path = _headed(path, header, space / "headed.txt", options.encoding, where)
         if len(chosen.encode()) > 4:
             raise HistoryError(f"a delimiter has up to 4 bytes, not {chosen!r}")
         rejections = Rejections()
@@ -162,28 +151,6 @@ def _run(words: Sequence[str], out: BinaryIO) -> None:
         raise HistoryError(
             f"{words[0]} failed with status {done.returncode}: {errors[-1] if errors else 'no message'}"
         )
-
-
-def _with_header(first: str, columns: str, delimiter: str, where: str) -> str:
-    """The header of a table that has none; HistoryError where the first row has another number of fields."""
-    names = [name.strip() for name in columns.split(",")]
-    fields = first.rstrip("\r\n").split(delimiter)
-    if [field.lower() for field in fields] == [name.lower() for name in names]:
-        raise HistoryError(f"{where} has a header line; import it without --columns")
-    if len(fields) < len(names):
-        raise HistoryError(f"{where}, line 1 has {len(fields)} fields; --columns names {len(names)}")
-    return delimiter.join(names)
-
-
-def _headed(path: Path, header: str, target: Path, encoding: str, where: str) -> Path:
-    """A copy of a table with a header line above it."""
-    try:
-        with path.open("rb") as source, target.open("wb") as file:
-            file.write(f"{header}\n".encode(encoding))
-            shutil.copyfileobj(source, file, _BLOCK)
-    except OSError as error:
-        raise HistoryError(f"{where} cannot be read: {error.strerror or error}") from error
-    return target
 
 
 def _header(path: Path, where: str, encoding: str) -> str:

@@ -1,4 +1,4 @@
-"""The policy and the knowledge of every site whose operator chose none.
+"""The policies and the knowledge of sites whose operators chose none.
 
 It imports nothing, so that processes which must stay small can ask it.
 """
@@ -6,4 +6,6 @@ It imports nothing, so that processes which must stay small can ask it.
 from __future__ import annotations
 
 DEFAULT_POLICY = "easy+priority+best-fit"
+MACHINE_POLICY = "easy+priority+worst-fit"
+"""Of one machine, where jobs that share GPUs take the one with the most left: none idles while others are crowded."""
 DEFAULT_KNOWLEDGE = "history"

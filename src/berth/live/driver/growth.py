@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from berth.errors import PartitionError
-from berth.live.driver.tenants import SUSPENDED, SUSPENDING, WHOLE_MILLI, Host, T
+from berth.live.driver.tenants import SUSPENDED, SUSPENDING, Host, T, given, given_milli, room
 from berth.partition import Granter, Watching
 from berth.partition.regions import root_folder
 
@@ -294,7 +294,7 @@ class Growth(Generic[T]):
         if not any(at in job.slots for job in ends for at in entry.slots):
             return False
         for at in entry.slots:
-            frees_mib = sum(self._given_mib(job, at) for job in ends if at in job.slots)
+            frees_mib = sum(given(self._host, job, at)[1] for job in ends if at in job.slots)
             if self._free_mib(entry, at, needed_mib) + frees_mib < 0:
                 return False
         free_mib = min(self._free_mib(entry, at, entry.share[1]) for at in entry.slots)
@@ -303,11 +303,11 @@ class Growth(Generic[T]):
         return True
 
     def _ends_before(self, job: T, entry: T) -> bool:
-        """Whether a job can end without what another waits for."""
+        """Whether a job can end, or leave, without what another waits for."""
         growing = self.jobs.get(job.id)
         waits = growing is not None and growing.waits and job.serial < entry.serial
         waits_with_it = bool(job.gang) and job.gang == entry.gang
-        return not (waits or waits_with_it or job.suspension)
+        return not (waits or waits_with_it or job.suspension == SUSPENDED)
 
     def _gets_room(self, growing: Growing[T], needed_mib: int) -> bool:
         """Whether other jobs are leaving, or are told to leave now, so that this one gets what it needs: those that
@@ -332,8 +332,9 @@ class Growth(Generic[T]):
             self._host.let_resume(entry)
             self._host.act()
         lacks = {
-            at: (-self._free_mib(entry, at, entry.share[1]), -self._free_milli(entry, at))
+            at: (entry.share[1] - free_mib, given_milli(entry) - free_milli)
             for at in entry.slots
+            for free_milli, free_mib in (room(self._host, at, [entry]),)
         }
         self._have_leave(
             growing,
@@ -355,8 +356,8 @@ class Growth(Generic[T]):
 
         def enough(leaving: list[T]) -> bool:
             return all(
-                sum(self._given_mib(job, at) for job in leaving if at in job.slots) >= lack_mib
-                and sum(_given_milli(job) for job in leaving if at in job.slots) >= lack_milli
+                sum(given(self._host, job, at)[1] for job in leaving if at in job.slots) >= lack_mib
+                and sum(given_milli(job) for job in leaving if at in job.slots) >= lack_milli
                 for at, (lack_mib, lack_milli) in lacks.items()
             )
 
@@ -400,18 +401,9 @@ class Growth(Generic[T]):
             return False
         return True
 
-    def _given_mib(self, job: T, at: int) -> int:
-        return job.share[1] or self._host.gpus[at].mem_mib
-
-    def _free_milli(self, entry: T, at: int) -> int:
-        """What would be left of a GPU's compute if a job had its part of it."""
-        here = (job for job in self._host.tenants() if at in job.slots and job.suspension != SUSPENDED)
-        return WHOLE_MILLI - sum(_given_milli(job) for job in here if job is not entry) - _given_milli(entry)
-
     def _free_mib(self, entry: T, at: int, mem_mib: int) -> int:
         """What would be left of a GPU if a job had this much of it; below 0 if that is not there."""
-        held = self._held_mib(entry, at, mem_mib)
-        return self._host.gpus[at].mem_mib - self._host.others_mib(at) - sum(held.values())
+        return room(self._host, at, [entry])[1] - mem_mib
 
     def _held_mib(self, entry: T, at: int, mem_mib: int) -> dict[str, int]:
         """What each job would hold of a GPU if one had this much of it."""
@@ -437,11 +429,6 @@ class Growth(Generic[T]):
         """What a job is believed to need of each GPU, as far as it may have it."""
         growing = self.jobs.get(job.id)
         return 0 if growing is None else min(job.peak_mib, growing.most_mib)
-
-
-def _given_milli(job: T) -> int:
-    """What a job has of the compute of each GPU."""
-    return 0 if job.best_effort else job.share[0]
 
 
 def _matters(job: T) -> tuple[int, int]:

@@ -29,10 +29,11 @@ from typing import NamedTuple
 from berth.errors import BerthError, PartitionError
 from berth.files import whole_file
 from berth.live.driver.growth import Growth
+from berth.live.driver.idling import Idling, Need
 from berth.live.driver.suspending import Suspending
-from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
+from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
 from berth.partition import Partition, Unreadable, fake_driver_folder, find, partitions, regions, remove
-from berth.partition.gpus import Gpu, bytes_of_processes
+from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import Counted, Reconciler
 from berth.partition.regions import regions_in, root_folder
@@ -72,6 +73,10 @@ class Terms:
     """The GPUs that are its own, as regions name them; empty: all of its partition."""
     leaves: bool = True
     """Whether it may leave its GPUs for others."""
+    interactive: bool = False
+    """Whether it leaves them while it is idle and others wait."""
+    application: str = ""
+    """What jobs have in common that idle alike."""
 
 
 @dataclass(slots=True)
@@ -92,17 +97,20 @@ class NodeTenant:
     shows_max: bool
     uuids: tuple[str, ...] = ()
     leaves: bool = True
+    interactive: bool = False
+    application: str = ""
     suspension: str = ""
     suspended_since_ms: int | None = None
     ordered: bool = False
     """Whether the site wants it to be suspended."""
+    stopped: bool = False
+    """Whether the site had stopped its processes before; they are again if they cannot be moved."""
     why: str = ""
     """Why it could not be suspended when that was tried last."""
     resumes: bool = True
     lends_to: str = ""
     parked_mib: int = 0
     idle: bool = False
-    interactive: bool = False
     gang: str = ""
     going: bool = True
     start: int = 0
@@ -146,6 +154,8 @@ class Shown(NamedTuple):
     suspended_since_ms: int | None
     parked_mib: int
     why: str
+    idle: bool = False
+    """Whether it is suspended until its next call of CUDA."""
 
 
 @contextlib.contextmanager
@@ -199,6 +209,8 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
         terms.shows_max,
         terms.uuids,
         terms.leaves,
+        terms.interactive and terms.leaves,
+        terms.application,
     )
     with room_kept(FILES):
         _write(tenant)
@@ -230,8 +242,8 @@ class NodeTenants:
         mine: Callable[[str], bool] = lambda name: True,
     ) -> None:
         """With `grow` `on`, the memory of all may grow up to the card, else only of those whose terms say how far;
-        with `suspend` the one that matters least leaves if there is no room. `mine` tells which partitions are this
-        node's. Raises PartitionError if another agent serves them."""
+        with `suspend` the one that matters least leaves if there is no room, and interactive ones while they idle.
+        `mine` tells which partitions are this node's. Raises PartitionError if another agent serves them."""
         self.gpus, self.log, self._grow, self._mine = gpus, log, grow, mine
         self.fake, self.fake_card = fake, fake_card
         self._driver = fake_driver_folder() if fake else None
@@ -239,6 +251,9 @@ class NodeTenants:
         self._tenants: dict[str, NodeTenant] = {}
         self._strangers: dict[int, int] = {}
         self._uncounted: frozenset[str] = frozenset()
+        self._busy: frozenset[str] = frozenset()
+        """The partitions whose processes kept a GPU busy at the last look."""
+        self._busy_us: dict[str, int] = {}
         self._reconciler = Reconciler()
         self._seen_s = float("-inf")
         self._seeing: asyncio.Task[None] | None = None
@@ -253,6 +268,9 @@ class NodeTenants:
             can_suspend=lambda tenant: tenant.leaves and not self.suspending.why_not(tenant),
             suspends=grow == "suspend",
         )
+        self.idling: Idling[NodeTenant] = Idling(self, self.growth, self.suspending)
+        self.wanted: Sequence[Need] = ()
+        """What jobs need that wait to be started here, as the site knows."""
 
     # For the agent
 
@@ -280,8 +298,11 @@ class NodeTenants:
             self._heed(tenant)
         self.growth.room_made()  # those that wait for memory come before those that come back
         for tenant in self._by_turn():
+            self._let_follow(tenant)
             if tenant.resumes and not tenant.ordered and self._fits(tenant):
                 self._keep(tenant, suspension=RESUMING)
+        if self._grow == "suspend":
+            self.idling.look()
         self.act()
 
     def suspend(self, name: str) -> None:
@@ -327,6 +348,7 @@ class NodeTenants:
             tenant.suspended_since_ms,
             tenant.parked_mib,
             tenant.why,
+            tenant.idle and not tenant.resumes,
         )
 
     # Tenants come and go
@@ -344,7 +366,7 @@ class NodeTenants:
         tenant.slots = tuple(self._slots[uuid] for uuid in regions)
         self._tenants[tenant.id] = tenant
         self.log("tenant", name=tenant.id, job=tenant.job, mib=tenant.share[1])
-        if not tenant.suspension:
+        if tenant.idle or not tenant.suspension:
             self.growth.begin(tenant)
         self.suspending.take_over(tenant)
         self._keep(tenant, start=tenant.start + 1)
@@ -359,6 +381,10 @@ class NodeTenants:
         """Begin what the site wants of a tenant."""
         if not tenant.ordered or tenant.why:
             return
+        if tenant.idle:  # it leaves even if it calls CUDA again, and waits for the site
+            self._keep(tenant, idle=False, resumes=False)
+            if tenant.suspension == SUSPENDED:
+                self.suspending.stand_still(tenant)
         if not tenant.suspension:
             if why := self.suspending.why_not(tenant):
                 self._keep(tenant, why=why)
@@ -377,24 +403,30 @@ class NodeTenants:
 
     def _fits(self, tenant: NodeTenant) -> bool:
         """Whether there is room for a suspended tenant."""
-        for at in tenant.slots:
-            here = (each for each in self._tenants.values() if at in each.slots and each is not tenant)
-            held = sum(each.share[1] for each in here if each.suspension != SUSPENDED)
-            if self.gpus[at].mem_mib - self.others_mib(at) - held < tenant.share[1]:
-                return False
-        return True
+        there = [room(self, at, [tenant]) for at in tenant.slots]
+        return all(milli >= given_milli(tenant) and mib >= tenant.share[1] for milli, mib in there)
 
-    def _begin_suspension(self, tenant: NodeTenant, *, resumes: bool, lends_to: str = "") -> None:
+    def _let_follow(self, tenant: NodeTenant) -> None:
+        """Let a tenant run on that left its GPUs so that another came back, once that one has, or has ended."""
+        first = self._tenants.get(tenant.lends_to)
+        if tenant.lends_to and not (tenant.resumes or tenant.ordered or (first and first.suspension)):
+            self._keep(tenant, resumes=True)
+
+    def _begin_suspension(
+        self, tenant: NodeTenant, *, resumes: bool, lends_to: str = "", idle: bool = False
+    ) -> None:
         self._keep(
             tenant,
             suspension=SUSPENDING,
             suspended_since_ms=time.time_ns() // 1_000_000,
             resumes=resumes,
             lends_to=lends_to,
+            idle=idle,
         )
 
     def _awake(self, tenant: NodeTenant, why: str = "") -> None:
-        self._keep(tenant, suspension="", suspended_since_ms=None, resumes=True, lends_to="", why=why)
+        changed = {"resumes": True, "lends_to": "", "idle": False, "stopped": False, "why": why}
+        self._keep(tenant, suspension="", suspended_since_ms=None, **changed)
 
     def _keep(self, tenant: NodeTenant, **changed: object) -> None:
         """Write down what becomes of a tenant before it is done."""
@@ -421,6 +453,7 @@ class NodeTenants:
             held = await asyncio.to_thread(
                 lambda: [bytes_of_processes(gpu.uuid, self._driver) for gpu in self.gpus]
             )
+            busy = await asyncio.to_thread(self._busy_pids)
             here = regions()
         except (OSError, BerthError) as error:
             self.log("no-look", why=str(error))
@@ -431,12 +464,25 @@ class NodeTenants:
                 at: sum(size for pid, size in each.items() if pid not in ours) >> 20
                 for at, each in enumerate(held)
             }
+        self._busy = frozenset(
+            part.name
+            for part in here
+            if not isinstance(part, Unreadable) and not busy.isdisjoint(_pids(part))
+        )
         counted = [
             self._counted(part, held[self._slots[part.uuid]])
             for part in here
             if not isinstance(part, Unreadable) and part.uuid in self._slots
         ]
         self._uncounted = frozenset(each.name for each in self._reconciler.look(counted))
+
+    def _busy_pids(self) -> set[int]:
+        nvml, busy = open_nvml(self._driver), set[int]()
+        for gpu in self.gpus:
+            handle, since_us = handle_of(gpu.uuid, self._driver), self._busy_us.get(gpu.uuid, 0)
+            took, self._busy_us[gpu.uuid] = busy_of_processes(nvml, handle, since_us)
+            busy |= {pid for pid, pct in (took or {}).items() if pct > 0}
+        return busy
 
     def _counted(self, part: Partition, held: Mapping[int, int]) -> Counted:
         pids, peak_mib = _pids(part), -(-part.peak_bytes >> 20)
@@ -481,12 +527,32 @@ class NodeTenants:
         self._keep(tenant, share=(tenant.share[0], mem_mib))
 
     def lend(self, tenant: NodeTenant, to: NodeTenant) -> None:
-        """Have it leave until there is room for both."""
-        self._begin_suspension(tenant, resumes=True, lends_to=to.id)
+        """Have it leave until there is room for both; if the other is suspended, that one comes back first."""
+        self._begin_suspension(tenant, resumes=not to.suspension, lends_to=to.id)
 
     def let_resume(self, tenant: NodeTenant) -> None:
         """Let it run on as soon as there is room."""
         self._keep(tenant, resumes=True)
+
+    def application_of(self, tenant: NodeTenant) -> str:
+        """As its terms say."""
+        return tenant.application
+
+    def is_busy(self, tenant: NodeTenant) -> bool:
+        """Whether its GPUs worked for it at the last look, as far as NVML tells."""
+        return tenant.id in self._busy
+
+    def waiting(self) -> Sequence[Need]:
+        """As the site says."""
+        return self.wanted
+
+    def suspend_idle(self, tenant: NodeTenant) -> None:
+        """Have it leave until its next call of CUDA."""
+        self._begin_suspension(tenant, resumes=False, idle=True)
+
+    def away_ms(self, tenant: NodeTenant) -> int:
+        """By this machine's clock."""
+        return time.time_ns() // 1_000_000 - (tenant.suspended_since_ms or 0)
 
     def act(self) -> None:
         """Begin what is to be moved."""
@@ -495,20 +561,25 @@ class NodeTenants:
                 self.suspending.move(tenant)
 
     def moves(self, tenant: NodeTenant) -> None:
-        """Nothing is to be done before."""
+        """What the site has stopped goes on, since the driver moves only what runs."""
+        if tenant.suspension == SUSPENDING and any(map(_is_stopped, self._pids_of(tenant))):
+            self._keep(tenant, stopped=True)
+            self.signal(tenant, signal.SIGCONT)
 
     def signal(self, tenant: NodeTenant, number: int) -> None:
         """Send it to the processes that use its GPUs."""
+        for pid in self._pids_of(tenant):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+    def _pids_of(self, tenant: NodeTenant) -> set[int]:
         with contextlib.suppress(BerthError):
-            for part in find(tenant.id):
-                for pid in _pids(part):
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, number)
+            return set().union(*map(_pids, find(tenant.id)))
+        return set()
 
     def left_mib(self, tenant: NodeTenant) -> int | None:
         """By the groups of its processes; the least counts."""
-        pids = {process.outer_pid or process.pid for part in find(tenant.id) for process in part.processes}
-        left = [mib for pid in pids for mib in _left_of_groups(pid)]
+        left = [mib for pid in self._pids_of(tenant) for mib in _left_of_groups(pid)]
         return min(left, default=None)
 
     def left_gpus(self, tenant: NodeTenant, parked_mib: int) -> None:
@@ -520,7 +591,10 @@ class NodeTenants:
         """Let it run on, and say why."""
         if tenant.suspension == SUSPENDING:
             why = self.suspending.refusals.get(tenant.id, "the driver gave no answer")
+            stopped = tenant.stopped
             self._awake(tenant, why if tenant.ordered else "")
+            if stopped:
+                self.signal(tenant, signal.SIGSTOP)
 
     def came_back(self, tenant: NodeTenant) -> None:
         """It runs on."""
@@ -552,6 +626,14 @@ def _pids(part: Partition | Unreadable) -> set[int]:
     """The processes of a region, as this machine counts them."""
     found = () if isinstance(part, Unreadable) else part.processes
     return {process.outer_pid or process.pid for process in found}
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
 
 
 def _alone(root: Path) -> int:

@@ -191,3 +191,24 @@ class MovingHost(Host[T], Protocol[T]):
     def moved(self) -> None:
         """A move has ended."""
         ...
+
+
+def given_milli(tenant: Tenant) -> int:
+    """What a tenant is promised of the compute of each GPU."""
+    return 0 if tenant.best_effort else tenant.share[0]
+
+
+def given(host: Host[T], tenant: T, at: int) -> tuple[int, int]:
+    """What a tenant has of a GPU, in milli and MiB."""
+    return given_milli(tenant), tenant.share[1] or host.gpus[at].mem_mib
+
+
+def room(host: Host[T], at: int, without: Iterable[T] = ()) -> tuple[int, int]:
+    """What is left of a GPU once the tenants of `without` have left, in milli and MiB; below 0 if that is not there."""
+    gone = {tenant.id for tenant in without}
+    free_milli, free_mib = WHOLE_MILLI, host.gpus[at].mem_mib - host.others_mib(at)
+    for tenant in host.tenants():
+        if at in tenant.slots and tenant.suspension != SUSPENDED and tenant.id not in gone:
+            milli, mem_mib = given(host, tenant, at)
+            free_milli, free_mib = free_milli - milli, free_mib - mem_mib
+    return free_milli, free_mib

@@ -24,6 +24,7 @@ _ASKED = (
     names.MODELS,
     names.EXCLUSIVE,
     names.BURST,
+    names.INTERACTIVE,
 )
 
 
@@ -61,6 +62,7 @@ def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
     mem_mib = _of_each(resources, gpus, names.ASKED_MEM_MIB, MOST_MIB, asked_mib)
     _number(said, names.MAX_MEM_MIB, MOST_MIB, unit=" of MiB")
     _flag(said, names.BURST)
+    _flag(said, names.INTERACTIVE)
     if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
         milli = SHARED_MILLI if mem_mib else WHOLE
     mem_milli = milli if mem_mib is None and milli < WHOLE else 0  # its part of the memory, too

@@ -11,8 +11,6 @@ OLD_SCHEDULER = "berth"
 """The `schedulerName` of pods made for berth 0.2, which bound them itself."""
 DRIVER = "gpu.berth.dev"
 """The DRA driver that publishes the GPUs of a node, and the DeviceClass of the same name."""
-MEMORY_SLICE = "memory-slice-"
-"""What the counters of a GPU's slices of memory begin with, which say where an instance is and not how much it has."""
 RESOURCE = "berth.dev/gpu"
 """A count of GPUs, of each of which the pod gets the part that its annotations say.
 
@@ -65,6 +63,8 @@ scheduling gate to a pod that there is."""
 BURST = "berth.dev/burst"
 ESTIMATE = "berth.dev/estimate"
 """How long the pod will run, in seconds (`600`) or with a unit (`2h`)."""
+INTERACTIVE = "berth.dev/interactive"
+"""`true`: the pod leaves its GPUs while it calls no CUDA and others on its cards wait for memory."""
 PLACEMENT = "berth.dev/placement"
 """What berth decided, as JSON, written as the gate is lifted and so there before the kubelet sees the pod:
 

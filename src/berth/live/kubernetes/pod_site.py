@@ -811,7 +811,16 @@ class PodSite:
         memory = gpu_memory_of(entry.pod.metadata.annotations)
         if memory is not None and share.mem_mib:  # as far as it has grown
             share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
-        run = SiteRun(of, gpus, nodes, share, placed.best_effort, None, started, self._away_ms(entry, memory))
+        run = SiteRun(
+            of,
+            gpus,
+            nodes,
+            share,
+            placed.best_effort,
+            started=started,
+            suspended_since_ms=self._away_ms(entry, memory),
+            resumes=memory is None or not memory.idle,
+        )
         if self._running.get(entry.uid) != run:
             self._running[entry.uid] = run
             self._changed[entry.uid] = None

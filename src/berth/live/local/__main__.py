@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, MACHINE_POLICY
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Cards, fake_gpus
 from berth.live.local.deciding import Chosen
@@ -72,7 +72,7 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
     store.write([of_meta("cards", {"boot": boot_id(), "of": _of_gpus(settings), "cards": fields})])
     own = ":" in (options.policy or "") + (options.knowledge or "")
     chosen = Chosen(
-        options.policy or store.meta("policy", DEFAULT_POLICY),
+        options.policy or store.meta("policy", MACHINE_POLICY),
         options.knowledge or store.meta("knowledge", DEFAULT_KNOWLEDGE),
         (os.getcwd(),) if own else tuple(store.meta("paths", [])),
     )

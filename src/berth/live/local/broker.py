@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, MACHINE_POLICY
 from berth.live.driver.growth import Growth
+from berth.live.driver.idling import Idling
 from berth.live.driver.suspending import Suspending
 from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
@@ -37,7 +38,6 @@ from berth.live.local.entry import (
     Limits,
 )
 from berth.live.local.host import BookHost
-from berth.live.local.idling import Idling
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
@@ -106,7 +106,7 @@ class Broker:
         """What was done about a broken store lately."""
         if not self._reconciled:
             self.book.number_from((max(number + 1, self.numbers.first_free()), serial + 1))
-        self.policy = str(store.meta("policy", DEFAULT_POLICY))
+        self.policy = str(store.meta("policy", MACHINE_POLICY))
         """What decided before, until what was chosen does."""
         before = Chosen(
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
@@ -169,16 +169,7 @@ class Broker:
             can_suspend=lambda entry: not self.suspending.why_not(entry),
             suspends=grow == "suspend",
         )
-        self.idling = Idling(
-            self.book,
-            cards.cards,
-            self.growth,
-            self.suspending,
-            self.watch,
-            log,
-            act=self.act,
-            now_ms=self.now_ms,
-        )
+        self.idling = Idling(host, self.growth, self.suspending)
         self.keeper = Keeper(
             store,
             self.commits,

@@ -14,12 +14,11 @@ from typing import Any
 from berth.errors import LiveError, PartitionError
 from berth.live.local.entry import Limits
 from berth.partition import fake_driver_folder, mem_mib
-from berth.partition.gpus import UNKNOWN_BYTES, Gpu, Memory, ProcessInfo, gpus, open_nvml
+from berth.partition.gpus import UNKNOWN_BYTES, Gpu, Memory, ProcessInfo, busy_of_processes, gpus, open_nvml
 from berth.partition.regions import partitions
 
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
 _MOST_FAKE = 64
-_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: no process was busy
 _LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 SMALL_MIB = 1024
 """A stranger that holds less counts with its memory alone: a desktop is no reason to keep a GPU from a whole job."""
@@ -100,17 +99,6 @@ def fake_gpus(text: str) -> dict[str, str]:
         "BERTH_FAKE_MEM_MIB": str(mem_mib(found[3])),
         "BERTH_FAKE_MODEL": f"{found[2]}-{found[3]}",
     }
-
-
-class _Busy(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("time_us", ctypes.c_ulonglong),
-        ("sm", ctypes.c_uint),
-        ("memory", ctypes.c_uint),
-        ("encoder", ctypes.c_uint),
-        ("decoder", ctypes.c_uint),
-    )
 
 
 class _Use(ctypes.Structure):
@@ -201,7 +189,8 @@ class Cards:
             for process in self._processes(kind, handle):
                 answer = 0 if process.bytes == UNKNOWN_BYTES else int(process.bytes) >> 20
                 held[process.pid] = max(answer, held.get(process.pid, 0))
-        busy = self._busy(card.index, handle)
+        since_us = self._since_us.get(card.index, 0)
+        busy, self._since_us[card.index] = busy_of_processes(self._nvml, handle, since_us)
         strangers: list[Stranger] = []
         runs: dict[str, tuple[float | None, int]] = {}
         for pid, mib in sorted(held.items()):
@@ -213,19 +202,6 @@ class Cards:
                 strangers.append(Stranger(pid, mib, command_of(pid)))
         used, pct = int(memory.used) >> 20, int(use.gpu) if known else None
         return Look(card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs)
-
-    def _busy(self, index: int, handle: ctypes.c_void_p) -> dict[int, float] | None:
-        """Per cent of the multiprocessors' time of each process since the last look; None if unknown."""
-        samples, count = (_Busy * 1024)(), ctypes.c_uint(1024)
-        since = ctypes.c_ulonglong(self._since_us.get(index, 0))
-        answer = self._nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), since)
-        if answer not in (0, _NOT_FOUND):
-            return None
-        found: dict[int, float] = {}
-        for sample in samples[: count.value] if answer == 0 else ():
-            found[sample.pid] = max(found.get(sample.pid, 0.0), float(sample.sm))
-            self._since_us[index] = max(self._since_us.get(index, 0), int(sample.time_us))
-        return found
 
     def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[ProcessInfo]:
         ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from berth.live.driver.idling import Need
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
-from berth.live.local.entry import Entry
+from berth.live.local.entry import WAITING, Entry, application_of
+from berth.live.local.messages import asked_mib
 from berth.live.local.runner import Runner
 from berth.live.local.watching import Watch
 from berth.partition.gpus import Gpu
@@ -83,3 +85,22 @@ class BookHost:
 
     def lost(self, entry: Entry) -> None:
         self.book.lose(entry, self.now_ms())
+
+    def application_of(self, entry: Entry) -> str:
+        return application_of(entry.request, entry.params)
+
+    def is_busy(self, entry: Entry) -> bool:
+        return self.watch.is_busy(entry)
+
+    def waiting(self) -> Iterable[Need]:
+        for job in self.book.jobs.values():
+            request = job.request
+            if job.state == WAITING and job.offered and request.gpus:
+                mem_mib = max(asked_mib(job, self.book.limits), job.needs_mib)
+                yield Need(request.gpus, request.pins or (), request.milli, mem_mib)
+
+    def suspend_idle(self, entry: Entry) -> None:
+        self.book.suspend_idle(entry, self.now_ms())
+
+    def away_ms(self, entry: Entry) -> int:
+        return self.now_ms() - (entry.suspended_since_ms or 0)

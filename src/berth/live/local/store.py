@@ -165,9 +165,15 @@ class Reader:
         for (body,) in rows:
             values = json.loads(body)
             key = values["request_key"]
-            if key not in requests:
-                requests[key] = self.request(key)
-            found.append(Entry.from_dict(values, requests[key]))
+            try:
+                if key not in requests:
+                    requests[key] = self.request(key)
+                found.append(Entry.from_dict(values, requests[key]))
+            except TypeError as error:  # a field that this version does not know
+                raise StoreError(
+                    f"{self.path} was written by a newer berth ({error}): run that one, or put back the copy from"
+                    " before the upgrade"
+                ) from error
         return found
 
     def ended_states(self, job_id: str) -> dict[str, str]:

@@ -12,13 +12,14 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from berth.errors import LiveError
 from berth.files import whole_file
 from berth.history.values.hostlist import expand
+from berth.live.driver.idling import Need
 from berth.live.driver.node_tenants import LOOK_S, NodeTenants, Shown
 from berth.live.driver.tenants import SUSPENDED
 from berth.live.driver.words import sizes
@@ -27,7 +28,7 @@ from berth.live.slurm.jobs import SlurmJob
 from berth.partition import fake_driver_folder
 from berth.partition.gpus import gpus
 
-REPORTS, ORDERS = "agents", "orders"
+REPORTS, ORDERS, STATUS = "agents", "orders", "status.json"
 REPORT_S = 5.0
 """How often an agent reports if nothing has changed."""
 SILENT_S = 30.0
@@ -49,6 +50,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     ordered: set[str] | None = None
+    wanted = Wanted(state)
     said, said_s = None, 0.0
     try:
         while not stopped.is_set():
@@ -56,6 +58,7 @@ async def serve(
                 ordered = {path.name for path in _listed(state / ORDERS)}
             if ordered is not None:
                 _heed(tenants, ordered)
+            tenants.wanted = wanted.on({each.job.partition("-")[2] for each in tenants.tenants()})
             tenants.look()
             shown = tenants.shown()
             if shown != said or time.monotonic() - said_s > REPORT_S:
@@ -66,6 +69,30 @@ async def serve(
                 await asyncio.wait_for(stopped.wait(), LOOK_S)
     finally:
         tenants.close()
+
+
+class Wanted:
+    """What jobs need that a berth which places would start on a node if there were room, by its status."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / STATUS
+        self._read_ns = 0
+        self._by_node: dict[str, list[Need]] = {}
+
+    def on(self, nodes: Collection[str]) -> list[Need]:
+        """Of some of the nodes of this machine; nothing if no berth lives."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            written = self._path.stat()
+            if time.time() - written.st_mtime > SILENT_S:
+                return []
+            if written.st_mtime_ns != self._read_ns:
+                wanted = json.loads(self._path.read_text(encoding="utf-8")).get("wanted", {})
+                self._by_node = {
+                    node: [Need(1, (), milli, mem_mib) for milli, mem_mib in each]
+                    for node, each in wanted.items()
+                }
+                self._read_ns = written.st_mtime_ns
+        return [need for node in nodes for need in self._by_node.get(node, ())]
 
 
 def _heed(tenants: NodeTenants, ordered: set[str]) -> None:
@@ -89,9 +116,8 @@ def told(shown: Shown) -> str:
             f"; requests for more: {shown.asked}, granted: {shown.granted}, calls refused: {shown.refused}"
         )
     if shown.suspension:
-        text += (
-            f"; {shown.suspension}, with {sizes(shown.parked_mib)[0]} for each GPU in the machine's memory"
-        )
+        away = f"{shown.suspension}{' while idle' if shown.idle else ''}"
+        text += f"; {away}, with {sizes(shown.parked_mib)[0]} for each GPU in the machine's memory"
     return text
 
 
@@ -117,6 +143,11 @@ class Reports(NamedTuple):
     def limit_mib(self) -> int:
         """What it may hold of each GPU now; of GPUs that it has left, what it was promised."""
         return max(each.promise_mib if each.suspension else each.limit_mib for each in self.by_node.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has left its GPUs until its next call of CUDA."""
+        return all(each.idle for each in self.by_node.values())
 
     @property
     def why(self) -> str:

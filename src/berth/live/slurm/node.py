@@ -24,7 +24,7 @@ from berth.live.slurm.agent import revoke
 from berth.live.slurm.controller import run_program
 from berth.live.slurm.jobs import format_of, rows_of, text_of
 from berth.live.slurm.nodes import nodes_of
-from berth.live.slurm.requests import Note, memory_of, note_of
+from berth.live.slurm.requests import Note, is_interactive, memory_of, note_of
 from berth.live.slurm.results import Result, keep
 from berth.model import Share
 from berth.partition import Access, Limit, create, fake_driver_folder, find
@@ -137,6 +137,8 @@ def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
             most_mib,
             milli,
             priority=int(job.get("Priority") or 0),
+            interactive=is_interactive(job.get("Comment", "")),
+            application=f"{words['SLURM_JOB_UID']} {job.get('Name', '')}",
         ),
     )
 
@@ -171,10 +173,10 @@ def _is_shared(words: Mapping[str, str]) -> bool:
 def _job(words: Mapping[str, str]) -> dict[str, str]:
     """What is needed to know of the job, and not of other tasks of its array; by `squeue`, because in what `scontrol
     show job` prints a user's name of a job can look like other fields."""
-    columns = ("JobID", "tres-per-node", "admin_comment", "Comment", "PriorityLong")
+    columns = ("JobID", "tres-per-node", "admin_comment", "Comment", "PriorityLong", "Name")
     mark = secrets.token_hex(4)
     command = ["squeue", "-h", "-a", "-j", words["SLURM_JOB_ID"], "-O", format_of(columns, mark)]
-    names = "TresPerNode", "AdminComment", "Comment", "Priority"
+    names = "TresPerNode", "AdminComment", "Comment", "Priority", "Name"
     for job_id, *values in rows_of(run_program(command, timeout_s=ANSWER_S), columns, mark):
         if job_id == words["SLURM_JOB_ID"]:
             return dict(zip(names, map(text_of, values), strict=True))

@@ -32,6 +32,7 @@ from berth.partition.sizes import mem_mib
 _FEATURES = re.compile(r"[\w.:/-]+(?:&[\w.:/-]+)*")
 _GPU_MEM = re.compile(r"(?:^|[\s,;])gpu_mem=(\S+?)(?=$|[\s,;])")
 _GPU_PCT = re.compile(r"(?:^|[\s,;])gpu_pct=(\d+)(?=$|[\s,;])")
+_INTERACTIVE = re.compile(r"(?:^|[\s,;])gpu_interactive=yes(?=$|[\s,;])")
 
 
 class LeftToSlurmError(Exception):
@@ -265,6 +266,11 @@ def memory_of(comment: str) -> tuple[int, int]:
         return (mem_mib(least) if least else 0), (mem_mib(most) if dots else 0)
     except SettingError:
         return 0, 0
+
+
+def is_interactive(comment: str) -> bool:
+    """Whether a comment lets its job leave its GPUs while it idles: `gpu_interactive=yes`."""
+    return _INTERACTIVE.search(comment) is not None
 
 
 def asks_for_compute(job: SlurmJob) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -23,22 +23,23 @@ from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.site import Gpu
-from berth.live.slurm.agent import reports
+from berth.live.slurm.agent import BY_BERTH, STATUS, Reports, order, orders, reports, revoke
 from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
 from berth.live.slurm.claim import Claim, ClaimChangedError
 from berth.live.slurm.controller import Controller, View, forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
+from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.journal import Journal
 from berth.live.slurm.measured_use import COMPUTE_PCT, MeasuredUse
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards
+from berth.live.slurm.requests import Cards, asks_for_compute
 from berth.live.slurm.results import names
 from berth.live.slurm.site import Apply, SlurmSite
+from berth.model import WHOLE_GPU
 
 DECISIONS = "decisions.jsonl"
-STATUS = "status.json"
 RESULTS = "results"
 SCOPE = "scope"
 """Whose jobs berth places: a line for each partition and QoS, for the watchdog; it is not there while berth advises."""
@@ -60,6 +61,8 @@ CLAIM_INTERVALS = 40
 MOST_REASONS = 10_000
 """Waiting jobs of which `berth slurm why` knows the reason: the first of the queue."""
 MOST_MEASURED = 1000
+MOST_WANTED = 100
+"""Of how many waiting jobs the nodes' agents are told what they need."""
 """Kinds of jobs of which the status tells what was measured: those that ended last."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
@@ -86,9 +89,6 @@ class Settings:
     card_mib: dict[str, int] = field(default_factory=dict)
     """Memory of the GPUs of a type."""
     decide_s: float = 20.0
-    start_early_s: float = 10.0
-    """How long before the expected end of a job its GPUs are given to the next. Longer, and more is decided on that a
-    job which ends sooner than expected, or a new one, would have changed."""
     compute_pct: int = COMPUTE_PCT
     """What the measured compute of jobs that share a GPU by best effort may add up to."""
     measured_memory: bool = True
@@ -125,7 +125,6 @@ class Service:
             channel or controller.apply,
             places=settings.places,
             patience_ms=int(1000 * settings.patience_s),
-            follow_ms=int(1000 * settings.start_early_s),
             use=use,
         )
         self.driver = self._new_driver(knowledge)
@@ -151,7 +150,6 @@ class Service:
             start_pause_ms=int(1000 * settings.patience_s),
             most_start_pause_ms=1000 * LONGEST_WAIT_S,
             no_room_pause_ms=0,
-            start_early_ms=int(1000 * settings.start_early_s) if settings.places else 0,
             notes=MOST_REASONS,
         )
         return Driver(self.site, how, knowledge)
@@ -165,11 +163,7 @@ class Service:
         if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             configuration = self._controller.configuration()
             self.site.again_after_s = forgotten_after_s(configuration)
-            self._priorities = Priorities.of(
-                configuration,
-                self._controller.fair_shares(),
-                {each.name: each.priority_factor for each in self._partitions},
-            )
+            self._priorities = Priorities.of(configuration, self._controller.fair_shares(), self._partitions)
             self._shares_at_ms = int(time.time() * 1000)
         self._cycles += 1
         self._left = names(self.settings.state / RESULTS)
@@ -185,7 +179,10 @@ class Service:
         view = self.query()
         memory = reports(self.settings.state)
         self.site.limits_mib = {raw_id: each.limit_mib for raw_id, each in memory.items()}
+        self.site.idle = {raw_id for raw_id, each in memory.items() if each.idle}
         self.site.take(view, self._priorities)
+        if self.settings.places:
+            self._follow_suspensions(view.jobs, memory)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
         came = self.driver.step(
@@ -209,6 +206,17 @@ class Service:
         self._show(came, view.at_ms)
         if came.fault is not None:
             raise came.fault
+
+    def _follow_suspensions(self, jobs: Iterable[SlurmJob], memory: Mapping[str, Reports]) -> None:
+        """Have the agents free the GPUs of jobs that Slurm itself has suspended, as for a job of another QoS, and let
+        them run on when Slurm does."""
+        state, stopped = self.settings.state, {job.raw_id for job in jobs if job.state == "SUSPENDED"}
+        by = orders(state)
+        for raw_id in stopped & memory.keys() - by.keys():
+            order(state, raw_id, BY_BERTH)
+        for raw_id in by.keys() - stopped:
+            if by[raw_id] == BY_BERTH:
+                revoke(state, raw_id)
 
     def _show(self, came: Round, now_ms: int) -> None:
         """Write what `berth slurm status` and `why` show, and for the watchdog whose jobs are placed."""
@@ -234,6 +242,7 @@ class Service:
             "compute_pct": self.settings.compute_pct,
             "measured": [asdict(each) for each in self.site.use.all(MOST_MEASURED)],
             "why": self.why,
+            "wanted": self._wanted() if self.settings.places else {},
             "counts": dict(islice(self.site.counts.items(), MOST_REASONS)),
             "starts": {job_id: each for job_id, each in self.driver.starts.items() if job_id in waiting},
             "outside": found.outside[:100],
@@ -243,6 +252,17 @@ class Service:
         self._write_scope()
         with whole_file(self.settings.state / STATUS) as new:
             new.write_text(json.dumps(values), encoding="utf-8")
+
+    def _wanted(self) -> dict[str, list[tuple[int, int]]]:
+        """What jobs need that wait for a part of one GPU, in milli and MiB, by the nodes that could run them."""
+        cluster, found = self.driver.scheduler.cluster, dict[str, list[tuple[int, int]]]()
+        for waits in islice(self.site.waiting().values(), MOST_WANTED):
+            milli, mem_mib = waits.job.share
+            if waits.job.gpus == 1 and milli < WHOLE_GPU.milli and waits.gang is None:
+                promised = milli if asks_for_compute(self.site.found.jobs[waits.job.id]) else 0
+                for row in cluster.fitting_nodes_when_empty(waits.job):
+                    found.setdefault(cluster.nodes[row].name, []).append((promised, mem_mib))
+        return found
 
     def _write_scope(self) -> None:
         path = self.settings.state / SCOPE

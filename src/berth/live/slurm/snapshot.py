@@ -14,13 +14,13 @@ from berth.errors import LiveError
 from berth.history.values.gres import base_type
 from berth.history.values.hostlist import expand
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
-from berth.live.slurm.agent import Reports, reports
+from berth.live.slurm.agent import STATUS, Reports, reports
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import GIVEN_UP, PLACED, Decision, read_decisions
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.requests import Cards, LeftToSlurmError, note_of, part_of
-from berth.live.slurm.service import DECISIONS, STATUS
+from berth.live.slurm.service import DECISIONS
 from berth.model import Share
 
 HELD_MS: Final = 365 * 86_400_000

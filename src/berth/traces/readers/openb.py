@@ -23,137 +23,77 @@ Times are seconds from the trace's own origin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from berth.errors import TraceError
 from berth.model import FOREVER_MS, WHOLE_GPU, Job, Node, Share
-from berth.traces.fields import Limits, count, names, optional_seconds, seconds, text
+from berth.traces.fields import Field, Limits, count, names, optional_seconds, seconds, text
 from berth.traces.nodes import nodes_from_csv
+from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.table import Table
 
 _TIMES = ("creation_time", "deletion_time", "scheduled_time")
 _NODE_LISTS = ("openb_node_list_all_node.csv", "openb_node_list_all_node.csv.gz")
 
 
-class OpenbReader:
+class OpenbReader(FieldReader):
     """Rows of an openb pod list as jobs."""
 
-    counts_from_first = False
+    id_column = "name"
 
     def __init__(self, table: Table, limits: Limits) -> None:
-        at = table.columns
-        self._table = table
-        self._timed = any(name in at for name in _TIMES)
-        for name in _TIMES:
-            if self._timed and name not in at:
-                expected = "this column too, as the header has other times"
-                raise TraceError(
-                    table.path, expected, line=table.header_line, column=name, value=table.header_text
-                )
-        self._seen: set[str] = set()
-        self._name = text("name", empty=False)
-        self._cpu = count("cpu_milli")
-        self._memory = count("memory_mib")
-        self._gpus = count("num_gpu", at_most=limits.gpus_per_node, what="GPUs; no node has more")
-        self._milli = count("gpu_milli", at_most=1000)
-        self._spec = names("gpu_spec", among=limits.models, what="GPU models")
-        self._qos = text("qos")
-        self._created = seconds("creation_time")
-        self._deleted = optional_seconds("deletion_time")
-        self._scheduled = optional_seconds("scheduled_time")
-        self._required = tuple(
-            at[f.name] for f in (self._name, self._cpu, self._memory, self._gpus, self._milli)
-        )
-        self._optional = (at.get("gpu_spec"), at.get("qos"))
-        self._times = tuple(at[name] for name in _TIMES) if self._timed else ()
-        self._counts = self._cpu.remembered(), self._gpus.remembered(), self._milli.remembered()
-        self._models = self._spec.remembered()
-        self._classes = self._qos.remembered()
+        absent = [name for name in _TIMES if name not in table.columns]
+        if 0 < len(absent) < len(_TIMES):
+            expected = "this column too, as the header has other times"
+            raise TraceError(
+                table.path, expected, line=table.header_line, column=absent[0], value=table.header_text
+            )
+        fields: list[tuple[Field[Any], Any]] = [
+            (text("name", empty=False), None),
+            (count("cpu_milli"), None),
+            (count("memory_mib"), None),
+            (count("num_gpu", at_most=limits.gpus_per_node, what="GPUs; no node has more"), None),
+            (count("gpu_milli", at_most=1000), None),
+            (names("gpu_spec", among=limits.models, what="GPU models"), ()),
+            (text("qos"), ""),
+            (seconds("creation_time"), 0),
+            (optional_seconds("deletion_time"), None),
+            (optional_seconds("scheduled_time"), None),
+        ]
+        super().__init__(table, fields)
 
-    def row(self, fields: list[str]) -> tuple[int, Job]:
-        """Submit time and job; raises where a field is wrong or the fields contradict each other."""
-        name, cpu, memory, num_gpu, gpu_milli = self._required
-        spec, qos = self._optional
-        cpus, gpu_counts, millis = self._counts
-        job_id = fields[name]
-        gpus = gpu_counts[fields[num_gpu]]
-        milli = millis[fields[gpu_milli]]
-        submit, work, patience = self._stay(fields)
-        if (gpus > 1 and milli < 1000) or (gpus == 1 and milli < 1) or job_id in self._seen:
-            raise ValueError(job_id)
-        job = Job(
-            self._name.parse(job_id),
-            submit,
-            work,
+    def make(self, *values: Any) -> Job:
+        name, cpu_milli, mem_mib, gpus, milli, models, qos, created_ms, deleted_ms, scheduled_ms = values
+        if gpus > 1 and milli < 1000:
+            raise Contradiction("gpu_milli", milli, f"1000, as the pod takes {gpus} GPUs")
+        if gpus == 1 and milli < 1:
+            raise Contradiction("gpu_milli", milli, "from 1 to 1000, as the pod takes a GPU")
+        began_ms, began = created_ms, "creation_time"
+        if scheduled_ms is not None:
+            _check_later("scheduled_time", scheduled_ms, created_ms, "creation_time")
+            began_ms, began = scheduled_ms, "scheduled_time"
+        if deleted_ms is not None:
+            _check_later("deletion_time", deleted_ms, began_ms, began)
+        stay_ms = FOREVER_MS if deleted_ms is None else deleted_ms - began_ms
+        return Job(
+            name,
+            created_ms,
+            stay_ms,
             gpus=gpus,
             share=Share(milli) if gpus == 1 and milli < 1000 else WHOLE_GPU,
-            cpu_milli=cpus[fields[cpu]],
-            mem_mib=cpus[fields[memory]],
-            models=() if spec is None else self._models[fields[spec]],
-            patience_ms=patience,
-            virtual_cluster="" if qos is None else self._classes[fields[qos]],
+            cpu_milli=cpu_milli,
+            mem_mib=mem_mib,
+            models=models,
+            patience_ms=stay_ms if deleted_ms is not None and scheduled_ms is None else None,
+            virtual_cluster=qos,
         )
-        self._seen.add(job_id)
-        return submit, job
 
-    def _stay(self, fields: list[str]) -> tuple[int, int, int | None]:
-        """When it was submitted, how long it works, and how long it waits for that."""
-        if not self._timed:
-            return 0, FOREVER_MS, None
-        created_at, deleted_at, scheduled_at = self._times
-        created = self._created.parse(fields[created_at])
-        deleted = self._deleted.parse(fields[deleted_at])
-        scheduled = self._scheduled.parse(fields[scheduled_at])
-        began = created if scheduled is None else scheduled
-        if began < created or (deleted is not None and deleted < began):
-            raise ValueError(deleted)
-        if deleted is None:
-            return created, FOREVER_MS, None
-        return created, deleted - began, deleted - began if scheduled is None else None
 
-    def rows(self, block: list[list[str]]) -> None:
-        return None
-
-    def submit_ms(self, fields: list[str]) -> int:
-        return self._created.parse(fields[self._times[0]]) if self._timed else 0
-
-    def diagnose(self, line: int, fields: Sequence[str]) -> None:
-        table = self._table
-        job_id = self._name.check(table, line, fields)
-        self._cpu.check(table, line, fields)
-        self._memory.check(table, line, fields)
-        gpus = self._gpus.check(table, line, fields)
-        milli = self._milli.check(table, line, fields)
-        if gpus > 1 and milli < 1000:
-            raise table.error(
-                line, f"1000, as the pod takes {gpus} GPUs", column="gpu_milli", value=str(milli)
-            )
-        if gpus == 1 and milli < 1:
-            raise table.error(
-                line, "from 1 to 1000, as the pod takes a GPU", column="gpu_milli", value=str(milli)
-            )
-        if self._spec.name in table.columns:
-            self._spec.check(table, line, fields)
-        if self._qos.name in table.columns:
-            self._qos.check(table, line, fields)
-        if self._timed:
-            created = self._created.check(table, line, fields)
-            deleted = self._deleted.check(table, line, fields)
-            scheduled = self._scheduled.check(table, line, fields)
-            text_of = dict(zip(_TIMES, (fields[index] for index in self._times), strict=True))
-            if scheduled is not None and scheduled < created:
-                expected = f"a time no earlier than creation_time, {text_of['creation_time']}"
-                raise table.error(line, expected, column="scheduled_time", value=text_of["scheduled_time"])
-            if deleted is not None and deleted < (created if scheduled is None else scheduled):
-                earlier = "creation_time" if scheduled is None else "scheduled_time"
-                expected = f"a time no earlier than {earlier}, {text_of[earlier]}"
-                raise table.error(line, expected, column="deletion_time", value=text_of["deletion_time"])
-        if job_id in self._seen:
-            raise table.error(line, "a name that no row above has", column="name", value=job_id)
-
-    def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
-        return row[1]
+def _check_later(column: str, time_ms: int, before_ms: int, before: str) -> None:
+    """Refuse a time that is earlier than that of the column `before`."""
+    if time_ms < before_ms:
+        raise Contradiction(column, time_ms / 1000, f"a time no earlier than {before}, {before_ms / 1000}")
 
 
 def nodes(table: Table) -> tuple[Node, ...] | None:

@@ -19,15 +19,12 @@ is taken (`group_gpu_dur`), else by group (`group_dur`), else by user and GPUs, 
 
 from __future__ import annotations
 
-import csv
-import tarfile
 from pathlib import Path
 from typing import Any, Final
 
-from berth.errors import TraceError
-from berth.gpu_models import gpu_model
 from berth.model import Job, Node
 from berth.traces.fields import Field, Limits, count, decimal, names, optional_seconds, seconds, text
+from berth.traces.nodes import nodes_from_csv
 from berth.traces.published_clusters import pai_nodes
 from berth.traces.readers.by_field import FieldReader, requested
 from berth.traces.table import Table
@@ -35,7 +32,6 @@ from berth.traces.table import Table
 ESTIMATES: Final = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
 """The columns of the estimates, the best known first."""
 
-_SPEC: Final = "pai_machine_spec"
 _NO_TYPE: Final = ("", "CPU")
 
 
@@ -55,7 +51,7 @@ class PaiReader(FieldReader):
             (text("group"), ""),
             *((optional_seconds(name), None) for name in ESTIMATES),
         ]
-        super().__init__(table, fields, "submit_time")
+        super().__init__(table, fields)
         self._limits = limits
 
     def make(self, *values: Any) -> Job:
@@ -88,53 +84,13 @@ def gpu_types(name: str, limits: Limits) -> Field[tuple[str, ...]]:
 
 
 def nodes(table: Table) -> tuple[Node, ...]:
-    """The machines of the published `pai_machine_spec` (`.csv` or `.tar.gz`), where it lies beside the file.
+    """The machines of the published `pai_machine_spec.csv`, if it lies beside the file with its `.header`.
 
     Else as many of each kind as it counts, under made-up names: 1,897 machines with 6,742 GPUs.
     """
-    folder = Path(table.path).parent
-    for spec_file in (folder / f"{_SPEC}.csv", folder / f"{_SPEC}.tar.gz"):
-        if spec_file.exists():
-            return _machines(spec_file)
-    return pai_nodes()
-
-
-def _machines(path: Path) -> tuple[Node, ...]:
-    """Machines of a file without a header: machine, gpu_type, cap_cpu (cores), cap_mem (GiB), cap_gpu."""
-    columns: tuple[Field[Any], ...] = (
-        text("machine", empty=False),
-        text("gpu_type"),
-        count("cap_cpu"),
-        count("cap_mem"),
-        count("cap_gpu"),
+    beside = Path(table.path).parent / "pai_machine_spec.csv"
+    if not beside.exists():
+        return pai_nodes()
+    return nodes_from_csv(
+        str(beside), "name=machine,gpus=cap_gpu,model=gpu_type,cpus=cap_cpu,mem_gib=cap_mem"
     )
-    found: list[Node] = []
-    for line, row in enumerate(csv.reader(_lines(path)), start=1):
-        if not row or (line == 1 and row[0] == "machine"):
-            continue
-        if len(row) != len(columns):
-            raise TraceError(str(path), f"{len(columns)} columns", line=line, value=",".join(row))
-        values: list[Any] = []
-        for field, value in zip(columns, row, strict=True):
-            try:
-                values.append(field.parse(value))
-            except ValueError:
-                raise TraceError(
-                    str(path), field.expected, line=line, column=field.name, value=value
-                ) from None
-        name, kind, cores, gib, gpus = values
-        found.append(Node(name, gpus, gpu_model(kind) if gpus else None, cores * 1000, gib * 1024))
-    if not found:
-        raise TraceError(str(path), "at least one machine")
-    return tuple(found)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        if path.suffix == ".csv":
-            return path.read_text("utf-8").splitlines()
-        with tarfile.open(path) as archive:
-            member = archive.extractfile(f"{_SPEC}.csv")
-            return [] if member is None else member.read().decode("utf-8").splitlines()
-    except (OSError, KeyError, UnicodeDecodeError, tarfile.TarError) as error:
-        raise TraceError(str(path), f"the machines that Alibaba published ({error})") from error

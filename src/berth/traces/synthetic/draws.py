@@ -8,8 +8,10 @@ as they were.
 
 from __future__ import annotations
 
+import csv
 import zlib
 from collections.abc import Sequence
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,13 @@ Floats = NDArray[np.float64]
 
 _LOG_2 = 0.6931471805599453
 _LOG_TERMS = 18
+
+
+def numbers_of(table: str) -> dict[str, list[float]]:
+    """The columns of a CSV table in this folder, all numbers, by name."""
+    with files("berth.traces.synthetic").joinpath(table).open(encoding="utf-8") as stream:
+        header, *rows = csv.reader(stream)
+    return {name: [float(row[at]) for row in rows] for at, name in enumerate(header)}
 
 
 def uniform(seed: int, purpose: str, number: int) -> Floats:

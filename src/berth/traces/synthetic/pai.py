@@ -2,8 +2,9 @@
 
 Weng, Xiao, Yu, Wang, Wang, He, Li, Zhang, Lin and Ding, *MLaaS in the Wild: Workload Analysis and Scheduling
 in Large-Scale Heterogeneous GPU Clusters*, NSDI 2022, and the notebook that reproduces its figures from the
-trace (cluster-trace-gpu-v2020/analysis in github.com/alibaba/clusterdata, CC-BY-4.0). The tables below were
-read off that notebook's figures, bars to half a per cent, run times to about a tenth:
+trace (cluster-trace-gpu-v2020/analysis in github.com/alibaba/clusterdata, CC-BY-4.0). The tables here,
+`run_times_s.csv` and `jobs_by_hour.csv` were read off that notebook's figures, bars to half a per cent, run times to
+about a tenth:
 
 - figure 5, tasks by GPU request and by GPU type; how a class divides further (a quarter of a GPU is the rule
   among those from 25 % to 50 %) follows the steps of figure 6b, and among several GPUs is a guess;
@@ -31,8 +32,8 @@ from berth.errors import SettingError
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.job_draft import draft, finished
 from berth.traces.published_clusters import PAI_MACHINES, pai_nodes
-from berth.traces.synthetic import Workload
-from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
+from berth.traces.synthetic import Drawn, Workload
+from berth.traces.synthetic.draws import arrivals, chosen, numbers_of, quantile, span_ms, uniform
 
 # weight (per mille of tasks), GPUs, milli
 _REQUESTS: Final = (
@@ -51,130 +52,6 @@ _REQUESTS: Final = (
 _TYPES: Final = ("T4", "MISC", "P100", "V100", "V100M32")
 _TYPE_WEIGHTS: Final = (217, 668, 70, 27, 18)
 _LARGEST_NODE: Final = {"T4": 2, "MISC": 8, "P100": 2, "V100": 8, "V100M32": 8}
-_RUN_AT: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 1.0)
-_RUN_S: Final = {
-    "T4": (
-        5,
-        17,
-        20,
-        32,
-        71,
-        190,
-        260,
-        330,
-        440,
-        760,
-        1_800,
-        5_500,
-        13_000,
-        25_000,
-        36_000,
-        100_000,
-        300_000,
-    ),
-    "MISC": (
-        5,
-        12,
-        21,
-        25,
-        58,
-        130,
-        260,
-        660,
-        1_300,
-        2_900,
-        5_700,
-        12_000,
-        22_000,
-        41_000,
-        59_000,
-        200_000,
-        600_000,
-    ),
-    "P100": (
-        5,
-        20,
-        23,
-        41,
-        85,
-        200,
-        620,
-        1_000,
-        1_900,
-        3_700,
-        7_700,
-        16_000,
-        30_000,
-        62_000,
-        110_000,
-        250_000,
-        600_000,
-    ),
-    "V100": (
-        5,
-        12,
-        33,
-        53,
-        120,
-        240,
-        560,
-        1_200,
-        2_600,
-        4_700,
-        7_700,
-        19_000,
-        45_000,
-        85_000,
-        130_000,
-        300_000,
-        600_000,
-    ),
-    "V100M32": (
-        5,
-        13,
-        26,
-        51,
-        110,
-        200,
-        550,
-        1_200,
-        2_600,
-        6_500,
-        12_000,
-        26_000,
-        60_000,
-        120_000,
-        130_000,
-        300_000,
-        600_000,
-    ),
-}
-_TASKS_BY_HOUR: Final = (
-    1080,
-    740,
-    540,
-    450,
-    560,
-    540,
-    600,
-    730,
-    590,
-    700,
-    1080,
-    1120,
-    770,
-    760,
-    960,
-    1010,
-    970,
-    1080,
-    810,
-    800,
-    770,
-    680,
-    600,
-    520,
-)
 _USERS: Final = 1300
 _USERS_AT: Final = (0.0, 0.045, 0.1, 0.2, 0.4, 0.56, 0.76, 0.9, 0.96, 0.99, 0.998, 1.0)
 _TASKS_OF_USER: Final = (1, 1, 3, 9, 45, 110, 330, 1_000, 3_000, 10_000, 50_000, 200_000)
@@ -185,21 +62,16 @@ _GIB_WEIGHTS: Final = (30, 20, 35, 690, 70, 20)
 
 
 @dataclass(frozen=True)
-class PaiLike:
+class PaiLike(Drawn):
     """Settings of `synthetic:pai-like`."""
 
-    jobs: int = 10_000
-    """Jobs in all."""
-    seed: int = 0
-    """Other seeds give other workloads of the same kind."""
-    load: float = 0.9
-    """GPU time that is asked for over what the cluster has while jobs arrive."""
     pinned: float = 0.33
     """Fraction of the jobs that may run on one GPU type only."""
 
     def __post_init__(self) -> None:
-        if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6 or not 0 <= self.pinned <= 1:
-            raise SettingError("expected jobs and seed of 0 or more, load above 0, pinned from 0 to 1")
+        super().__post_init__()
+        if not 0 <= self.pinned <= 1:
+            raise SettingError("expected pinned from 0 to 1")
 
     def __call__(self) -> Workload:
         return Workload(pai_nodes(), self._jobs)
@@ -211,10 +83,12 @@ class PaiLike:
         request = chosen(uniform(seed, "request", number), [weight for weight, _, _ in _REQUESTS])
         kind = chosen(uniform(seed, "type", number), _TYPE_WEIGHTS)
         drawn = uniform(seed, "work", number)
+        run_s = numbers_of("run_times_s.csv")
         work_ms = np.empty(number, np.int64)
         for index, name in enumerate(_TYPES):
             of_type = kind == index
-            work_ms[of_type] = (quantile(drawn[of_type], _RUN_AT, _RUN_S[name]) * 1000).astype(np.int64)
+            times_s = quantile(drawn[of_type], run_s["quantile"], run_s[f"pai {name}"])
+            work_ms[of_type] = (times_s * 1000).astype(np.int64)
         gpus = np.array([gpus for _, gpus, _ in _REQUESTS])[request]
         milli = gpus * np.array([milli for _, _, milli in _REQUESTS])[request]
         fits = gpus <= np.array([_LARGEST_NODE[name] for name in _TYPES])[kind]
@@ -223,7 +97,7 @@ class PaiLike:
         lasting_ms = span_ms(work_ms, milli, capacity, self.load)
         of_user = quantile((np.arange(_USERS) + 0.5) / _USERS, _USERS_AT, _TASKS_OF_USER)
         columns = (
-            arrivals(uniform(seed, "arrival", number), lasting_ms, _TASKS_BY_HOUR),
+            arrivals(uniform(seed, "arrival", number), lasting_ms, numbers_of("jobs_by_hour.csv")["pai"]),
             work_ms,
             chosen(uniform(seed, "user", number), of_user.tolist()),
             request,

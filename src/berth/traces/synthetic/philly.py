@@ -15,11 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from berth.errors import SettingError
 from berth.model import Job
 from berth.traces.published_clusters import philly_nodes
-from berth.traces.synthetic import Workload
-from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
+from berth.traces.synthetic import Drawn, Workload
+from berth.traces.synthetic.draws import arrivals, chosen, numbers_of, quantile, span_ms, uniform
 
 # GPUs of a job, jobs in the trace, which run times
 _GPUS: Final = (
@@ -34,128 +33,14 @@ _GPUS: Final = (
     (64, 6, 3),
     (128, 3, 3),
 )
-_RUN_AT: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 1.0)
-_RUN_S: Final = (
-    (
-        1,
-        42,
-        52,
-        62,
-        76,
-        215,
-        600,
-        1_120,
-        1_730,
-        2_460,
-        3_750,
-        8_510,
-        19_100,
-        68_300,
-        135_000,
-        869_000,
-        3_260_000,
-    ),
-    (
-        2,
-        8,
-        11,
-        15,
-        19,
-        25,
-        85,
-        367,
-        5_580,
-        25_400,
-        79_300,
-        166_000,
-        234_000,
-        468_000,
-        749_000,
-        2_420_000,
-        2_750_000,
-    ),
-    (
-        1,
-        64,
-        125,
-        216,
-        783,
-        3_940,
-        12_400,
-        23_700,
-        64_800,
-        141_000,
-        203_000,
-        352_000,
-        526_000,
-        807_000,
-        1_070_000,
-        2_660_000,
-        4_630_000,
-    ),
-    (
-        1,
-        4,
-        35,
-        69,
-        345,
-        880,
-        3_160,
-        21_100,
-        53_900,
-        73_700,
-        160_000,
-        253_000,
-        446_000,
-        622_000,
-        1_150_000,
-        1_710_000,
-        1_710_000,
-    ),
-)
+_RUN_TIMES: Final = ("philly 1 GPU", "philly 2 to 4", "philly 8", "philly more")
+"""Columns of `run_times_s.csv`."""
 _CLUSTERS: Final = (41_226, 16_091, 9_953, 7_423, 1_934, 1_511, 1_435, 1_137, 723, 422, 374, 8, 4, 3, 3)
-_JOBS_BY_HOUR: Final = (
-    3_561,
-    3_889,
-    4_190,
-    2_603,
-    3_017,
-    5_115,
-    6_716,
-    4_860,
-    4_608,
-    2_889,
-    2_872,
-    3_275,
-    2_462,
-    2_229,
-    2_111,
-    2_688,
-    2_753,
-    2_278,
-    2_604,
-    3_196,
-    3_082,
-    3_656,
-    3_685,
-    3_908,
-)
 
 
 @dataclass(frozen=True)
-class PhillyLike:
+class PhillyLike(Drawn):
     """Settings of `synthetic:philly-like`."""
-
-    jobs: int = 10_000
-    """Jobs in all."""
-    seed: int = 0
-    """Other seeds give other workloads of the same kind."""
-    load: float = 0.9
-    """GPU time that is asked for over what the cluster has while jobs arrive."""
-
-    def __post_init__(self) -> None:
-        if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6:
-            raise SettingError("expected jobs and seed of 0 or more and a load above 0")
 
     def __call__(self) -> Workload:
         return Workload(philly_nodes(), self._jobs)
@@ -168,13 +53,17 @@ class PhillyLike:
         gpus = np.array([gpus for gpus, _, _ in _GPUS])[size]
         runs = np.array([runs for _, _, runs in _GPUS])[size]
         drawn = uniform(seed, "work", number)
+        run_s = numbers_of("run_times_s.csv")
         work_ms = np.empty(number, np.int64)
-        for index, run_s in enumerate(_RUN_S):
+        for index, column in enumerate(_RUN_TIMES):
             of_size = runs == index
-            work_ms[of_size] = (quantile(drawn[of_size], _RUN_AT, run_s) * 1000).astype(np.int64)
+            times_s = quantile(drawn[of_size], run_s["quantile"], run_s[column])
+            work_ms[of_size] = (times_s * 1000).astype(np.int64)
         capacity = sum(node.gpus for node in philly_nodes())
         lasting_ms = span_ms(work_ms, gpus * 1000, capacity, self.load)
-        submit_ms = arrivals(uniform(seed, "arrival", number), lasting_ms, _JOBS_BY_HOUR)
+        submit_ms = arrivals(
+            uniform(seed, "arrival", number), lasting_ms, numbers_of("jobs_by_hour.csv")["philly"]
+        )
         cluster = chosen(uniform(seed, "cluster", number), _CLUSTERS)
         columns = (column.tolist() for column in (submit_ms, work_ms, gpus, cluster))
         for index, (submit, work, wanted, queue) in enumerate(zip(*columns, strict=True)):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from berth.errors import KubernetesError
 from berth.live.driver.node_tenants import LOOK_S, NodeTenant, NodeTenants, Shown, Terms, admit
 from berth.live.driver.tenants import SUSPENDED
-from berth.live.kubernetes.names import GPU_MEMORY, MAX_MEM_MIB, SUSPEND
+from berth.live.kubernetes.names import GPU_MEMORY, INTERACTIVE, MAX_MEM_MIB, SUSPEND
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, plain
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.placements import GpuMemory
@@ -67,6 +67,8 @@ class Growing:
             milli=0 if part.best_effort else part.milli,
             priority=pod.priority,
             uuids=tuple(plain(self._allotments.cards[each.index].uuid) for each in allotment.parts),
+            interactive=pod.annotations.get(INTERACTIVE) == "true",
+            application=f"{pod.namespace} {pod.application}",
             leaves=not (pod.probed or pod.in_gang or sum(bool(each.gpus) for each in pod.containers) > 1),
         )
         admit(allotment.name, terms, wait_s=0)
@@ -126,5 +128,6 @@ def memory_of(parts: Sequence[Shown]) -> GpuMemory:
         granted=sum(each.granted for each in parts),
         refused=sum(each.refused for each in parts),
         suspended_ms=parts[0].suspended_since_ms if away else None,
+        idle=away and any(each.idle for each in parts),
         why=next((each.why for each in parts if each.why), ""),
     )

@@ -1,4 +1,4 @@
-"""A queue made of values, for tests, benchmarks and screenshots: it can be large, slow, gone or full of odd names."""
+"""A queue made of values, for tests and benchmarks: it can be large, slow, gone or full of odd names."""
 
 from __future__ import annotations
 
