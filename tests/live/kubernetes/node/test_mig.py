@@ -12,21 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import celpy
-import msgspec
 import pytest
 from celpy.adapter import json_to_cel
 
-from berth.errors import SettingError
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, cut_devices_of, devices_of
-from berth.live.kubernetes.objects import ResourceSlice
-from berth.live.kubernetes.slices import gpus_in
 from berth.live.local.cards import Card, fake_gpus
-from berth.model import Share
 from berth.partition.mig import Place
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
@@ -167,27 +162,6 @@ def test_a_real_api_server_is_asked_whether_it_keeps_counters(
     play(story)
 
 
-def test_the_scheduler_reads_what_the_node_publishes() -> None:
-    told = cut_devices_of(CUT, {}, (), ())
-    meta = {"name": "s", "uid": "u"}
-    pool = {"name": "here", "generation": 1, "resourceSliceCount": 2}
-    spec = {"driver": DRIVER, "nodeName": "here", "pool": pool}
-    slices = [
-        msgspec.convert({"metadata": meta, "spec": {**spec, **part}}, ResourceSlice)
-        for part in ({"sharedCounters": [told.counters]}, {"devices": list(told.devices)})
-    ]
-    (gpu,) = gpus_in(slices)
-    assert (gpu.index, gpu.uuid, gpu.model, gpu.mem_mib, gpu.device) == (
-        1,
-        "GPU-1",
-        "A100-80",
-        81920,
-        "gpu-1",
-    )
-    assert gpu.parts["gpu-1-mig-1g-10gb-6"] == Share(143, 10240)
-    assert gpu.parts["gpu-1-mig-7g-80gb-0"] == Share(1000, 81920)
-
-
 def test_a_class_chooses_whole_gpus_or_instances() -> None:
     cut = cut_devices_of(CUT, {}, (), ()).devices[0]
     whole = devices_of([CARD], {})[0]
@@ -207,24 +181,16 @@ def test_a_class_chooses_whole_gpus_or_instances() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dra", "plugin", "has_claims", "expected"),
+    ("dra", "has_claims", "expected"),
     [
-        ("auto", "auto", True, ((1,), (0,))),
-        ("auto", "all", True, ((1,), (0,))),
-        ("auto", "auto", False, ((), (0,))),
-        ("none", "auto", True, ((), (0,))),
-        ("0", "auto", True, ((0,), ())),
+        ("auto", True, ((1,), (0,))),
+        ("auto", False, ((), (0,))),
+        ("none", True, ((), (0,))),
+        ("0", True, ((0,), ())),
     ],
 )
-def test_a_gpu_whose_mig_is_on_is_for_claims_alone(
-    dra: str, plugin: str, has_claims: bool, expected: Any
-) -> None:
-    assert split_gpus(dra, plugin, [0, 1], has_claims=has_claims, cut=[1]) == expected
-
-
-def test_the_device_plugin_is_not_given_a_gpu_whose_mig_is_on() -> None:
-    with pytest.raises(SettingError, match="--device-plugin names GPU 1, whose MIG is on"):
-        split_gpus("auto", "0,1", [0, 1], has_claims=True, cut=[1])
+def test_a_gpu_whose_mig_is_on_is_for_claims_alone(dra: str, has_claims: bool, expected: Any) -> None:
+    assert split_gpus(dra, [0, 1], has_claims=has_claims, cut=[1]) == expected
 
 
 async def slices_of(world: World) -> dict[str, Any]:
