@@ -9,6 +9,9 @@ Numba keeps what it has compiled by the file of the caller: a change here must a
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from berth.arrays import IntArray, compiled
 
 MOST = 10
@@ -63,7 +66,7 @@ def key_of(classes: IntArray, count: int) -> tuple[int, int]:
 
 
 @compiled
-def move(keys: IntArray, known: IntArray, to_keys: IntArray, to_known: IntArray) -> None:
+def move(keys: IntArray, known: NDArray[np.int16], to_keys: IntArray, to_known: NDArray[np.int16]) -> None:
     """Write a table into a larger, empty one."""
     for row in range(keys.shape[0]):
         if keys[row, 0] != EMPTY:

@@ -11,10 +11,12 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, FloatArray, compiled
 from berth.errors import SettingError
 from berth.interference import Speeds, mode_of
-from berth.interference.speeds import effective_milli
+from berth.interference.speeds import as_sets, effective_milli
 from berth.knowledge.belief import Spread
 from berth.knowledge.oracle import Oracle
 from berth.model import FOREVER_MS, GpuModel, Job, Profile, Record, RecordState
@@ -180,19 +182,14 @@ class NoisySpeeds:
 
     def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
         """Speeds per mille: see `Speeds` for the shapes."""
-        usage, present = np.asarray(usage), np.asarray(present)
-        speeds = np.asarray(self.speeds(usage, present, capacity_mem_mib), dtype=np.int64)  # (..., K)
-        rows = _mixed(usage.astype(np.int64).view(np.uint64), self.seed)  # (..., K)
-        rows = np.where(present, rows, np.uint64(0))
-        others = (
-            rows.sum(axis=-1, keepdims=True, dtype=np.uint64) - rows
-        )  # the same in any order of the neighbours
-        with np.errstate(over="ignore"):
-            drawn = _finish(rows * _GOLDEN + others)
-        error = np.exp(self.sigma * _normals(drawn))
+        rows, there, shape = as_sets(np.asarray(usage), np.asarray(present))
+        speeds = np.asarray(self.speeds(rows, there, capacity_mem_mib), dtype=np.int64)  # (N, K)
+        drawn = np.zeros(there.shape)
+        _draw(rows, there, np.uint64(self.seed % 2**64), np.zeros(shape[-1], np.uint64), drawn)
+        error = np.exp(self.sigma * drawn)
         slowness = (1000 / np.maximum(speeds, 1) - 1) * error
         found = np.maximum(1, np.rint(1000 / (1 + slowness))).astype(np.int32)
-        return np.where(present, np.where(speeds >= 1000, np.int32(1000), found), np.int32(0))
+        return np.where(there, np.where(speeds >= 1000, np.int32(1000), found), np.int32(0)).reshape(shape)
 
     def __eq__(self, other: object) -> bool:
         """The same function with the same error."""
@@ -216,25 +213,36 @@ def _normal(seed: int, *what: str) -> float:
     return _NORMAL.inv_cdf((int.from_bytes(digest, "big") + 0.5) / 2**64)
 
 
-def _mixed(rows: Any, seed: int) -> Any:
-    """uint64 (..., 4) to (...): a number for each row."""
-    with np.errstate(over="ignore"):
-        mixed = np.full(rows.shape[:-1], seed % 2**64, dtype=np.uint64)
-        for column in range(rows.shape[-1]):
-            mixed = _finish((mixed ^ rows[..., column]) * _GOLDEN + np.uint64(column + 1))
-    return mixed
-
-
-def _finish(z: Any) -> Any:
+@compiled
+def _finish(z: np.uint64) -> np.uint64:
     """The finisher of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    with np.errstate(over="ignore"):
-        z = (z ^ (z >> np.uint64(30))) * _MIX_1
-        z = (z ^ (z >> np.uint64(27))) * _MIX_2
-        return z ^ (z >> np.uint64(31))
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
 
 
-def _normals(drawn: Any) -> Any:
-    """uint64 to numbers that are close to the standard normal distribution: the sum of twelve uniform ones, less 6."""
-    with np.errstate(over="ignore"):
-        uniform = _finish(drawn[..., None] + np.arange(12, dtype=np.uint64) * _GOLDEN) >> np.uint64(11)
-    return (uniform / 2.0**53).cumsum(axis=-1)[..., -1] - 6.0
+@compiled
+def _draw(
+    usage: NDArray[np.int32],  # (N, K, 4)
+    present: BoolArray,  # (N, K)
+    seed: np.uint64,
+    mixed: NDArray[np.uint64],  # (K,): to work in
+    out: FloatArray,  # (N, K)
+) -> None:
+    """A number of each tenant among its neighbours, in any order of these, close to the standard normal distribution:
+    the sum of twelve uniform ones, less 6."""
+    for at in range(present.shape[0]):
+        total = np.uint64(0)
+        for one in range(present.shape[1]):
+            mixed[one] = seed
+            for column in range(usage.shape[2]):
+                row = np.uint64(usage[at, one, column])
+                mixed[one] = _finish((mixed[one] ^ row) * _GOLDEN + np.uint64(column + 1))
+            total += mixed[one] if present[at, one] else np.uint64(0)
+        for one in range(present.shape[1]):
+            if present[at, one]:
+                drawn = _finish(mixed[one] * _GOLDEN + total - mixed[one])
+                for step in range(12):
+                    uniform = _finish(drawn + np.uint64(step) * _GOLDEN) >> np.uint64(11)
+                    out[at, one] += uniform / 2.0**53
+                out[at, one] -= 6.0

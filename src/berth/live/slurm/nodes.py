@@ -24,6 +24,7 @@ PARTITION_FIELDS = {
     "State": "no partition is up",
     "Nodes": "the nodes of partitions are not known",
     "PriorityJobFactor": "held jobs of all partitions have the same priority",
+    "PriorityTier": "jobs of no partition are more urgent than others",
 }
 """The same for `scontrol show partition`."""
 _NOT_FOR_JOBS = frozenset({
@@ -115,6 +116,8 @@ class SlurmPartition:
     nodes: tuple[str, ...]
     default: bool = False
     priority_factor: int = 1
+    tier: int = 1
+    """Jobs of a higher one come first, and may take the place of others."""
     allowed_qos: tuple[str, ...] | None = None
     """None: all but those that are denied."""
     denied_qos: tuple[str, ...] = ()
@@ -196,6 +199,7 @@ def partitions_of(text: str) -> Iterator[SlurmPartition]:
             expand(pairs.get("Nodes", "")),
             pairs.get("Default") == "YES",
             int(pairs.get("PriorityJobFactor", "1")),
+            int(pairs.get("PriorityTier", "1")),
             None if pairs.get("AllowQos", "ALL") in ("ALL", *_NONE) else _names(pairs["AllowQos"]),
             _names(pairs.get("DenyQos", "")),
         )

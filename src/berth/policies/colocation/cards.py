@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.interference.known_speeds import BITS, EMPTY, MOST, move
-from berth.policies.colocation.future_kernels import ENTERED, NEW, CardArrays
+from berth.policies.colocation.future_kernels import ENTERED, GUESSED, GUESSES, NEW, CardArrays
 from berth.profiles import Series
 
 TABLE = 1 << 14
@@ -51,11 +51,12 @@ class Card:
             mem_mib=usage[:, 1].astype(np.int64),
             capacity_mib=capacity_mib,
             keys=np.full((TABLE, 2), EMPTY, np.int64),
-            speeds=np.zeros((TABLE, MOST), np.int64),
+            speeds=np.zeros((TABLE, MOST), np.int16),
             asked=np.zeros((AT_ONCE + 1, MOST + 2), np.int64),
         )
         self.row_us: IntArray = np.array([one.interval_ms * 1000 for one in series], np.int64)
         self.rows: IntArray = np.array([len(one.usage) for one in series], np.int64)
+        self.arrays.asked[-1, GUESSES + 1 :] = GUESSED
         self._make_room()
 
     @property
@@ -75,9 +76,10 @@ class Card:
             speeds = np.asarray(self.speeds(usage, present, self.arrays.capacity_mib))
         except BaseException:
             self.arrays.keys[:] = EMPTY  # sets without an answer stand in the table
-            counts[:] = 0
+            counts[: GUESSES + 1] = 0
             raise
         self.arrays.speeds[asked[:, MOST + 1], :tenants] = speeds
+        counts[GUESSES + sizes] = speeds.sum(axis=1) // sizes
         counts[NEW] = 0
         self._make_room()
 
@@ -88,7 +90,7 @@ class Card:
         while 2 * (old.asked[-1, ENTERED] + len(old.asked)) > size:
             size *= 4
         if size > len(old.keys):
-            keys, speeds = np.full((size, 2), EMPTY, np.int64), np.zeros((size, MOST), np.int64)
+            keys, speeds = np.full((size, 2), EMPTY, np.int64), np.zeros((size, MOST), np.int16)
             move(old.keys, old.speeds, keys, speeds)
             self.arrays = old._replace(keys=keys, speeds=speeds)
 
