@@ -83,14 +83,14 @@ def test_an_instance_that_was_made_by_hand_leaves_its_own_device_and_those_besid
     ],
 )
 def test_slices_have_the_form_that_the_api_server_keeps(
-    tmp_path: Path, form: str, expected: dict[str, tuple[int, int]]
+    form: str, expected: dict[str, tuple[int, int]]
 ) -> None:
     """A server whose gate is off drops the counters, and is told no device."""
 
     async def story() -> None:
         api = FakeApi()
         api.counters = form
-        publisher = SlicePublisher("here", tmp_path, api)
+        publisher = SlicePublisher("here", api)
         whole = devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {})
         cut = [cut_devices_of(CUT, {}, (), ())]
         assert await publisher.publish(whole, cut)
@@ -111,12 +111,12 @@ def test_slices_have_the_form_that_the_api_server_keeps(
     asyncio.run(story())
 
 
-def test_slices_that_stay_tell_how_many_are_left(tmp_path: Path) -> None:
+def test_slices_that_stay_tell_how_many_are_left() -> None:
     """A scheduler takes nothing from a pool with fewer slices than each of them tells."""
 
     async def story() -> None:
         api = FakeApi()
-        publisher = SlicePublisher("here", tmp_path, api)
+        publisher = SlicePublisher("here", api)
         whole = devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {})
         await publisher.publish(whole, [cut_devices_of(CUT, {}, (), ())])
         assert len(api.known_slices) == 3
@@ -142,7 +142,7 @@ def test_slices_that_stay_tell_how_many_are_left(tmp_path: Path) -> None:
     ids=["apart", "refused", "dropped"],
 )  # fmt: skip
 def test_a_real_api_server_is_asked_whether_it_keeps_counters(
-    play: Played, server: Server, tmp_path: Path, spec_of_slices: dict[str, Any], expected: list[str]
+    play: Played, server: Server, spec_of_slices: dict[str, Any], expected: list[str]
 ) -> None:
     """By a write that is not carried out: a slice of its own for counters may be refused, and their fields dropped."""
     if server.is_at_least(34) and spec_of_slices is not ANYTHING:
@@ -154,7 +154,7 @@ def test_a_real_api_server_is_asked_whether_it_keeps_counters(
             await world.node("here", gpus=0)
             api = ApiServer(world.api, "here")
             assert await api.find_claims()
-            publisher = SlicePublisher("here", tmp_path, api)
+            publisher = SlicePublisher("here", api)
             await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
             assert sorted(await slices_of(world)) == [f"{publisher.name}{rest}" for rest in expected]
             assert not await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])

@@ -171,7 +171,7 @@ class _Node:
             server,
             self.reaper,
         )
-        self._publisher = SlicePublisher(settings.node, state, server)
+        self._publisher = SlicePublisher(settings.node, server)
         self._labels_told: dict[str, str | None] | None = None
         self._devices_told: tuple[list[dict[str, Any]], list[CutDevices]] | None = None
         self._published_s = self._labelled_s = 0.0
