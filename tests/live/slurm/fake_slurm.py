@@ -29,7 +29,7 @@ def values(**fields: object) -> list[str]:
         "Account": "(null)", "QOS": "(null)", "Partition": "gpu", "Name": "wrap", "PriorityLong": "100", "Nice": "0",
         "SubmitTime": "1000", "EligibleTime": "1000", "StartTime": "N/A", "EndTime": "N/A", "TimeLimit": "1:00:00",
         "NumNodes": "1", "NumTasks": "1", "tres-alloc": "cpu=1,mem=500M,node=1,billing=1", "Feature": "(null)",
-        "Licenses": "(null)", "Dependency": "(null)", "Reservation": "(null)", "OverSubscribe": "OK",
+        "Dependency": "(null)", "Reservation": "(null)", "OverSubscribe": "OK",
         "RestartCnt": "0",
     }  # fmt: skip
     found = {

@@ -291,27 +291,6 @@ class CanResize(Protocol):
 
 
 @runtime_checkable
-class CanStartAfter(Protocol):
-    """A site that starts a job by itself as soon as others have ended, sooner than a driver that asks for news."""
-
-    def can_wait(self, job_id: str) -> bool:
-        """Whether a job can be made to wait for the end of others."""
-        ...
-
-    def can_be_awaited(self, job_id: str) -> bool:
-        """Whether others can be made to wait for the end of a running job."""
-        ...
-
-    def is_ending(self, job_id: str) -> bool:
-        """Whether a running job ends at any moment, whatever is expected of its run time."""
-        ...
-
-    def start_after(self, start: Start, after: Sequence[str]) -> None:
-        """Start a job as soon as all of these jobs have ended."""
-        ...
-
-
-@runtime_checkable
 class NamesChanges(Protocol):
     """A site that knows which of its jobs changed, so that the driver need not compare thousands that did not."""
 

@@ -89,9 +89,6 @@ class Settings:
     card_mib: dict[str, int] = field(default_factory=dict)
     """Memory of the GPUs of a type."""
     decide_s: float = 20.0
-    start_early_s: float = 10.0
-    """How long before the expected end of a job its GPUs are given to the next. Longer, and more is decided on that a
-    job which ends sooner than expected, or a new one, would have changed."""
     compute_pct: int = COMPUTE_PCT
     """What the measured compute of jobs that share a GPU by best effort may add up to."""
     measured_memory: bool = True
@@ -128,7 +125,6 @@ class Service:
             channel or controller.apply,
             places=settings.places,
             patience_ms=int(1000 * settings.patience_s),
-            follow_ms=int(1000 * settings.start_early_s),
             use=use,
         )
         self.driver = self._new_driver(knowledge)
@@ -154,7 +150,6 @@ class Service:
             start_pause_ms=int(1000 * settings.patience_s),
             most_start_pause_ms=1000 * LONGEST_WAIT_S,
             no_room_pause_ms=0,
-            start_early_ms=int(1000 * settings.start_early_s) if settings.places else 0,
             notes=MOST_REASONS,
         )
         return Driver(self.site, how, knowledge)
