@@ -95,7 +95,9 @@ lock: .venv/.dev
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -o requirements/uv.lock requirements/uv.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -o requirements/plain.lock pyproject.toml requirements/build.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/plain.lock -o requirements/dev.lock requirements/dev.in
-	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock --extra kubernetes -o requirements/kubernetes.lock pyproject.toml requirements/build.in
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock -o requirements/build.lock requirements/build.in
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock -o requirements/agent.lock requirements/agent.in
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock -o requirements/steerer.lock requirements/steerer.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock -o requirements/bench.lock requirements/bench.in
 
 clean:

@@ -93,7 +93,7 @@ def berth_words(folder: Path, policy: str) -> list[str]:
     return [
         str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
         "--policy", policy, "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
-        "--interval", INTERVAL_S, "--start-early", "0", "--state", str(folder / "state"),
+        "--interval", INTERVAL_S, "--state", str(folder / "state"),
         "--rest", str(Path("rest").resolve()),
     ]  # fmt: skip
 

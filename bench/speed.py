@@ -2,6 +2,7 @@
 
     python bench/speed.py [--runs 7]
     python bench/speed.py --against ../other/src [--runs 7] [--only TEXT]
+    python bench/speed.py --sample easy+fifo+best-fit
 
 Inflation of openb_pod_list_default by each policy, `seconds` (the simulation alone, kernels loaded) and the
 whole command from the shell; the whole Philly trace, arrivals compressed six times, on 2,490 GPUs, from
@@ -13,6 +14,9 @@ With `--against`, each task runs with this checkout's sources and with those of 
 in a process of its own that has done the task once before; which of a pair comes first changes from pair to pair. It
 prints the medians of processor time, their ratio (this checkout to the other), and the interval that holds 95 % of the
 ratios of medians of resampled pairs. Writes bench/results/speed_against.json.
+
+With `--sample`, Philly is replayed under one policy while each millisecond of processor time notes which functions are
+under way. It prints the parts of the functions in which the time was spent, alone and with what they call.
 """
 
 from __future__ import annotations
@@ -21,14 +25,16 @@ import argparse
 import json
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
-from collections import deque
+import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 import numpy as np
 
@@ -197,6 +203,33 @@ def with_source(source: Path, task: str, data: Path) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def sample(data: Path, policy: str) -> None:
+    """Print in which functions a warm replay of Philly spends its processor time, in percent."""
+    alone: Counter[str] = Counter()
+    within: Counter[str] = Counter()
+
+    def note(_: int, frame: FrameType | None) -> None:
+        stack = [] if frame is None else [each.f_code for each, _ in traceback.walk_stack(frame)]
+        names = [
+            f"{Path(code.co_filename).parent.name}/{Path(code.co_filename).name} {code.co_name}"
+            for code in stack
+        ]
+        alone.update(names[:1])
+        within.update(set(names))
+
+    berth.compare(data / "philly/sia_philly.csv.gz", policy, compress=6)
+    signal.signal(signal.SIGPROF, note)
+    begin = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
+    berth.compare(data / "philly/sia_philly.csv.gz", policy, compress=6)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    print(f"{time.process_time() - begin:.2f} s of processor time, {alone.total():,} samples")
+    for title, counts in (("alone", alone), ("with what they call", within)):
+        print(title)
+        for name, count in counts.most_common(25):
+            print(f"{100 * count / alone.total():6.1f} %  {name}")
+
+
 def ratio_of_medians(own: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
     """The ratio of the medians, and the interval that holds 95 % of those of resampled pairs."""
     pairs = np.array([own, other])
@@ -240,6 +273,7 @@ def main() -> None:
     arguments.add_argument(
         "--only", default="", metavar="TEXT", help="with --against: tasks with TEXT in their names"
     )
+    arguments.add_argument("--sample", metavar="POLICY", help="tell where a replay of Philly spends its time")
     arguments.add_argument(
         "--task", help=argparse.SUPPRESS
     )  # do a task in this process, and print its seconds
@@ -249,6 +283,8 @@ def main() -> None:
         raise SystemExit(f"--runs {chosen.runs}; expected 1 or more")
     if chosen.task:
         print(in_process(chosen.task, data))
+    elif chosen.sample:
+        sample(data, chosen.sample)
     elif chosen.against:
         rows = against(other_sources(chosen.against), data, chosen.runs, chosen.only)
         save("speed_against", {"other": str(chosen.against), "runs": chosen.runs, "rows": rows})

@@ -36,7 +36,7 @@ chmod 711 "$dir/munge" # jobs may be of several users
 
 ended() { # PID: waits until it has, also where nobody has asked yet how
     local stat
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
         [[ ${stat##*) } != Z* ]] || return 0
         sleep .05

@@ -86,6 +86,21 @@ static bool is_unkind(struct fake_process *process, uint32_t bit)
     return (atomic_fetch_and(&process->unkind, ~once) & once) != 0;
 }
 
+/* Whether a process was stopped by a signal: the driver moves only what runs. */
+static bool is_stopped(int pid)
+{
+    char path[40], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    size_t size = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[size] = 0;
+    const char *state = strrchr(line, ')');
+    return state != NULL && state[1] == ' ' && state[2] == 'T';
+}
+
 /* What each step begins with: the process, which must be in this state. */
 static CUresult step(const char *name, int pid, uint32_t state, struct fake_process **process)
 {
@@ -99,6 +114,8 @@ static CUresult step(const char *name, int pid, uint32_t state, struct fake_proc
         return CUDA_ERROR_INVALID_VALUE;
     if (atomic_load(&(*process)->unkind) & FAKE_SLOW)
         nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
+    if (is_stopped(pid))
+        return CUDA_ERROR_NOT_READY;
     return atomic_load(&(*process)->checkpoint) == state ? CUDA_SUCCESS : ILLEGAL_STATE;
 }
 

@@ -29,7 +29,7 @@ WRONG = [
     ),
     ("stats --to 7d", "--to '7d' is no time", "expected 2026-11-21 or 2026-11-21T08:00"),
     ("k8s node --dra x", "--dra 'x'", "write auto, all, none or indices of GPUs, such as 0,1"),
-    ("k8s node --device-plugin 0,x", "--device-plugin '0,x'", "write auto, all, none or indices of GPUs"),
+    ("k8s node --dra 0,x", "--dra '0,x'", "write auto, all, none or indices of GPUs"),
     ("k8s node --metrics x", "--metrics 'x'", "write HOST:PORT or :PORT, such as :9400"),
     ("k8s node --metrics :99999", "--metrics ':99999'", "write HOST:PORT or :PORT, such as :9400"),
     ("import frobnicate x", "frobnicate", "see: berth import --help"),

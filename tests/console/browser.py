@@ -14,13 +14,17 @@ from tests.console.world import World
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 """Its program, or None where there is none."""
+PATIENCE_MS = 120_000
+"""How long a page may take on a machine that has other things to do."""
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """One browser for many tests."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS
+        )
         try:
             yield browser
         finally:
@@ -37,5 +41,6 @@ def logged_in(
 ) -> BrowserContext:
     """A window of its own, logged in."""
     opened = browser.new_context(**context)
+    opened.set_default_timeout(PATIENCE_MS)
     opened.request.get(f"{address}/login", params={"token": world.token(user, role)}, max_redirects=0)
     return opened

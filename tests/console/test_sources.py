@@ -19,7 +19,7 @@ from berth.console.sources.kubernetes import KubernetesSource
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
 from berth.errors import AccessError, KubernetesError, LiveError, SettingError
-from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot
+from berth.live.driver.snapshot import LiveJob, Snapshot
 from tests.live.local.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm
 
@@ -197,21 +197,11 @@ def test_a_pods_page_lists_no_cluster_again() -> None:
         asyncio.run(source.job("ml/c", OLGA, None))
 
 
-def test_a_gpu_for_claims_is_not_said_to_be_drained() -> None:
-    """No label keeps claims away: their scheduler reads slices and whether the node is cordoned."""
-
-    class Seen(KubernetesSource):
-        def _snapshot(self) -> Snapshot:
-            gpus = (Gpu("n1", at, "A100", 81_920, for_claims=at == 1) for at in range(2))
-            return Snapshot(1, tuple(gpus))
-
-    source = Seen(Path("/no/such/kubeconfig"))
-    asyncio.run(source.look())
-    with pytest.raises(SettingError, match=r"GPU n1:1 is given through claims, .*: kubectl cordon n1$"):
-        asyncio.run(source.act("drain", {"id": "n1:1"}, OLGA))
+def test_a_drain_goes_to_the_api_server_if_it_names_a_gpu() -> None:
+    source = KubernetesSource(Path("/no/such/kubeconfig"))
     with pytest.raises(SettingError, match="expected NODE:INDEX"):
         asyncio.run(source.act("drain", {"id": "n1:00"}, OLGA))  # a label that means no GPU
-    with pytest.raises(KubernetesError, match="/no/such/kubeconfig"):  # it goes to the API server
+    with pytest.raises(KubernetesError, match="/no/such/kubeconfig"):
         asyncio.run(source.act("drain", {"id": "n1:0"}, OLGA))
 
 

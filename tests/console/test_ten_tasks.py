@@ -22,7 +22,6 @@ pytestmark = [
     # Playwright's event loop and uvicorn's thread each keep a socket until the end of the session.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-PATIENCE_MS = 120_000
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -34,7 +33,6 @@ def test_eleven_tasks_are_done_on_a_phone_and_on_a_desktop(tmp_path: Path, width
     world = World(tmp_path / "state", history=tmp_path / "history", sources=[source], actions=True)
     with served(world) as address, chromium() as browser:
         context = logged_in(browser, world, address, viewport={"width": width, "height": 800})
-        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
 
         page.goto(f"{address}/now")  # 1: who holds a GPU
@@ -98,7 +96,6 @@ def test_a_chosen_job_is_not_its_namesake_of_another_source(tmp_path: Path) -> N
     world = World(tmp_path, sources=sources, actions=True)
     with served(world) as address, chromium() as browser:
         context = logged_in(browser, world, address)
-        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.goto(f"{address}/queue")
         page.locator('input[value="100000"][data-source=a]').check()

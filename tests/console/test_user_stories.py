@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from berth.console.roles import Role
-from tests.console.browser import CHROMIUM, chromium
+from tests.console.browser import CHROMIUM, PATIENCE_MS, chromium
 from tests.console.serving import served
 from tests.console.world import World
 from tests.live.local.conftest import native as native
@@ -21,8 +21,6 @@ from tests.live.local.test_enforcement import gpu_job
 from tests.live.local.world import ROOT
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
-PATIENCE_MS = 120_000
-"""For a browser on a machine that has other things to do."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.browser,

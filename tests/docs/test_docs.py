@@ -75,8 +75,8 @@ OTHERS = (
 
 OF_OTHERS = {
     *("--all-namespaces", "--allusers", "--annotation", "--config", "--duplicates", "--field-selector"),
-    *("--gpus-per-task", "--gres", "--hooks-dir", "--ipc", "--shm-size", "--starttime", "--stop", "--wrap"),
-    *("--calibrate", "--minutes", "--nvml"),
+    *("--gpus-per-task", "--gres", "--hooks-dir", "--ipc", "--shm-size", "--starttime", "--stop", "--target"),
+    *("--calibrate", "--minutes", "--nvml", "--wrap"),
 }
 """Options of Slurm, Podman, kubectl and this repository's scripts that the docs name."""
 

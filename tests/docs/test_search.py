@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("playwright")
 pytest.importorskip("sphinx", reason="the site is built by Sphinx")
-from tests.console.browser import CHROMIUM, chromium
+from tests.console.browser import CHROMIUM, PATIENCE_MS, chromium
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PATIENCE_MS = 120_000
 ANSWERS = {
     "half a gpu": "half-a-gpu",
     "why does my job wait": "why-a-job-waits",

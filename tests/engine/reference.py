@@ -190,13 +190,13 @@ class Reference:
         work_us = -(-work_ms * 1_000_000 // milli)
         return -(-work_us // 1000)
 
-    def said_ms(self, job: Job) -> int | None:
+    def stated_ms(self, job: Job) -> int | None:
         return job.time_limit_ms or job.estimate_ms or None
 
     def expected_ms(self, job: Job, slots: Slots) -> int:
         """How long a waiting job is expected to run on these slots."""
-        said_ms = self.said_ms(job)
-        return self.card_ms(job, job.work_ms or 0, slots) if said_ms is None else said_ms
+        stated_ms = self.stated_ms(job)
+        return self.card_ms(job, job.work_ms or 0, slots) if stated_ms is None else stated_ms
 
     def true_run_ms(self, job: Job, left_ms: int, slots: Slots, *, again: bool) -> int:
         """How long an attempt with this work left runs, if nothing stops it."""
@@ -207,9 +207,9 @@ class Reference:
 
     def expected_end_ms(self, run: Run) -> int:
         """When a run is expected to end."""
-        said_ms = self.said_ms(run.job)
-        if said_ms is not None:
-            return run.start_ms + said_ms
+        stated_ms = self.stated_ms(run.job)
+        if stated_ms is not None:
+            return run.start_ms + stated_ms
         again = run.job.id in self.left_ms
         return run.start_ms + self.true_run_ms(run.job, run.left_before_ms, run.slots, again=again)
 

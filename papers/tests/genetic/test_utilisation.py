@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +35,8 @@ from berth_papers.genetic.utilisation import (
 from berth_papers.genetic.utilisation_run import KeptUses, UseTask, _digest, _waits
 from berth_papers.inflate import inflate
 from tests.examples import examples
+from tests.experiments.compare.held import HELD
+from tests.experiments.compare.test_continued import BERTH, is_continued
 from tests.policies.schemes.limit_files import write_limits
 
 POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
@@ -163,28 +161,9 @@ def test_the_commands_print_json_alone_and_write_a_report(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_an_interrupted_experiment_is_continued(tmp_path: Path) -> None:
-    berth = str(Path(sys.executable).parent / "berth")
-    command = [berth, "experiment", "utilisation", "synthetic:pai-like?jobs=800&load=20,part=0.03"]
-    policies = "first-fit,genetic?generations=30"
-    command += ["--policies", policies, "--seeds", "3", "--out", str(tmp_path), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    give_up = time.monotonic() + 300
-    while not list(tmp_path.glob("runs/*.parquet")) and time.monotonic() < give_up:
-        time.sleep(0.05)
-    try:
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
-    assert (process.returncode, out) == (130, "")
-    assert f"{len(times)} finished runs are in" in errors
-    assert 1 <= len(times) < 6
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-    assert len(json.loads(done.stdout)["runs"]) == 6
-    assert len(list(tmp_path.glob("runs/*.parquet"))) == 6
-    assert {path: path.stat().st_mtime_ns for path in times} == times
+    command = [str(BERTH), "experiment", "utilisation", "synthetic:pai-like?jobs=80&load=20,part=0.03"]
+    command += ["--policies", f"first-fit,{HELD}", "--seeds", "4", "--out", str(tmp_path), "--json"]
+    is_continued(command, tmp_path)
 
 
 @pytest.mark.parametrize(

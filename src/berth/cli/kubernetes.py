@@ -217,6 +217,9 @@ def install(
     image: Annotated[
         str, typer.Option(help="The container image of berth, built from deploy/kubernetes/Containerfile.")
     ],
+    agent_image: Annotated[
+        str, typer.Option(help="The smaller image of the node agents; by default the same image.")
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests; change nothing.")] = False,
     write: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a Helm chart to this folder.")
@@ -247,9 +250,6 @@ def install(
             help="Give parts of GPUs through resource claims instead of berth.dev/gpu; needs resource.k8s.io/v1."
         ),
     ] = False,
-    evict: Annotated[
-        bool, typer.Option("--evict", help="Let agents delete pods that escaped their limit.")
-    ] = False,
     grow: GrowOption = Grow.OFF,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -264,8 +264,11 @@ def install(
         from berth.live.local.cards import fake_gpus as checked
 
         checked(fake_gpus)
-    if not image or any(letter.isspace() for letter in image):
-        raise SettingError(f"--image '{image}'; expected the image's name, such as registry.example/berth:1")
+    for option, text in (("--image", image), ("--agent-image", agent_image or image)):
+        if not text or any(letter.isspace() for letter in text):
+            raise SettingError(
+                f"{option} '{text}'; expected the image's name, such as registry.example/berth:1"
+            )
     if (borrow or reclaim) and not quota:
         raise SettingError(
             f"--{'borrow' if borrow else 'reclaim'} goes with --quota; a cluster that has quotas keeps its own:"
@@ -281,6 +284,7 @@ def install(
         tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
     how = Install(
         image,
+        agent_image,
         policy,
         mode.value,
         knowledge,
@@ -290,7 +294,6 @@ def install(
         replicas,
         fake_gpus,
         claims,
-        evict,
         grow.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),

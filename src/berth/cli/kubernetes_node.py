@@ -42,18 +42,11 @@ def node(
     ] = "",
     dra: Annotated[
         str,
-        typer.Option(help="GPUs to give in parts to claims: auto, all, none, or indices such as 0,1."),
-    ] = "auto",
-    device_plugin: Annotated[
-        str,
         typer.Option(
-            help="GPUs to give in parts through berth.dev/gpu: auto, all, none, or indices.",
+            help="GPUs to give in parts to claims, and not through berth.dev/gpu: all, none, indices such as 0,1;"
+            " auto, those whose MIG is on."
         ),
     ] = "auto",
-    on_lost_isolation: Annotated[
-        str,
-        typer.Option(help="What to do with a pod that escaped its limit: report, or evict."),
-    ] = "report",
     grow: GrowOption = Grow.OFF,
     metrics: Annotated[
         str,
@@ -82,9 +75,7 @@ def node(
     """Give pods their parts of this node's GPUs, enforce them, and report what they use."""
     from berth.live.kubernetes.node.service import NodeSettings, check_options
 
-    if on_lost_isolation not in ("report", "evict"):
-        raise SettingError(f"--on-lost-isolation '{on_lost_isolation}'; there are report and evict")
-    check_options(dra, device_plugin, metrics)
+    check_options(dra, metrics)
     if os.geteuid() != 0:
         raise SettingError("the node's agent makes device nodes and sockets of the kubelet; run it as root")
     if fake_gpus:
@@ -99,10 +90,8 @@ def node(
         cdi_folder,
         kubelet_folder,
         dra,
-        device_plugin,
         metrics,
         every_s,
-        "evict" if on_lost_isolation == "evict" else "report",
         bool(fake_gpus),
         grow.value,
     )

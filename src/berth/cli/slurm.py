@@ -119,15 +119,6 @@ def run(
             help="How long Slurm may take to start a placed job before it is held again.",
         ),
     ] = 30.0,
-    start_early_s: Annotated[
-        float,
-        typer.Option(
-            "--start-early",
-            min=0.0,
-            metavar="SECONDS",
-            help="How long before a job's expected end its GPUs are given to the next job.",
-        ),
-    ] = 10.0,
     compute_pct: Annotated[
         int,
         typer.Option(
@@ -222,7 +213,6 @@ def run(
                     patience_s,
                     retries,
                     cards,
-                    start_early_s=start_early_s,
                     compute_pct=compute_pct,
                     measured_memory=memory is Memory.MEASURED,
                 )

@@ -97,9 +97,9 @@ class Cluster(Room):
     def emptied(self, owners: Iterable[str] = ()) -> Cluster:
         """A cluster of the same nodes and rank with nothing on it and every node up; `owners` as in `Cluster`."""
         if self._gone:
-            kept = [row for row in range(len(self.nodes)) if row not in self._gone]
-            place = np.argsort(np.argsort(self.rank[kept], kind="stable"), kind="stable")
-            return Cluster([self.nodes[row] for row in kept], rank=place.tolist(), owners=owners)
+            rows = [row for row in range(len(self.nodes)) if row not in self._gone]
+            place = np.argsort(np.argsort(self.rank[rows], kind="stable"), kind="stable")
+            return Cluster([self.nodes[row] for row in rows], rank=place.tolist(), owners=owners)
         return Cluster(self.nodes, rank=self.rank.tolist(), owners=owners)
 
     # What is there

@@ -63,7 +63,7 @@ class Recovery:
         period_us = -(-self.checkpoint_ms * 1_000_000 // speed_milli) + self.write_ms * 1000
         return ran_us // period_us * self.checkpoint_ms
 
-    def kept_ms(self, done_ms: int) -> int:
+    def saved_ms(self, done_ms: int) -> int:
         """How much of the work done is kept."""
         return done_ms if self.checkpoint_ms is None else done_ms // self.checkpoint_ms * self.checkpoint_ms
 

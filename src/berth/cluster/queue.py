@@ -250,9 +250,9 @@ class Queue:
         in proportion to the queue's length. For the scheduler alone."""
         if job.id in self._places or ahead_of not in self:
             return False
-        kept = list(self._entries())
+        entries = list(self._entries())
         self._insert(
-            job, kept, bisect_left(kept, self._serials[self._places[ahead_of.id]], key=itemgetter(0))
+            job, entries, bisect_left(entries, self._serials[self._places[ahead_of.id]], key=itemgetter(0))
         )
         return True
 
@@ -263,17 +263,17 @@ class Queue:
     def insert_behind(self, job: Job, serial: Serial) -> Serial:
         """Queue a job behind the place of one with this serial, which may have left; returns its own serial. It takes
         time in proportion to the queue's length. For the scheduler alone."""
-        kept = list(self._entries())
-        return self._insert(job, kept, bisect_right(kept, serial, key=itemgetter(0)), serial)
+        entries = list(self._entries())
+        return self._insert(job, entries, bisect_right(entries, serial, key=itemgetter(0)), serial)
 
-    def _insert(self, job: Job, kept: list[tuple[Serial, Job]], place: int, behind: Serial = 0) -> Serial:
+    def _insert(self, job: Job, entries: list[tuple[Serial, Job]], place: int, behind: Serial = 0) -> Serial:
         """Queue a job at this place among those that wait; behind this serial, too, if it is larger."""
-        before = max(behind, kept[place - 1][0] if place else 0)
-        if place < len(kept):
-            serial: Serial = Fraction(before + kept[place][0]) / 2
+        before = max(behind, entries[place - 1][0] if place else 0)
+        if place < len(entries):
+            serial: Serial = Fraction(before + entries[place][0]) / 2
         else:
             self._next_serial = serial = self._next_serial + 1
-        self._fill([*kept[:place], (serial, job), *kept[place:]])
+        self._fill([*entries[:place], (serial, job), *entries[place:]])
         self._sort_in(job, serial)
         self.changes += 1
         self.replacements += 1
@@ -327,7 +327,7 @@ class Queue:
 
     def forget_lanes(self, lane: Lane) -> None:
         """Drop the lanes that this function tells, because its answers have changed. For the scheduler alone."""
-        self._lanes = {kept: lanes for kept, lanes in self._lanes.items() if kept[0] != lane}
+        self._lanes = {key: lanes for key, lanes in self._lanes.items() if key[0] != lane}
         self._counts.pop(lane, None)
         self._forms.clear()
         self._list_sorted()
@@ -350,7 +350,7 @@ class Queue:
                 each.failed = failed = True
         if failed:
             self._orders = {key: order for key, order in self._orders.items() if not order.failed}
-            self._lanes = {told: lanes for told, lanes in self._lanes.items() if not lanes.failed}
+            self._lanes = {key: lanes for key, lanes in self._lanes.items() if not lanes.failed}
             self._counts = {lane: counts for lane, counts in self._counts.items() if not counts.failed}
             self._forms = {name: form for name, form in self._forms.items() if not form.failed}
             self._list_sorted()
@@ -363,10 +363,10 @@ class Queue:
     def _compact(self) -> None:
         self._fill(list(self._entries()))
 
-    def _fill(self, kept: list[tuple[Serial, Job]]) -> None:
+    def _fill(self, entries: list[tuple[Serial, Job]]) -> None:
         """Have these waiting, without gaps, in new lists, by which an iteration knows of it."""
-        self._serials = [serial for serial, _ in kept]
-        self._jobs = [job for _, job in kept]
-        self._places = {job.id: place for place, (_, job) in enumerate(kept)}
+        self._serials = [serial for serial, _ in entries]
+        self._jobs = [job for _, job in entries]
+        self._places = {job.id: place for place, (_, job) in enumerate(entries)}
         self._first = 0
-        self._room = 2 * len(kept) + 64
+        self._room = 2 * len(entries) + 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share, slots_by_task
@@ -58,21 +58,7 @@ class Running:
 
     def with_work(self, work_us: int) -> Running:
         """The same run with all of this work left."""
-        return Running(
-            self.job,
-            self.attempt,
-            self.slots,
-            self.share,
-            self.start_ms,
-            work_us,
-            self.as_of_ms,
-            self.speed_milli,
-            self.request,
-            self.taken,
-            work_us,
-            self.shared,
-            self.best_effort,
-        )
+        return replace(self, left_us=work_us, work_us=work_us)
 
     @property
     def parts(self) -> tuple[Part, ...]:

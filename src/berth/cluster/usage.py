@@ -29,8 +29,8 @@ class Account:
         passed = now_ms - self.as_of_ms
         if passed <= 0:
             return self.past
-        kept: float = 0.5 ** (passed / HALF_LIFE_MS)
-        return self.past * kept + self.held_milli * (1 - kept) * (HALF_LIFE_MS / log(2))
+        decay: float = 0.5 ** (passed / HALF_LIFE_MS)
+        return self.past * decay + self.held_milli * (1 - decay) * (HALF_LIFE_MS / log(2))
 
     def change(self, now_ms: int, milli: int) -> None:
         """Settle until now, and hold this much more from now on."""

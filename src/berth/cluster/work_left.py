@@ -69,7 +69,7 @@ class WorkLeft:
             return before_ms - recovery.written_ms(all_us - run.left_us, milli)
         # One that was still loading has done nothing.
         left_ms = -(-run.left_ms * milli // 1000)
-        return work_ms - recovery.kept_ms(work_ms - min(left_ms, before_ms))
+        return work_ms - recovery.saved_ms(work_ms - min(left_ms, before_ms))
 
     def _milli_on(self, run: Running) -> int:
         job = run.job

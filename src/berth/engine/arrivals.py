@@ -44,24 +44,13 @@ class Arrivals:
                 f" ({now_ms} ms); give the jobs in order of submission"
             )
         known = self.known
-        if job.id in known:
-            raise SimulationError(f"two jobs have the id '{job.id}'; give each its own")
-        if not isinstance(job.work_ms, int) or job.work_ms < 0:
-            raise SimulationError(
-                f"job '{job.id}' has {job.work_ms} ms of work; a simulation needs a whole number, 0 or more"
-            )
-        known.add(job.id)
-        if job.tasks:
-            self._check_tasks(job)
-
-    def _check_tasks(self, job: Job) -> None:
-        """Refuse a gang of which a task makes no sense. Raises SimulationError."""
-        for task in job.tasks[1:]:
-            if task.id in self.known:
-                raise SimulationError(f"two jobs or tasks have the id '{task.id}'; give each its own")
+        for task in job.tasks or (job,):
+            if task.id in known:
+                raise SimulationError(f"two jobs have the id '{task.id}'; give each its own")
             if not isinstance(task.work_ms, int) or task.work_ms < 0:
                 raise SimulationError(
-                    f"task '{task.id}' has {task.work_ms} ms of work; a simulation needs a whole number, 0 or more"
+                    f"job '{task.id}' has {task.work_ms} ms of work; a simulation needs a whole number, 0 or more"
                 )
-            self.known.add(task.id)
-        self.known.add(job.gang)
+            known.add(task.id)
+        if job.tasks:
+            known.add(job.gang)

@@ -101,7 +101,9 @@ def backtest(real: Waits, replays: Mapping[str, Waits], first: int = FIRST) -> B
             f"a back-test learns on {first} weeks and predicts the next; the history has {len(weeks)} weeks with enough"
             " jobs"
         )
-    said = {name: {week.number: week for week in weeks_of(replayed)} for name, replayed in replays.items()}
+    weeks_by_policy = {
+        name: {week.number: week for week in weeks_of(waits)} for name, waits in replays.items()
+    }
     found: list[Predicted] = []
     for measure in MEASURES:
         logs = [_log(_of(week, measure)) for week in weeks]
@@ -110,7 +112,7 @@ def backtest(real: Waits, replays: Mapping[str, Waits], first: int = FIRST) -> B
                 _log(_of(of_week[week.number], measure)) if week.number in of_week else _log(0)
                 for week in weeks
             ]
-            for name, of_week in said.items()
+            for name, of_week in weeks_by_policy.items()
         }
         found += _of_measure(measure, weeks, logs, replayed, first)
     return Backtest(tuple(found))
@@ -126,17 +128,17 @@ def _of_measure(
     """The predictions of one number; all of `real` and `replayed` are logarithms of seconds."""
     past: dict[str, list[float]] = {name: [] for name in (*replayed, LAST_WEEK)}
     for at in range(1, len(weeks)):
-        said = {
+        predictions = {
             name: there[at] + median(real[k] - there[k] for k in range(at))
             for name, there in replayed.items()
         }
-        said[LAST_WEEK] = real[at - 1]
+        predictions[LAST_WEEK] = real[at - 1]
         if at < first:
-            for name, log in said.items():
+            for name, log in predictions.items():
                 past[name].append(abs(real[at] - log))
             continue
-        policy = min(said, key=lambda name: _so_far(past[name], replayed.get(name), real[:at]))
-        predicted = said[policy]
+        policy = min(predictions, key=lambda name: _so_far(past[name], replayed.get(name), real[:at]))
+        predicted = predictions[policy]
         half = _half_width(past[policy][first - 1 :])
         week = weeks[at]
         yield Predicted(
@@ -144,7 +146,7 @@ def _of_measure(
             None if half is None else _seconds(predicted - half), None if half is None else _seconds(predicted + half),
             _of(weeks[at - 1], measure),
         )  # fmt: skip
-        for name, log in said.items():
+        for name, log in predictions.items():
             past[name].append(abs(real[at] - log))
 
 

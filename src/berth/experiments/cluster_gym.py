@@ -117,7 +117,7 @@ class ClusterEnvironment(gym.Env[Shown, np.int64]):
         self._now_ms, self._waits_s = -1, list[float]()
         self._passed_h = 0.0
         over = self._go_on()
-        return self._observed(), self._told(over)
+        return self._observed(), self._info(over)
 
     def step(self, action: np.int64) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
         """Hold, or start a job. Raises SettingError for what is no action of the space."""
@@ -136,7 +136,7 @@ class ClusterEnvironment(gym.Env[Shown, np.int64]):
             self._run.end_instant(self._now_ms)
             self._note_events()
             over = self._go_on()
-        return self._observed(), -self._passed_h, over, False, self._told(over)
+        return self._observed(), -self._passed_h, over, False, self._info(over)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Which actions are allowed now."""
@@ -223,13 +223,13 @@ class ClusterEnvironment(gym.Env[Shown, np.int64]):
         ]  # fmt: skip
         return shown
 
-    def _told(self, over: bool) -> dict[str, Any]:
-        told: dict[str, Any] = {"now_ms": max(self._now_ms, 0)}
+    def _info(self, over: bool) -> dict[str, Any]:
+        info: dict[str, Any] = {"now_ms": max(self._now_ms, 0)}
         if over:
-            told["started"] = len(self._waits_s)
-            told["wait_mean_s"] = float(np.mean(self._waits_s)) if self._waits_s else 0.0
-            told["wait_p90_s"] = float(np.quantile(self._waits_s, 0.9)) if self._waits_s else 0.0
-        return told
+            info["started"] = len(self._waits_s)
+            info["wait_mean_s"] = float(np.mean(self._waits_s)) if self._waits_s else 0.0
+            info["wait_p90_s"] = float(np.quantile(self._waits_s, 0.9)) if self._waits_s else 0.0
+        return info
 
 
 class _Agent:

@@ -96,19 +96,19 @@ def recorded_run(
     on these nodes, such as imported ones beside those of the local queue, are left out. Raises SettingError if none
     ran, or nothing tells the machine.
     """
-    kept = history.folder / CLUSTER
-    if not nodes and not kept.exists():
+    cluster_file = history.folder / CLUSTER
+    if not nodes and not cluster_file.exists():
         raise SettingError(
-            f"{kept} is not there, which the local queue writes; say with --cluster what the jobs ran on"
+            f"{cluster_file} is not there, which the local queue writes; say with --cluster what the jobs ran on"
         )
-    machine = tuple(read_nodes(kept)) if kept.exists() else tuple(nodes)
+    machine = tuple(read_nodes(cluster_file)) if cluster_file.exists() else tuple(nodes)
     tries: dict[tuple[str, str], list[Record]] = {}
     until_ms = FOREVER_MS if until_ms is None else until_ms
     for record in history.records("submit_ms >= ? AND submit_ms < ?", [since_ms, until_ms]):
         tries.setdefault((record.cluster, record.job_id), []).append(record)
     there = len(tries)
-    if kept.exists():
-        tries = _of_machine(tries, machine, kept)
+    if cluster_file.exists():
+        tries = _of_machine(tries, machine, cluster_file)
     by_attempt = [sorted(each, key=lambda record: record.attempt) for each in tries.values()]
     ran = [each for each in by_attempt if any(record.start_ms is not None for record in each)]
     if not ran:
@@ -151,7 +151,7 @@ def recorded_run(
         _allocation_pct(ran, machine, makespan_ms),
         _policy(history.folder, max(last.submit_ms for last in lasts)),
         len(tries) - len(ran) - len(gave_up),
-        kept.exists(),
+        cluster_file.exists(),
         there - len(tries),
         len(gave_up),
         _outages([record for each in ran for record in each], machine, origin_ms),
@@ -218,7 +218,7 @@ def _outages(ran: Iterable[Record], machine: Sequence[Node], origin_ms: int) -> 
 
 
 def _of_machine(
-    tries: dict[tuple[str, str], list[Record]], machine: Sequence[Node], kept: Path
+    tries: dict[tuple[str, str], list[Record]], machine: Sequence[Node], cluster_file: Path
 ) -> dict[tuple[str, str], list[Record]]:
     """Those jobs whose cluster ran some job on a node of the machine, or named none on which it ran.
 
@@ -234,7 +234,7 @@ def _of_machine(
         nodes = ", ".join(sorted(names)[:3])
         raise SettingError(
             f"all jobs of this period are of other clusters ({others}), and ran on none of the nodes of this machine"
-            f" ({nodes}, in {kept}); choose another period, or replay them from a history of their own"
+            f" ({nodes}, in {cluster_file}); choose another period, or replay them from a history of their own"
         )
     return {key: each for key, each in tries.items() if key[0] in own}
 

@@ -120,7 +120,7 @@ def _week(number: int, wait_s: FloatArray) -> Week:
     return Week(number, len(wait_s), float(wait_s.mean()), float(np.quantile(wait_s, 0.9)))
 
 
-def error_pct(said_s: float, real_s: float) -> float:
+def error_pct(predicted_s: float, real_s: float) -> float:
     """How far a wait that was said is from the real one, per cent; more than 0 where it is too long."""
-    said_s, real_s = max(said_s, LEAST_WAIT_S), max(real_s, LEAST_WAIT_S)
-    return 100 * (said_s - real_s) / real_s
+    predicted_s, real_s = max(predicted_s, LEAST_WAIT_S), max(real_s, LEAST_WAIT_S)
+    return 100 * (predicted_s - real_s) / real_s

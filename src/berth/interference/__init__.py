@@ -8,11 +8,10 @@ or goes, or the time has passed that its answer holds for. The models that know 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from berth.errors import MissingExtraError, SettingError, cause_of
+from berth.errors import SettingError, cause_of
 from berth.interference.outlook import (
     Interference,
     KnowsMemory,
@@ -23,6 +22,7 @@ from berth.interference.outlook import (
 )
 from berth.interference.speeds import OfMode, Speeds
 from berth.model import Profile
+from berth.own_code import named_thing
 
 __all__ = [
     "FORMER",
@@ -119,16 +119,13 @@ def _found(name: str, registry: dict[str, str], what: str, signature: str) -> An
         raise SettingError(
             f"the {what} '{name}' was fitted anew and is called '{FORMER[name]}'; there are {', '.join(registry)}"
         )
-    module_name, _, attribute = registry.get(name, name).partition(":")
-    try:
-        thing = getattr(import_module(module_name), attribute.removesuffix("()"))
-    except (ImportError, AttributeError, ValueError) as error:
-        if isinstance(error, ImportError) and (extra := MissingExtraError.of(error)):
-            raise extra from error
+    path = registry.get(name, name)
+    if ":" not in path:
         raise SettingError(
-            f"no {what} '{name}'; there are {', '.join(registry)}, and your own as my.module:thing ({error})"
-        ) from error
-    if name in registry and attribute.endswith("()"):
+            f"no {what} '{name}'; there are {', '.join(registry)}, and your own as my.module:thing"
+        )
+    thing = named_thing(path.removesuffix("()"), what, SettingError)
+    if name in registry and path.endswith("()"):
         thing = thing()
     if not callable(thing):
         raise SettingError(f"{what} '{name}' is called with {signature}; {thing!r} cannot be called")

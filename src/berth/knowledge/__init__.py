@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -35,6 +34,7 @@ from berth.knowledge.noisy import Noise, Noisy
 from berth.knowledge.oracle import Oracle
 from berth.knowledge.user import User
 from berth.model import Job
+from berth.own_code import named_thing
 
 __all__ = [
     "KINDS",
@@ -184,11 +184,7 @@ def _noise(query: str) -> Noise:
 
 def _found(path: str) -> Any:
     """What `my.module:thing` names, which can be called."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        make = getattr(import_module(module_name), attribute)
-    except Exception as error:
-        raise SettingError(f"no knowledge '{path}': {type(error).__name__}: {error}") from error
+    make = named_thing(path, "knowledge", SettingError)
     if not callable(make):
         raise SettingError(
             f"knowledge '{path}' is called with (workload, interference); {make!r} cannot be called"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import inspect
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from berth.errors import MissingExtraError, PolicyError
+from berth.errors import PolicyError
+from berth.own_code import named_thing
 from berth.policies.options import options_of
 from berth.policies.protocol import (
     ByRunTimes,
@@ -270,26 +270,7 @@ def _unknown(kind: str, part: str, choices: dict[str, str], name: str) -> Policy
 
 def _load(path: str) -> Any:
     """What an import string such as `my.module:thing` names."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = import_module(module_name)
-    except ImportError as error:
-        if extra := MissingExtraError.of(error):
-            raise extra from error
-        raise PolicyError(
-            f"no policy '{path}': module '{module_name}' cannot be imported: {error};"
-            " run berth where Python finds it, or set PYTHONPATH"
-        ) from error
-    except Exception as error:
-        raise PolicyError(
-            f"no policy '{path}': module '{module_name}' fails when it is imported: {type(error).__name__}: {error}"
-        ) from error
-    if not attribute or not hasattr(module, attribute):
-        own = [key for key in vars(module) if not key.startswith("_")]
-        raise PolicyError(
-            f"no policy '{path}': module '{module_name}' has no '{attribute}'; it has {', '.join(own)}"
-        )
-    return getattr(module, attribute)
+    return named_thing(path, "policy", PolicyError)
 
 
 def _made(thing: Any, setting: Setting, name: str, what: str, *forms: tuple[str, ...]) -> Any:

@@ -192,7 +192,7 @@ def _needed(
     changing: list[Running], new: dict[str, Placement], shadow: Shadow
 ) -> list[tuple[Running, Placement]]:
     """Without the runs that shrink for no other: with all others in their places, they could stay in theirs."""
-    kept: list[tuple[Running, Placement]] = []
+    changes: list[tuple[Running, Placement]] = []
     for run in changing:
         placement = new[run.job.id]
         if placement.job.gpus < run.job.gpus:
@@ -201,8 +201,8 @@ def _needed(
                 shadow.undo_end(run)
                 continue
             shadow.start(placement.job, placement.slots, placement.share)
-        kept.append((run, placement))
-    return kept
+        changes.append((run, placement))
+    return changes
 
 
 def _least(job: Job) -> int:

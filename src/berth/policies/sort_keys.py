@@ -52,20 +52,20 @@ class OfQueue:
 class ExpectedMs:
     """A key: the run time that is believed of a job (its mean), ms; FOREVER_MS where nothing that makes sense is.
 
-    With `said`, what its user says goes first: the time limit, else the estimate. Where cards differ in speed, it is
+    With `stated`, what its user says goes first: the time limit, else the estimate. Where cards differ in speed, it is
     the time on the fastest card that the job may run on; `on` has the time on given slots.
     """
 
-    def __init__(self, knowledge: Knowledge, *, said: bool = False, speeds: CardSpeeds = ALL_ALIKE) -> None:
+    def __init__(self, knowledge: Knowledge, *, stated: bool = False, speeds: CardSpeeds = ALL_ALIKE) -> None:
         self._knowledge = knowledge
-        self._said = said
+        self._stated = stated
         self._speeds = speeds
 
     def __call__(self, job: Job) -> int:
         """The key of a job."""
-        said_ms = self.said_ms(job)
-        if said_ms is not None:
-            return said_ms
+        stated_ms = self.stated_ms(job)
+        if stated_ms is not None:
+            return stated_ms
         work_ms = self._work_ms(job)
         return card_us(work_ms * 1000, self._speeds.fastest(job)) // 1000 if self._speeds else work_ms
 
@@ -77,20 +77,20 @@ class ExpectedMs:
         """The run time on these slots of these nodes, ms; of a gang, that of the task that runs longest."""
         if job.tasks:
             return max(self.on(task, its, nodes) for task, its in slots_by_task(job, slots))
-        said_ms = self.said_ms(job)
-        if said_ms is not None:
-            return said_ms
+        stated_ms = self.stated_ms(job)
+        if stated_ms is not None:
+            return stated_ms
         work_ms = self._work_ms(job)
         if work_ms >= FOREVER_MS or not (self._speeds or job.elastic):
             return work_ms
         return -(-card_us(work_ms * 1000, self._speeds.on(job, slots, nodes)) // 1000)
 
-    def said_ms(self, job: Job) -> int | None:
+    def stated_ms(self, job: Job) -> int | None:
         """What its user says, ms; None where that does not count or nothing that makes sense is said."""
-        if self._said:
-            for said_ms in (job.time_limit_ms, job.estimate_ms):
-                if said_ms is not None and said_ms > 0:
-                    return said_ms
+        if self._stated:
+            for stated_ms in (job.time_limit_ms, job.estimate_ms):
+                if stated_ms is not None and stated_ms > 0:
+                    return stated_ms
         return None
 
     def _work_ms(self, job: Job) -> int:

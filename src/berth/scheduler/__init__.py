@@ -13,6 +13,5 @@ from berth.scheduler.outcomes import (
     Resumed,
     Suspended,
 )
-from berth.scheduler.scheduler import Attempts, Scheduler
+from berth.scheduler.scheduler import Attempts, Scheduler, Trial
 from berth.scheduler.starts import Held, StartForecast, StartInterval
-from berth.scheduler.trials import Trial

@@ -55,7 +55,7 @@ _VALUES: frozenset[type] = frozenset(
 _OPAQUE = frozenset({*sys.stdlib_module_names, "numpy", "numba", "jax", "jaxlib", "rich"}) - {"collections"}
 """Packages whose objects are left as they are, unless a case below knows how to put them back."""
 
-_Kept = tuple[Callable[[Any, Any], object], Any, Any]
+_Saved = tuple[Callable[[Any, Any], object], Any, Any]
 """How to put an object's content back, the object, and the content."""
 _UNSET: Any = type
 """Stands for what a slot that was never set has."""
@@ -68,7 +68,7 @@ class Checkpoint:
 
     def __init__(self, roots: Iterable[object], *, without: Iterable[object] = ()) -> None:
         """Nothing is kept of the objects in `without`, nor of what they alone lead to."""
-        self._kept: list[_Kept] = []
+        self._saved: list[_Saved] = []
         self._seen: dict[int, object] = {
             id(each): each for each in without
         }  # keeps them, and so their ids, alive
@@ -87,7 +87,7 @@ class Checkpoint:
 
     def restore(self) -> None:
         """Put everything back as it was."""
-        for put_back, each, content in self._kept:
+        for put_back, each, content in self._saved:
             put_back(each, content)
 
     def _keep(self, each: Any) -> _Led:
@@ -107,10 +107,10 @@ class Checkpoint:
         elif isinstance(each, np.ndarray):
             return self._keep_array(each)
         elif isinstance(each, random.Random):
-            self._kept.append((random.Random.setstate, each, each.getstate()))
+            self._saved.append((random.Random.setstate, each, each.getstate()))
             return ()
         elif isinstance(each, np.random.Generator):
-            self._kept.append((_set_generator, each, each.bit_generator.state))
+            self._saved.append((_set_generator, each, each.bit_generator.state))
             return ()
         elif isinstance(each, type | Enum) or kind.__module__.partition(".")[0] in _OPAQUE:
             return ()
@@ -119,29 +119,29 @@ class Checkpoint:
 
     def _keep_line(self, each: list[Any] | deque[Any]) -> _Led:
         content = each.copy()
-        self._kept.append((_set_line, each, content))
+        self._saved.append((_set_line, each, content))
         return content
 
     def _keep_set(self, each: set[Any]) -> _Led:
         content = each.copy()
-        self._kept.append((_set_set, each, content))
+        self._saved.append((_set_set, each, content))
         return content
 
     def _keep_mapping(self, each: dict[Any, Any]) -> _Led:
         keys, content = list(each), list(dict.values(each))
-        self._kept.append((_set_mapping, each, (keys, content)))
+        self._saved.append((_set_mapping, each, (keys, content)))
         return keys + content
 
     def _keep_ordered(self, each: OrderedDict[Any, Any]) -> _Led:
         items = list(OrderedDict.items(each))
-        self._kept.append((_set_ordered, each, items))
+        self._saved.append((_set_ordered, each, items))
         return [one for item in items for one in item]
 
     def _keep_array(self, each: Any) -> _Led:
         if isinstance(each.base, np.ndarray):
             return (each.base,)
         if each.flags.writeable:
-            self._kept.append((np.copyto, each, each.copy()))
+            self._saved.append((np.copyto, each, each.copy()))
         return ()
 
     def _keep_cell(self, each: CellType) -> _Led:
@@ -149,7 +149,7 @@ class Checkpoint:
             content = each.cell_contents
         except ValueError:  # it is empty
             return ()
-        self._kept.append((_set_cell, each, content))
+        self._saved.append((_set_cell, each, content))
         return (content,)
 
     def _keep_attributes(self, each: object) -> _Led:
@@ -164,7 +164,7 @@ class Checkpoint:
         if names:
             content = [getattr(each, name, _UNSET) for name in names]
             led += content
-            self._kept.append((_set_slots, each, (names, content)))
+            self._saved.append((_set_slots, each, (names, content)))
         return led
 
 

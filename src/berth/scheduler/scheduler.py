@@ -56,7 +56,6 @@ from berth.scheduler.outcomes import (
     why_never,
 )
 from berth.scheduler.sizes import check_sizes, is_resized, size_of
-from berth.scheduler.trials import Trial
 
 MOST_REQUESTS = 1 << 16
 """Request types beyond this number make those forgotten that no job uses any more."""
@@ -78,6 +77,18 @@ class Attempts(NamedTuple):
 
 
 FIRST = Attempts(1, 0)
+
+
+class Trial:
+    """A transaction on all that a scheduler leads to: it is undone at its end, unless `commit` was called."""
+
+    def __init__(self) -> None:
+        self.committed = False
+        """Whether what was tried stays."""
+
+    def commit(self) -> None:
+        """Keep what was tried, and what is tried from now on until the trial ends."""
+        self.committed = True
 
 
 class Scheduler:
@@ -245,7 +256,7 @@ class Scheduler:
         run = self._release(job_id, now_ms, "end")
         before = self.attempts.get(job_id, FIRST) if self.attempts else FIRST
         if how is OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
-            self._queue_again(run, now_ms, done_us=self._kept_of(run), memory=True)
+            self._queue_again(run, now_ms, done_us=self._saved_us(run), memory=True)
         else:
             self._forget(job_id)
             if run.job.gang:
@@ -304,14 +315,8 @@ class Scheduler:
         queued again, it asks for what it asked for at first.
         """
         run = self._running(job_id, "be resized")
-        if self._expectations is not None:
-            self._expectations.advance(now_ms)
-        try:
+        with self._changing(job_id, now_ms):
             self.cluster.resize(job_id, share, now_ms=now_ms)
-        except PlacementError as error:
-            raise SchedulerError(str(error)) from error
-        if self._expectations is not None:
-            self._expectations.change(run, now_ms)
         return run
 
     def suspended(
@@ -326,15 +331,9 @@ class Scheduler:
         run = self._running(job_id, "be suspended")
         if run.job.gang:
             raise SchedulerError(f"job '{job_id}' cannot be suspended: it is a task of a gang")
-        if self._expectations is not None:
-            self._expectations.advance(now_ms)
-        try:
+        with self._changing(job_id, now_ms):
             self.cluster.suspend(job_id, now_ms=now_ms, held_mib=held_mib)
-        except PlacementError as error:
-            raise SchedulerError(str(error)) from error
         run.resumes = resumes
-        if self._expectations is not None:
-            self._expectations.change(run, now_ms)
         return run
 
     def adopt_suspended(
@@ -377,15 +376,8 @@ class Scheduler:
         not suspended."""
         if job_id not in self.cluster.suspended:
             raise SchedulerError(f"job '{job_id}' cannot be resumed: it is not suspended")
-        if self._expectations is not None:
-            self._expectations.advance(now_ms)
-        try:
-            run = self.cluster.resume(job_id, now_ms=now_ms)
-        except PlacementError as error:
-            raise SchedulerError(str(error)) from error
-        if self._expectations is not None:
-            self._expectations.change(run, now_ms)
-        return run
+        with self._changing(job_id, now_ms):
+            return self.cluster.resume(job_id, now_ms=now_ms)
 
     def node_drained(self, name: str) -> None:
         """Nothing starts on a node from now on, until it is back; what runs there runs on."""
@@ -743,6 +735,19 @@ class Scheduler:
             raise _not_running(job_id, what)
         return run
 
+    @contextmanager
+    def _changing(self, job_id: str, now_ms: int) -> Iterator[None]:
+        """Change how a job is placed. What the cluster refuses is raised as SchedulerError."""
+        if self._expectations is not None:
+            self._expectations.advance(now_ms)
+        try:
+            yield
+        except PlacementError as error:
+            raise SchedulerError(str(error)) from error
+        run = self.run_of(job_id)
+        if self._expectations is not None and run is not None:
+            self._expectations.change(run, now_ms)
+
     def _is_placed(self, job_id: str) -> bool:
         return job_id in self.cluster.running or job_id in self.cluster.suspended
 
@@ -766,7 +771,7 @@ class Scheduler:
 
     def _evict(self, job_id: str, now_ms: int) -> Running:
         run = self._release(job_id, now_ms, "be evicted")
-        before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+        before = self._queue_again(run, now_ms, done_us=self._saved_us(run))
         self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
         return run
 
@@ -798,7 +803,7 @@ class Scheduler:
             run = self._release(job_id, now_ms, "be evicted")
             before = self.attempts.get(job_id, FIRST)
             self.attempts[job_id] = Attempts(
-                run.attempt + 1, before.out_of_memory, self._kept_of(run), now_ms
+                run.attempt + 1, before.out_of_memory, self._saved_us(run), now_ms
             )
             is_lost = any(slot.node in lost_rows for slot in run.slots)
             how = RecordState.NODE_FAIL if is_lost else RecordState.PREEMPTED
@@ -851,7 +856,7 @@ class Scheduler:
             self.attempts.pop(job_id, None)
         self.cluster.forget(job_id)
 
-    def _kept_of(self, run: Running) -> int:
+    def _saved_us(self, run: Running) -> int:
         """Work, μs, that a job which was stopped is believed to have done and keeps; 0 where the simulator knows."""
         if not run.job.keeps_work or self._certain:
             return 0
@@ -898,7 +903,7 @@ class Scheduler:
             if self.run_of(run.job.id) is not run:
                 continue  # it was evicted with its gang
             self._release(run.job.id, now_ms, "be cleared away")
-            before = self._queue_again(run, now_ms, done_us=self._kept_of(run), lost_rows=rows)
+            before = self._queue_again(run, now_ms, done_us=self._saved_us(run), lost_rows=rows)
             self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         lost = {id(run) for run in there}
         self._due = deque(

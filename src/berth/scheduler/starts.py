@@ -102,9 +102,9 @@ class StartForecast:
                 continue
             times_ms.sort()
             drawn = StartInterval(times_ms[0], times_ms[-1])
-            told = self._widened(drawn, times_ms[len(times_ms) // 2], now_ms)
-            self._first.setdefault(job_id, (now_ms, drawn, told))
-            found[job_id] = told
+            interval = self._widened(drawn, times_ms[len(times_ms) // 2], now_ms)
+            self._first.setdefault(job_id, (now_ms, drawn, interval))
+            found[job_id] = interval
         return found
 
     def started(self, job_id: str, now_ms: int) -> None:
@@ -112,10 +112,10 @@ class StartForecast:
         first = self._first.pop(job_id, None)
         if first is None:
             return
-        asked_ms, drawn, told = first
+        asked_ms, drawn, interval = first
         low, high, came = (_logged(time_ms - asked_ms) for time_ms in (*drawn, now_ms))
         self._scores.append(max(low - came, came - high))
-        self._starts.append((now_ms, told.from_ms <= now_ms <= told.to_ms))
+        self._starts.append((now_ms, interval.from_ms <= now_ms <= interval.to_ms))
 
     def held(self, now_ms: int) -> Held:
         """How many of the last 30 days' starts lay within their first intervals."""

@@ -171,9 +171,9 @@ def read(
 
         yield from workload_of(name).jobs()
         return
-    from berth.traces.ordering import jobs_in_order
+    from berth.traces.ordering import job_table
 
-    yield from jobs_in_order(*_opened(trace, nodes), skip_bad, file_order=file_order)
+    yield from job_table(*_opened(trace, nodes), skip_bad, file_order=file_order)
 
 
 def _opened(

@@ -53,6 +53,12 @@ class Field(Generic[Value]):
         """This column, where an empty text stands for `default`."""
         return Field(self.name, lambda text: self.parse(text) if text else default, self.expected)
 
+    def or_nothing(self) -> Field[Value | None]:
+        """This column, or None for an empty text."""
+        return Field(
+            self.name, lambda text: self.parse(text) if text else None, f"{self.expected}, or nothing"
+        )
+
     def check(self, table: Table, line: int, fields: Sequence[str]) -> Value:
         """The value in the row on this line, or a TraceError that says what is wrong with it."""
         index = table.columns[self.name]
@@ -149,7 +155,7 @@ def whole_numbers(texts: Sequence[str]) -> list[int] | None:
 
 def amount(name: str) -> Field[int | None]:
     """A whole number of 0 or more, or None for an empty text."""
-    return _optional(count(name))
+    return count(name).or_nothing()
 
 
 def decimal(name: str) -> Field[float]:
@@ -203,7 +209,7 @@ def seconds(name: str) -> Field[int]:
 
 def optional_seconds(name: str) -> Field[int | None]:
     """Like `seconds`, or None for an empty text."""
-    return _optional(seconds(name))
+    return seconds(name).or_nothing()
 
 
 def text(name: str, *, empty: bool = True) -> Field[str]:
@@ -273,9 +279,3 @@ def _whole(text: str) -> int:
     if number > FOREVER_MS:
         raise ValueError(text)
     return number
-
-
-def _optional(known: Field[int]) -> Field[int | None]:
-    return Field(
-        known.name, lambda text: known.parse(text) if text else None, f"{known.expected}, or nothing"
-    )

@@ -1,6 +1,6 @@
 """What a format of traces is: its columns, and the reader that turns its rows into jobs.
 
-A reader is a class `Reader(table, limits)` with the six members of `RowReader`. It is named by an import
+A reader is a class `Reader(table, limits)` with the five members of `RowReader`. It is named by an import
 string, so that a command that reads no trace imports none.
 """
 
@@ -28,9 +28,6 @@ class RowReader(Protocol):
 
     def rows(self, block: list[list[str]]) -> list[tuple[Any, ...]] | None:
         """Many rows at once, where that is faster, or None; leaves no trace where it raises."""
-
-    def submit_ms(self, fields: list[str]) -> int:
-        """The row's submit time alone; ValueError or LookupError where it has none."""
 
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         """Raise the TraceError of the row on this line, which `row` refused."""

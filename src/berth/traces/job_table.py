@@ -46,9 +46,9 @@ class JobTable(Sequence[Job]):
         return JobTable(self._columns, lambda row: change(make(row)))
 
 
-def columns_of(rows: Iterable[tuple[Any, ...]]) -> list[_Column]:
-    """Rows of equal length as columns in order of their first value, equal ones as they came; whole numbers become
-    arrays."""
+def columns_of(rows: Iterable[tuple[Any, ...]], *, in_order: bool = True) -> list[_Column]:
+    """Rows of equal length as columns, by default in order of their first value, equal ones as they came. Whole numbers
+    become arrays."""
     columns: list[_Column] = []
     rows = iter(rows)
     while chunk := list(islice(rows, _CHUNK_ROWS)):
@@ -65,7 +65,7 @@ def columns_of(rows: Iterable[tuple[Any, ...]]) -> list[_Column]:
                     pass
                 column = columns[number] = column.tolist()
             column.extend(values)
-    if columns and not all(map(le, columns[0], islice(columns[0], 1, None))):
+    if in_order and columns and not all(map(le, columns[0], islice(columns[0], 1, None))):
         order = sorted(range(len(columns[0])), key=columns[0].__getitem__)
         columns = [_taken(column, order) for column in columns]
     return columns

@@ -144,7 +144,7 @@ class _NodeReader:
         model = gpu_model(model_name or "GPU") if gpus else None
         if model is not None and (memory := value("gpu_mem_mib", amount)) is not None:
             model = replace(model, mem_mib=memory)
-        cores, gib = value("cpus", _optional_decimal), value("mem_gib", _optional_decimal)
+        cores, gib = value("cpus", _cores_or_gib), value("mem_gib", _cores_or_gib)
         return Node(
             name,
             gpus,
@@ -155,9 +155,8 @@ class _NodeReader:
         )
 
 
-def _optional_decimal(name: str) -> Field[float | None]:
-    number = decimal(name)
-    return Field(name, lambda text: number.parse(text) if text else None, f"{number.expected}, or nothing")
+def _cores_or_gib(name: str) -> Field[float | None]:
+    return decimal(name).or_nothing()
 
 
 def write_nodes(nodes: Iterable[Node], path: str | Path) -> None:

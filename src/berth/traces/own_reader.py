@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from operator import attrgetter
 
 from berth.errors import BerthError, SettingError, TraceError, in_one_line
 from berth.model import Job
+from berth.own_code import named_thing
 
 
 def check_reader(name: str) -> Callable[[str], Iterable[Job]]:
     """The reader of this name. Raises SettingError if there is none that can be called with a path."""
-    module_name, _, attribute = name.partition(":")
+    reader: Callable[[str], Iterable[Job]] = named_thing(name, "reader", SettingError)
     try:
-        module = import_module(module_name)
-    except (ImportError, ValueError) as error:
-        raise _no_reader(name, str(error)) from error
-    except Exception as error:
-        raise _no_reader(
-            name, f"module '{module_name}' fails when it is imported: {in_one_line(error)}"
-        ) from error
-    try:
-        reader: Callable[[str], Iterable[Job]] = getattr(module, attribute)
         inspect.signature(reader).bind("trace.csv")
-    except (AttributeError, TypeError, ValueError) as error:
-        raise _no_reader(name, str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise SettingError(
+            f"no reader '{name}': {error}; expected my.module:reader, a function of a path that yields Jobs"
+        ) from error
     return reader
 
 
@@ -39,13 +32,6 @@ def jobs_of(name: str, path: str, *, file_order: bool) -> Iterator[Job]:
     if not file_order:
         jobs.sort(key=attrgetter("submit_ms"))
     return iter(jobs)
-
-
-def _no_reader(name: str, why: str) -> SettingError:
-    return SettingError(
-        f"no reader '{name}': {why}; expected my.module:reader, a function of a path that yields Jobs, in a module"
-        " that Python finds from here or by PYTHONPATH"
-    )
 
 
 def _checked(name: str, path: str) -> Iterator[Job]:

@@ -149,18 +149,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""
-        return {
-            "mse_log10": self.mse_log10,
-            "baseline_mse_log10": self.baseline_mse_log10,
-            "coverage_80": self.coverage_80,
-            "median_abs_error_s": self.median_abs_error_s,
-            "trained": self.trained,
-            "tested": self.tested,
-            "calibration": [list(pair) for pair in self.calibration],
-            "bins": [asdict(each) for each in self.bins],
-            "held_between": self.held_between,
-            "last_month": self.last_month,
-        }
+        return asdict(self)
 
     def save(self, path: Path) -> None:
         """Write it to a file, for the report."""
@@ -345,14 +334,10 @@ def train(questions: Questions, seed: int = 0) -> WaitModel:
 
 def judge(questions: Questions, seed: int = 0) -> Judgement:
     """Judge a model of these questions on their last fifth."""
-    if len(questions) < 2 * FEWEST:
-        return Judgement(
-            (f"{len(questions)} jobs are too few to judge the model by; {2 * FEWEST} are the least",)
-        )
-    learned, tested = _fifths(questions)
-    if len(learned) < FEWEST or not len(tested):
-        return Judgement((f"the model cannot be judged: {_too_few(learned, tested)}",))
-    judged = evaluate(questions, seed)
+    try:
+        judged = evaluate(questions, seed)
+    except SettingError as error:
+        return Judgement((str(error),))
     found = []
     if judged.mse_log10 > NO_BETTER * judged.baseline_mse_log10:
         found.append(
@@ -372,13 +357,6 @@ def _fifths(questions: Questions) -> tuple[Questions, Questions]:
     early = np.arange(len(questions)) < first
     learned = questions.at(early & questions.known_before(float(questions.asked_s[first])))
     return learned, questions.at(~early & ~np.isnan(questions.wait_s))
-
-
-def _too_few(learned: Questions, tested: Questions) -> str:
-    return (
-        f"when the last fifth of the jobs began to be submitted, {len(learned)} of the earlier waits had ended "
-        f"({FEWEST} are the least), and {len(tested)} of the last fifth have ended by now"
-    )
 
 
 def _outside(ended: Questions, seed: int) -> Floats:
@@ -416,11 +394,14 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
     """
     if len(questions) < 2 * FEWEST:
         raise SettingError(
-            f"{len(questions)} jobs are too few to judge a prediction by; {2 * FEWEST} are the least"
+            f"{len(questions)} jobs are too few to judge the model by; {2 * FEWEST} are the least"
         )
     learned, tested = _fifths(questions)
     if len(learned) < FEWEST or not len(tested):
-        raise SettingError(f"a prediction cannot be judged: {_too_few(learned, tested)}")
+        raise SettingError(
+            f"the model cannot be judged: when the last fifth of the jobs began to be submitted, {len(learned)} of the"
+            f" earlier waits had ended ({FEWEST} are the least), and {len(tested)} of the last fifth have ended by now"
+        )
     return judged_on(questions, learned, tested, seed)
 
 

@@ -3,15 +3,15 @@
 mkdir -p "$out"
 me=$(id -un)
 sacctmgr -i add account ai >/dev/null; sacctmgr -i add user "$me" account=ai >/dev/null
-for _ in $(seq 300); do # until the controller has heard of it: a job of before would be nobody's
+for _ in $(seq 900); do # until the controller has heard of it: a job of before would be nobody's
     scontrol -o show assoc_mgr "users=$me" flags=assoc | grep -q "Account=ai UserName=$me(" && break; sleep .2
 done
 J() { sbatch -A ai --parsable -o /dev/null -t 5 "$@"; }
 state() { squeue -h -a -t all -j "$1" -o %T 2>/dev/null | head -n 1; }
-is() { for _ in $(seq 300); do [ "$(state "$1")" = "$2" ] && return; sleep .1; done; echo "$1 is $(state "$1")" >&2; return 1; }
-halted=$(J -J halted --gres=gpu:1 --wrap 'sleep 2')
-again=$(J --requeue -J again --wrap 'sleep 2')
-is "$halted" RUNNING; scontrol suspend "$halted"; is "$again" RUNNING; scontrol requeue "$again"
+is() { for _ in $(seq 900); do [ "$(state "$1")" = "$2" ] && return; sleep .1; done; echo "$1 is $(state "$1")" >&2; return 1; }
+halted=$(J -J halted --gres=gpu:1 --wrap 'until [ -e go ]; do sleep .1; done')
+again=$(J --requeue -J again --wrap 'until [ -e go ]; do sleep .1; done')
+is "$halted" RUNNING; scontrol suspend "$halted"; is "$again" RUNNING; scontrol requeue "$again"; touch go
 J --array=1-3%2 --gres=gpu:1 -J sweep --comment=caffe --wrap 'srun true; sleep 1' >/dev/null
 J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
 J -J fails --wrap 'exit 3' >/dev/null
@@ -32,11 +32,11 @@ for _ in $(seq 30); do # all tell of one moment: nothing starts or ends from a s
 done
 [ -n "${settled-}" ] || { echo "the queue changed during each of 30 looks" >&2; exit 1; }
 scancel "$waits" "$late"; scontrol resume "$halted"
-for _ in $(seq 200); do
+for _ in $(seq 600); do
     [ -z "$(squeue -h)" ] && break
     sleep .3; scontrol update JobId="$again" StartTime=now 2>/dev/null || true
 done
-for _ in $(seq 100); do # slurmdbd hears of an end a little later
+for _ in $(seq 600); do # slurmdbd hears of an end a little later
     sacct -X -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . || break; sleep .2
 done
 for parser in $parsers; do sacct --json="$parser" -a -D -S 2020-01-01 >"$out/sacct-$parser.json"; done

@@ -1,4 +1,4 @@
-"""What the driver does: it adopts, waits, puts aside, gives more memory, evicts, starts early and explains."""
+"""What the driver does: it adopts, waits, puts aside, gives more memory, evicts and explains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from berth.errors import ClusterError, KnowledgeError
 from berth.knowledge import User, make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
-from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun, Start
+from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun
 from berth.live.driver.words import starts_text
 from berth.model import (
     FOREVER_MS,
@@ -200,36 +200,6 @@ def test_a_share_grows_where_the_site_can_resize_and_stays_where_it_cannot() -> 
         assert bool(round_.refused) == (kind is MemorySite)
 
 
-class AwaitingSite(MemorySite):
-    def can_wait(self, job_id: str) -> bool:
-        return True
-
-    def can_be_awaited(self, job_id: str) -> bool:
-        return True
-
-    def is_ending(self, job_id: str) -> bool:
-        return False
-
-    def start_after(self, start: Start, after: tuple[str, ...]) -> None:
-        self.awaiting = getattr(self, "awaiting", {}) | {start.job_id: (start, after)}
-
-
-def test_a_job_starts_right_after_another_where_the_site_can_wait() -> None:
-    limit = {"time_limit_ms": 60_000, "milli": 1000}
-    site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),), kind=AwaitingSite)
-    driver = driver_of(site, start_early_ms=10_000)
-    driver.step(1000)
-    assert driver.step(40_000).early == ()
-    (early,) = driver.step(55_000).early
-    assert (early.placement.job.id, early.after) == ("2", ("1",))
-    assert driver.step(56_000).early == ()
-    assert list(driver.scheduler.cluster.running) == ["1"]
-    site.end("1", RecordState.COMPLETED)
-    site.start(site.awaiting["2"][0])
-    driver.step(60_000)
-    assert list(driver.scheduler.cluster.running) == ["2"]
-
-
 def test_what_would_be_started_is_said_without_starting_it() -> None:
     site = site_of(job("1"), job("2", milli=1000, only_gpus=(Gpu("n1", 0),)), job("3", gpus=9))
     driver = driver_of(site)
@@ -411,11 +381,10 @@ def wakes_and_resizes(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[D
             yield Placement(each, (GpuSlot(0, 0),), each.share)
 
 
-@pytest.mark.parametrize("kind", [MemorySite, AwaitingSite])
-def test_a_policy_is_woken_when_it_wants_to_be(kind: type[MemorySite]) -> None:
+def test_a_policy_is_woken_when_it_wants_to_be() -> None:
     limit = {"time_limit_ms": 5000, "milli": 1000}
-    site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=kind)
-    driver = driver_of(site, f"{__name__}:wakes_and_resizes", start_early_ms=10_000)
+    site = site_of(job("1", **limit), nodes=(node(gpus=1),))
+    driver = driver_of(site, f"{__name__}:wakes_and_resizes")
     driver.step(1000)
     driver.step(1001)
     site.jobs["2"] = job("2", **limit)
@@ -425,29 +394,11 @@ def test_a_policy_is_woken_when_it_wants_to_be(kind: type[MemorySite]) -> None:
     assert driver.next_ms(20_000) is None
 
 
-class AwaitingEvictingSite(AwaitingSite, EvictingSite):
-    pass
-
-
-def test_evictions_are_not_made_ahead_and_that_is_said() -> None:
-    limit = {"time_limit_ms": 60_000, "milli": 1000}
-    site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=AwaitingEvictingSite)
-    driver = driver_of(site, "preempt+best-fit", start_early_ms=10_000)
-    driver.step(1000)
-    driver.step(1001)
-    site.jobs["2"] = job("2", **limit, priority=5)
-    round_ = driver.step(55_000)
-    assert "job '1' would be evicted, which is not done before an end" in round_.refused
-    assert [each.after for each in round_.early] == [("1",)]
-    assert (round_.evicted, where(site)) == ((), {"1": ["n1:0"]})
-
-
-@pytest.mark.parametrize("kind", [MemorySite, AwaitingSite])
 @pytest.mark.parametrize("for_real", [True, False])
-def test_reservations_are_shown_however_they_were_decided(kind: type[MemorySite], for_real: bool) -> None:
+def test_reservations_are_shown_however_they_were_decided(for_real: bool) -> None:
     whole = {"milli": 1000}
-    site = site_of(job("1", time_limit_ms=900_000, **whole), job("9", time_limit_ms=5000, **whole), kind=kind)
-    driver = driver_of(site, "easy+fifo+best-fit", start_early_ms=10_000)
+    site = site_of(job("1", time_limit_ms=900_000, **whole), job("9", time_limit_ms=5000, **whole))
+    driver = driver_of(site, "easy+fifo+best-fit")
     driver.step(1000)
     driver.step(1001)
     for job_id, application in (("2", "train"), ("3", "tune")):
@@ -477,25 +428,6 @@ def test_a_job_of_which_the_knowledge_fails_holds_up_no_other(monkeypatch: pytes
     assert (round_.fault, list(where(site))) == (None, ["2"])
     assert "nobody knows job '1'" in driver.misfits["1"]
     assert "nobody knows job '1'" in site.why["1"]
-
-
-def test_a_job_that_waits_for_an_end_and_whose_belief_fails_holds_up_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    limit = {"time_limit_ms": 60_000, "milli": 1000}
-    site = site_of(
-        job("1", **limit), job("2", application="bad", **limit), nodes=(node(gpus=1),), kind=AwaitingSite
-    )
-    driver = driver_of(site, start_early_ms=10_000)
-    driver.step(1000)
-    driver.step(1001)
-    assert driver.step(55_000).early
-    failing_for(monkeypatch, "bad")
-    assert driver.step(56_000).fault is None
-    site.end("1", RecordState.COMPLETED)
-    site.jobs["3"] = job("3", **limit)
-    round_ = driver.step(60_000)
-    assert ([each.job.id for each in round_.placed], site.jobs["2"].why) == (["3"], "nobody knows job '2'")
 
 
 def fails_later(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:

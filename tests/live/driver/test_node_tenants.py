@@ -20,7 +20,16 @@ import pytest
 
 from berth.errors import PartitionError
 from berth.live.driver import node_tenants
-from berth.live.driver.node_tenants import FILES, Terms, admit, is_served, left_mib, room_kept, withdraw
+from berth.live.driver.node_tenants import (
+    FILES,
+    Terms,
+    _is_stopped,
+    admit,
+    is_served,
+    left_mib,
+    room_kept,
+    withdraw,
+)
 from berth.live.driver.suspending import MODULE
 from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
 from berth.partition.gpus import Gpu
@@ -312,6 +321,32 @@ def test_one_that_the_driver_does_not_suspend_runs_on_and_it_is_said_why(node: N
     node.order("blue", suspended=True)
     node.until(lambda: "cannot be moved" in node.shown()["blue"]["why"], "it is said why")
     node.until_is("blue", suspension="")
+    node.touch("go")
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
+def test_what_the_site_has_stopped_leaves_its_gpu_and_stays_stopped(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go")
+    node.until_is("blue", used_mib=4000)
+    os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended", parked_mib=4000)
+    node.touch("go")
+    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    node.order("blue", suspended=False)
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
+def test_what_the_site_has_stopped_and_cannot_leave_stays_stopped(node: Node) -> None:
+    node.up()
+    node.job("blue", 4000, node.folder / "go", unkind="no-checkpoint")
+    node.until_is("blue", used_mib=4000)
+    os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
+    node.order("blue", suspended=True)
+    node.until(lambda: node.shown()["blue"]["why"], "it is said why")
+    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    os.kill(node.jobs["blue"].pid, signal.SIGCONT)
     node.touch("go")
     assert node.ends("blue") == (0, ["holds 4000"])
 

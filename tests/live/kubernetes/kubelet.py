@@ -66,7 +66,6 @@ class Given:
     resource: str
     ids: list[str]
     answer: Any = None
-    init: bool = False
 
 
 @dataclass
@@ -158,8 +157,6 @@ class Kubelet:
         answer = pod_resources.ListPodResourcesResponse()
         pods: dict[tuple[str, str, str], Any] = {}
         for given in self.given:
-            if given.init:  # the real one names those alone that stay
-                continue
             key = (given.namespace, given.pod, given.uid)
             if key not in pods:
                 pods[key] = answer.pod_resources.add(name=given.pod, namespace=given.namespace)
@@ -204,7 +201,7 @@ class Kubelet:
             self._reserved.update(ids)
             request = plugins.AllocateRequest()
             request.container_requests.add(devices_ids=ids)
-            note = Given(pod.uid, pod.namespace, pod.name, container.name, resource, ids, init=container.init)
+            note = Given(pod.uid, pod.namespace, pod.name, container.name, resource, ids)
             try:
                 answer = await self._ask(plugin.endpoint, "Allocate", request)
             except grpc.aio.AioRpcError as error:

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -19,6 +18,8 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.ports import free_ports
 
 HERE = Path(__file__).parent
 VERSION = re.findall(r"k8s.io/kubernetes v([\d.]+)", (HERE / "servers" / "go.mod").read_text())[0]
@@ -203,6 +204,15 @@ current-context: c
         self._start("scheduler", program, f"--config={self.folder / 'scheduler.json'}", "--secure-port=0")
         return ""
 
+    def start_jobs(self) -> str:
+        """Start the controller of Jobs. Returns why there is none; empty if it runs."""
+        program = self.assets.apiserver.with_name("kube-controller-manager")
+        if not program.exists():
+            return f"no {program}; run {HERE / 'build_server.sh'} kube-controller-manager"
+        options = ["--controllers=job-controller", "--leader-elect=false", "--secure-port=0"]
+        self._start("controllers", program, f"--kubeconfig={self.kubeconfig()}", *options)
+        return ""
+
     def stop(self) -> None:
         """Stop all."""
         for process in reversed(self._processes.values()):
@@ -227,7 +237,7 @@ current-context: c
             if self._processes["api"].poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(request, context=tls, timeout=5) as reply:
+                with urllib.request.urlopen(request, context=tls, timeout=60) as reply:
                     if reply.status == 200:
                         return
             except OSError:
@@ -239,14 +249,3 @@ def processor_s(process: subprocess.Popen[bytes]) -> float:
     """Processor time that a program has used since it started, seconds."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback on which nothing listens now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

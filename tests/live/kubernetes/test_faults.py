@@ -41,7 +41,7 @@ def test_an_api_server_that_restarts_loses_nothing(play: Played, server: Server)
             await asyncio.sleep(0.5)
             await asyncio.to_thread(server.start_api)
             second = await fill(world, 12, 12)
-            await world.until_bound(*first, *second, patience_s=60)
+            await world.until_bound(*first, *second)
         # Counted from outside: the reply to a bind may be lost with the server that did it.
         await world.check()
 
@@ -61,7 +61,7 @@ def test_a_watch_gap_is_closed_by_listing_anew(play: Played, server: Server) -> 
             await asyncio.to_thread(server.start_api)
             await world.delete("goes")
             await world.pod("comes", 2)
-            await world.until_bound("comes", patience_s=60)
+            await world.until_bound("comes")
             assert steering.pods.lists >= 2  # the watch alone did not do it
         await world.check()
 

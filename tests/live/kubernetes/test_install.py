@@ -26,8 +26,8 @@ from tests.live.kubernetes.world import World
 
 IMAGE = "registry.example/berth:1"
 DISCOVERY = re.compile(r"/apis/[^/]+(/v[^/]+)?")
-NOT_SERVED = {"resource.k8s.io", "scheduling.x-k8s.io"}
-"""API groups that a server may lack, of which the steerer asks no more than whether it has them."""
+NOT_SERVED = {"scheduling.x-k8s.io"}
+"""An API group that a server may lack, of which the steerer asks no more than whether it has it."""
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -57,7 +57,6 @@ def right(method: str, path: str, params: dict[str, str]) -> tuple[str, str]:
 def test_the_steerer_has_every_right_that_it_uses_and_no_other(
     play: Played, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    not_served = NOT_SERVED - ({"resource.k8s.io"} if server.is_at_least(34) else set())
     used: set[tuple[str, str]] = set()
     opened, asked = Api._open, Api._once
 
@@ -120,7 +119,7 @@ def test_the_steerer_has_every_right_that_it_uses_and_no_other(
         for rule in made.get("rules", ())
         for resource in rule["resources"]
         for verb in rule["verbs"]
-        if not not_served & set(rule["apiGroups"])
+        if not NOT_SERVED & set(rule["apiGroups"])
     }
     assert used == given
 
@@ -188,12 +187,11 @@ def test_the_chart_keeps_every_option_and_its_release_may_have_any_namespace() -
         replicas=3,
         fake_gpus="2xA100-80G",
         claims=True,
-        evict=True,
         grow="suspend",
     )
     chart = helm_chart(install, "1")
     assert "advise" in chart["templates/steerer.yaml"]
-    assert {"2xA100-80G", "all", "evict", "--grow", "suspend"} <= set(
+    assert {"2xA100-80G", "all", "--grow", "suspend"} <= set(
         re.findall(r"- ([\w-]+)$", chart["templates/node.yaml"], re.MULTILINE)
     )
     assert "templates/device-class.yaml" in chart
@@ -343,10 +341,6 @@ def test_each_right_that_is_missing_is_named_and_work_goes_on_when_it_is_given(
             for resource in ("nodes", "pods"):
                 for verb in ("list", "watch"):
                     await missed_and_given(verb, resource)
-            if server.is_at_least(34):
-                for resource in ("resourceclaims", "resourceslices"):
-                    for verb in ("list", "watch"):
-                        await missed_and_given(verb, resource, "resource.k8s.io")
             await missed_and_given("patch", "pods")
             await world.until_bound("low")
             await missed_and_given("create", "events")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
-from berth.live.driver.snapshot import Stranger, Tenant
+from berth.live.driver.snapshot import Tenant
 from berth.live.kubernetes import kinds, names, pod_site
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import created_ms
@@ -17,119 +15,9 @@ from berth.live.kubernetes.viewing import snapshot
 from tests.live.kubernetes.steered import bound, indices, lifted, node, pod, steered
 
 
-def slice_of(node: str, *indices: int) -> api.ResourceSlice:
-    devices = [
-        {
-            "name": f"gpu-{at}",
-            "attributes": {"index": {"int": at}, "model": {"string": "A100-80"}},
-            "capacity": {"memory": {"value": "80Gi"}},
-        }
-        for at in indices
-    ]
-    spec = {"driver": names.DRIVER, "nodeName": node, "pool": {"name": node}, "devices": devices}
-    body = {"metadata": {"name": f"{node}-slice"}, "spec": spec}
-    return msgspec.json.decode(msgspec.json.encode(body), type=api.ResourceSlice)
-
-
-def instances_of(node: str, *, apart: bool) -> list[api.ResourceSlice]:
-    """GPU 1 of 80 GiB, cut into instances of MIG that share its counters, beside GPU 0; the counters `apart` from the
-    devices as Kubernetes 1.35 has them, or in one slice as 1.34 does."""
-
-    def takes(memory: str, slices: int) -> list[dict[str, Any]]:
-        counters = {"memory": {"value": memory}, "slices": {"value": str(slices)}}
-        return [{"counterSet": "gpu-1-counters", "counters": counters}]
-
-    instances = [
-        {
-            "name": f"gpu-1-mig-{at}",
-            "attributes": {"model": {"string": "A100-80"}, "profile": {"string": "1g.10gb"}},
-            "consumesCounters": takes("10Gi", 1),
-        }
-        for at in range(7)
-    ] + [
-        {
-            "name": "gpu-1-mig-big",
-            "attributes": {"model": {"string": "A100-80"}},
-            "consumesCounters": takes("40Gi", 3),
-        }
-    ]
-    whole = {
-        "name": "gpu-0", "attributes": {"index": {"int": 0}, "model": {"string": "A100-80"}},
-        "capacity": {"memory": {"value": "80Gi"}},
-    }  # fmt: skip
-    sets = [{"name": "gpu-1-counters", "counters": {"memory": {"value": "80Gi"}, "slices": {"value": "7"}}}]
-    pool = {"name": node, "generation": 4, "resourceSliceCount": 2 if apart else 1}
-    specs: list[dict[str, Any]] = (
-        [{"devices": [whole, *instances]}, {"sharedCounters": sets}]
-        if apart
-        else [{"devices": [whole, *instances], "sharedCounters": sets}]
-    )
-    return [
-        msgspec.convert(
-            {"metadata": {"name": f"{node}-{at}"},
-             "spec": {"driver": names.DRIVER, "nodeName": node, "pool": pool, **spec}}, api.ResourceSlice
-        )
-        for at, spec in enumerate(specs)
-    ]  # fmt: skip
-
-
-def claim_of(name: str, *devices: str, node: str = "n1") -> api.Claim:
-    results = [{"driver": names.DRIVER, "pool": node, "device": each} for each in devices]
-    status = {"allocation": {"devices": {"results": results}}}
-    return msgspec.convert({"metadata": {"name": name, "uid": name}, "status": status}, api.Claim)
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_instances_that_share_counters_are_one_gpu_and_claims_take_their_parts_of_it(apart: bool) -> None:
-    board = steered([node(gpus=3, gpu_indices="0-2")], [])
-    for each in instances_of("n1", apart=apart):
-        board.site.table.slice_changed(each)
-    board.site.table.claim_changed(claim_of("small", "gpu-1-mig-0", "gpu-1-mig-3"))
-    board.site.table.claim_changed(claim_of("large", "gpu-1-mig-big"))
-    board.site.refresh(0)
-    seen = [each for each in snapshot(board.site, 0, 10).gpus if each.for_claims]
-    claims = Stranger("claims: 71.5 % of compute", 60 << 10, milli=143 + 143 + 429)
-    assert [(each.index, each.mem_mib, each.strangers) for each in seen] == [
-        (0, 81_920, ()),
-        (1, 81_920, (claims,)),
-    ]
-    board.pods(1, pod("a", 1))
-    board.pods(1, pod("b", 1, version=2))
-    (bind,) = board.lifts(2).values()
-    assert indices(bind) == [2]  # GPUs 0 and 1 are for claims
-    board.pods(2, pod("a", 1, on="n1", placement=bind.placement, placed_uid="uid-a"))
-    # The node gives GPU 1 to pods again; who was allocated an instance of it has all of it until it has ended.
-    for each in instances_of("n1", apart=apart):
-        board.site.table.slice_gone(each)
-    board.site.table.slice_changed(slice_of("n1", 0))
-    assert board.steps(3) == []
-    board.site.table.claim_gone(claim_of("small"))
-    board.site.table.claim_gone(claim_of("large"))
-    assert [indices(step) for step in board.steps(4)] == [[1]]
-
-
-def test_counters_of_a_set_that_is_not_there_are_a_mistake_of_the_node() -> None:
-    board = steered([node(gpus=1)], [])
-    first, second = instances_of("n1", apart=True)
-    board.site.table.slice_changed(first)
-    board.site.refresh(0)
-    assert "consume counters of 'gpu-1-counters'" in board.site.table.views["n1"].problem
-    board.site.table.slice_changed(second)
-    board.site.refresh(1)
-    assert board.site.table.views["n1"].problem == ""
-
-
 def test_pods_go_to_the_gpus_that_the_label_names() -> None:
     board = steered([node(gpus=2, gpu_indices="2-3")], [pod("a"), pod("b"), pod("c")])
     assert sorted(index for step in board.steps(1) for index in indices(step)) == [2, 3]
-
-
-def test_gpus_of_slices_are_for_claims_alone() -> None:
-    board = steered([node(gpus=4, gpu_indices="0-3")], [])
-    board.site.table.slice_changed(slice_of("n1", 0, 1))
-    board.pods(1, pod("a", 2))
-    board.pods(1, pod("b", version=2))
-    assert [indices(step) for step in board.steps(2)] == [[2, 3]]
 
 
 def test_a_node_without_the_resource_has_no_gpu_for_pods() -> None:

@@ -200,7 +200,7 @@ class World:
             if not reason or each["reason"] == reason
         ]
 
-    async def until(self, what: str, is_so: Callable[[], Any], patience_s: float = 60) -> Any:
+    async def until(self, what: str, is_so: Callable[[], Any], patience_s: float = 120) -> Any:
         """Wait until an awaitable is true; returns it."""
         end = time.monotonic() + patience_s
         while True:
@@ -213,7 +213,7 @@ class World:
             assert time.monotonic() < end, f"not in {patience_s:g} s: {what}; {await self.pods_in_words()}"
             await asyncio.sleep(0.05)
 
-    async def until_bound(self, *names_: str, patience_s: float = 60) -> dict[str, str]:
+    async def until_bound(self, *names_: str, patience_s: float = 120) -> dict[str, str]:
         """Wait until these pods are bound; returns all places."""
 
         async def bound() -> dict[str, str] | None:
@@ -231,7 +231,7 @@ class World:
 
         await self.until(f"{placed} placements are counted", counted)
 
-    async def until_told(self, name: str, *words: str, patience_s: float = 60) -> str:
+    async def until_told(self, name: str, *words: str, patience_s: float = 120) -> str:
         """Wait until the condition of a pod says all of these words; returns its message."""
 
         async def told() -> str | None:

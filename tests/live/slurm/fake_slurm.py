@@ -29,7 +29,7 @@ def values(**fields: object) -> list[str]:
         "Account": "(null)", "QOS": "(null)", "Partition": "gpu", "Name": "wrap", "PriorityLong": "100", "Nice": "0",
         "SubmitTime": "1000", "EligibleTime": "1000", "StartTime": "N/A", "EndTime": "N/A", "TimeLimit": "1:00:00",
         "NumNodes": "1", "NumTasks": "1", "tres-alloc": "cpu=1,mem=500M,node=1,billing=1", "Feature": "(null)",
-        "Licenses": "(null)", "Dependency": "(null)", "Reservation": "(null)", "OverSubscribe": "OK",
+        "Dependency": "(null)", "Reservation": "(null)", "OverSubscribe": "OK",
         "RestartCnt": "0",
     }  # fmt: skip
     found = {
@@ -48,6 +48,8 @@ class FakeSlurm:
     nodes: dict[str, str] = field(default_factory=lambda: {"node1": "IDLE", "node2": "IDLE"})
     partition: str = "UP"
     """The state of the partition."""
+    tiers: dict[str, int] = field(default_factory=dict)
+    """The PriorityTier of partitions beside `gpu`."""
     used: dict[str, str] = field(default_factory=dict)
     """The GresUsed of nodes on which something runs."""
     leaked: set[tuple[str, str]] = field(default_factory=set)
@@ -131,7 +133,7 @@ class FakeSlurm:
                         ]
                     ),
                     state=state,
-                )
+                ).replace("Partitions=gpu", f"Partitions={','.join(['gpu', *self.tiers])}")
                 + (f" Comment={self.comments[name]} Extra=x" if self.comments.get(name) else "")
                 for name, state in self.nodes.items()
             )
@@ -142,7 +144,9 @@ class FakeSlurm:
         if words[-1] == "partition":
             nodes = ",".join(self.nodes)
             state = f"Nodes={nodes} PriorityJobFactor=1 State={self.partition} TotalCPUs=32"
-            return f"PartitionName=gpu Default=YES {state}\n"
+            return f"PartitionName=gpu Default=YES {state} PriorityTier=1\n" + "".join(
+                f"PartitionName={name} {state} PriorityTier={tier}\n" for name, tier in self.tiers.items()
+            )
         if words[-1] == "config":
             return (
                 "Configuration data as of 2026-01-01T00:00:00\n"

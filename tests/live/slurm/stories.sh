@@ -4,6 +4,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 as() { local user=$1; shift; setpriv --reuid "$user" --regid "$user" --clear-groups -- env -u HOME "$@"; }
 submit() { sbatch --parsable -o /dev/null -t 10 "$@"; }
+until_there() { echo "until [ -e '$PWD/$1' ]; do sleep .1; done"; } # FILE: what a job does that lasts until then
 state() { squeue -h -a -t all -j "$1" -o %T 2>/dev/null | head -n 1; }
 reason() { squeue -h -a -t all -j "$1" -o %r 2>/dev/null | head -n 1; }
 until_is() { # JOB STATE
@@ -34,10 +35,10 @@ restart() {
     done
     pid=$(cat slurmctld.pid) && kill "$pid" && ended "$pid"
     slurmctld
-    for _ in $(seq 100); do scontrol ping >/dev/null 2>&1 && break; sleep .05; done
+    for _ in $(seq 1200); do scontrol ping >/dev/null 2>&1 && break; sleep .05; done
     for node in $(scontrol show hostnames "$(sinfo -h -o %N)"); do slurmd -N "$node"; done
     if [ -f rest.pid ]; then pid=$(cat rest.pid) && kill "$pid" && ended "$pid"; start_rest; fi
-    for _ in $(seq 100); do [ "$(sinfo -h -N -t idle -o %n | wc -l)" = "$(sinfo -h -N -o %n | wc -l)" ] && break; sleep .1; done
+    for _ in $(seq 900); do [ "$(sinfo -h -N -t idle -o %n | wc -l)" = "$(sinfo -h -N -o %n | wc -l)" ] && break; sleep .1; done
 }
 GPU_SETTINGS=(--set BERTH_SLURM_FAKE_GPU=1 --set "BERTH_ROOT=$PWD/root" --set "BERTH_FAKE_CARD=$PWD/card"
     --set "BERTH_SLURM_LOG=$PWD/node.log" --set "SLURM_CONF=$SLURM_CONF" --set "BERTH_SLURM_RUN=$PWD/run")

@@ -15,13 +15,13 @@ STORY = r"""
 install_berth "${GPU_SETTINGS[@]}"
 export $(scontrol token lifespan=600) SLURM_JWT_USER=root
 "$BERTH" slurm check --partitions gpu --state "$PWD/state" --rest "$PWD/rest" --card v100=1G --json >after.json
-early=$(submit --gres=gpu:1 --wrap 'sleep 2'); admin $early >early.txt
+early=$(submit --gres=gpu:1 --wrap "$(until_there early.go)"); admin $early >early.txt
 alone=$(submit --gres=gpu:1 --exclusive --wrap 'sleep 1'); admin $alone >alone.txt
 place --card v100=1G --rest "$PWD/rest"
-until_is $early RUNNING; gpus_of $early >early.gpus
+until_is $early RUNNING; gpus_of $early >early.gpus; touch early.go
 part=$(submit --gres=shard:2 --wrap 'sleep 1')
 until_is $part COMPLETED; until_is $early COMPLETED; until_is $alone COMPLETED
-for _ in $(seq 100); do [ "$(grep -c '"ended"' state/decisions.jsonl)" -ge 3 ] && break; sleep .1; done
+for _ in $(seq 900); do [ "$(grep -c '"ended"' state/decisions.jsonl)" -ge 3 ] && break; sleep .1; done
 stop_berth
 grep -o 'POST /slurm/[^ ]*' log/rest >posts.txt
 """

@@ -37,23 +37,23 @@ LOG() { wc -l < <(grep '"ended"' state/decisions.jsonl); }
 adviser=$!
 for _ in $(seq 900); do [ -e state/status.json ] && break; sleep .1; done
 day advised; until_ended advised 16
-for _ in $(seq 100); do [ "$(LOG)" = 16 ] && break; sleep .1; done
+for _ in $(seq 900); do [ "$(LOG)" = 16 ] && break; sleep .1; done
 kill $adviser; wait $adviser 2>/dev/null || true
 
 # 3 to 5. Install, place, and kill it while jobs of both users wait and run.
 install_berth "${GPU_SETTINGS[@]}"
 place --card v100=1G
 day placed & users=$!
-for _ in $(seq 100); do [ -s placed.ids ] && break; sleep .1; done
+for _ in $(seq 900); do [ -s placed.ids ] && break; sleep .1; done
 until_ended placed 4; stop_berth KILL
 sleep 1; "$BERTH" slurm status --state "$PWD/state" --json >killed.json
 place --card v100=1G
 wait $users; until_ended placed 16
-for _ in $(seq 100); do [ "$(LOG)" = 32 ] && break; sleep .1; done
+for _ in $(seq 900); do [ "$(LOG)" = 32 ] && break; sleep .1; done
 stop_berth
 
 # 6. Report.
-for _ in $(seq 100); do # slurmdbd hears of an end a little later
+for _ in $(seq 900); do # slurmdbd hears of an end a little later
     sacct -a -X -n -P -o JobIDRaw,User,Submit,Start,End,State >sacct.txt
     [ "$(grep -c COMPLETED sacct.txt)" = 32 ] && break; sleep .2
 done

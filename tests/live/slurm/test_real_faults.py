@@ -45,15 +45,15 @@ SLURM_BITSTR_LEN=0 squeue -h -a -t PENDING -j $big -o %i >rows.txt
 # What it has not saved is lost: it saves every 5 s at most, and what is written now may have been read before.
 for _ in 1 2; do
     touch mark
-    for _ in $(seq 300); do [ state/job_state -nt mark ] && break; sleep .1; done
+    for _ in $(seq 900); do [ state/job_state -nt mark ] && break; sleep .1; done
 done
 # The controller dies, and its backup takes over.
 kill -KILL $(cat slurmctld.pid)
-for _ in $(seq 300); do squeue -h -o %i >/dev/null 2>&1 && break; sleep .1; done
+for _ in $(seq 900); do squeue -h -o %i >/dev/null 2>&1 && break; sleep .1; done
 scontrol ping >ping.txt || true
 count() { squeue -h -a -t COMPLETED -j "$big" -r -o %i | wc -l; }
 before=$(count)
-for _ in $(seq 300); do [ "$(count)" -ge $((before + 4)) ] && break; sleep .1; done
+for _ in $(seq 900); do [ "$(count)" -ge $((before + 4)) ] && break; sleep .1; done
 echo "$before $(count)" >counts.txt
 scancel "$big"
 stop_berth

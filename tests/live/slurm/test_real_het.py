@@ -37,7 +37,7 @@ script "srun --het-group=1-2 --gres=none bash -c 'echo \$SLURMD_NODENAME \${LD_P
 place --card v100=1G
 until_is $big RUNNING; until_is $more RUNNING
 het=$(as games sbatch --parsable het.sh)
-for _ in $(seq 60); do
+for _ in $(seq 300); do
     "$BERTH" slurm why $het --state "$PWD/state" >why.txt 2>&1 || true
     grep -q gang why.txt && break
     sleep .2

@@ -21,7 +21,7 @@ install_berth "${GPU_SETTINGS[@]}"
 mkdir -m 777 out; chmod 777 .
 
 # Before berth is there: the user can neither release what is held nor change its GPUs, and its queue shows no GPU.
-early=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap 'sleep 1')
+early=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap "$(until_there early.go)")
 as games scontrol release $early 2>release.txt && exit 3
 as games scontrol update JobId=$early Gres=gpu:2 2>gres.txt && exit 4
 as games scontrol update JobId=$early ReqNodeList=node2 2>nodes.txt && exit 5
@@ -31,17 +31,17 @@ state $early >early.txt; reason $early >>early.txt; admin $early >>early.txt
 ( for _ in $(seq 40); do as games scontrol release $early 2>/dev/null || true; sleep .05; done ) & racer=$!
 place --card v100=1G --retries 1
 until_is $early RUNNING
-gpus_of $early >early.gpus
+gpus_of $early >early.gpus; touch early.go
 wait $racer
 until_is $early COMPLETED
 
 # Whole GPUs of two users, several nodes, parts of a GPU, and an array with a limit.
-two=$(as games sbatch --parsable -t 10 -o /dev/null -N2 --gres=gpu:2 --wrap 'sleep 1')
-until_is $two RUNNING; gpus_of $two >two.gpus; until_is $two COMPLETED
-part() { as "$1" sbatch --parsable -t 10 -o /dev/null --gres=shard:2 --wrap 'sleep 3'; }
+two=$(as games sbatch --parsable -t 10 -o /dev/null -N2 --gres=gpu:2 --wrap "$(until_there two.go)")
+until_is $two RUNNING; gpus_of $two >two.gpus; touch two.go; until_is $two COMPLETED
+part() { as "$1" sbatch --parsable -t 10 -o /dev/null --gres=shard:2 --wrap "$(until_there parts.go)"; }
 first=$(part games); second=$(part daemon)
 until_is $first RUNNING; until_is $second RUNNING
-for job in $first $second; do squeue -h -j $job -O nodelist:,tres-per-node:; done >parts.txt
+for job in $first $second; do squeue -h -j $job -O nodelist:,tres-per-node:; done >parts.txt; touch parts.go
 array=$(as daemon sbatch --parsable -t 10 -o /dev/null --array=1-3%2 --gpus=1 --wrap 'sleep 1')
 for task in 1 2 3; do until_is ${array}_$task COMPLETED; done
 big=$(submit --gres=gpu:9 --wrap 'sleep 1'); sleep 1
@@ -54,7 +54,7 @@ gpu() { sbatch --parsable -t 10 -o out/$1 --gres=gpu:1 --comment "app gpu_mem=25
 small=$(gpu small 100); until_is $small COMPLETED
 more=$(gpu more 300)
 # It is FAILED for a moment, until it is queued again.
-for _ in $(seq 300); do grep -q retries=1 <(admin $more) && break; sleep .1; done
+for _ in $(seq 900); do grep -q retries=1 <(admin $more) && break; sleep .1; done
 until_is $more COMPLETED; admin $more >more.txt
 # Where the Prolog made no partition, a job of berth's has no GPU, and is told so.
 mv berth/prolog.sh prolog.sh; printf '#!/bin/bash\nexit 0\n' >berth/prolog.sh; chmod 755 berth/prolog.sh
@@ -70,16 +70,16 @@ ls root >left.txt # fails where no partition was ever made
 wait $twice
 scontrol -o show node node1 | grep -o '\[berth places: [^ ]*' >>elsewhere.txt
 stop_berth KILL
-lonely=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap 'sleep 2')
+lonely=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap "$(until_there lonely.go)")
 berth/watchdog.sh 60 "$PWD/state"; state $lonely >lonely.txt
 sleep 2; berth/watchdog.sh 1 "$PWD/state" >watchdog.txt 2>&1
-until_is $lonely RUNNING; gpus_of $lonely >lonely.gpus
+until_is $lonely RUNNING; gpus_of $lonely >lonely.gpus; touch lonely.go
 # It comes back, knows what runs, and goes on; the controller is restarted under it.
 place --card v100=1G
 next=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap 'sleep 1')
 until_is $next COMPLETED
 pid=$(cat slurmctld.pid); kill $pid; ended $pid; sleep 1; slurmctld
-last=""; for _ in $(seq 50); do last=$(submit --gres=gpu:1 --wrap 'sleep 1' 2>/dev/null) && break; sleep .2; done
+last=""; for _ in $(seq 300); do last=$(submit --gres=gpu:1 --wrap 'sleep 1' 2>/dev/null) && break; sleep .2; done
 until_is $last COMPLETED
 scontrol update NodeName=node1 State=DRAIN Reason=test
 drained=$(submit --gres=gpu:1 --wrap 'sleep 1'); until_is $drained COMPLETED

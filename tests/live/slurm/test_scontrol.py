@@ -35,7 +35,7 @@ def kept(tmp_path: Path) -> Iterator[tuple[Scontrol, list[str], Path]]:
     program = tmp_path / "scontrol"
     program.write_text(PROGRAM)
     program.chmod(0o755)
-    scontrol = Scontrol({**os.environ, "BEGUN": str(tmp_path / "begun")}, timeout_s=5.0)
+    scontrol = Scontrol({**os.environ, "BEGUN": str(tmp_path / "begun")}, timeout_s=60.0)
     yield scontrol, [str(program)], tmp_path / "begun"
     scontrol.close()
 

@@ -12,8 +12,6 @@ from berth.errors import LiveError
 from berth.experiments.recorded_run import kept_policies
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
-from berth.live.slurm.placing import taken_back
-from berth.live.slurm.requests import Note
 from berth.live.slurm.service import DECISIONS
 from berth.live.slurm.snapshot import is_held_by_berth, why_of
 from berth.traces import read_nodes
@@ -138,14 +136,6 @@ def test_a_held_job_is_placed_once_all_that_it_waits_for_has_ended(
     ours = service(slurm, tmp_path)
     ours.step()
     assert ("release 3" in slurm.commands) == released
-
-
-@pytest.mark.parametrize(
-    ("dependency", "cleared"),
-    [("afterany:1(unfulfilled),afterany:2(unfulfilled)", True), ("afterok:1(failed)", False), ("", False)],
-)
-def test_what_a_user_lets_a_job_wait_for_stays_when_it_is_taken_back(dependency: str, cleared: bool) -> None:
-    assert taken_back("3", Note(), dependency).after == ("" if cleared else None)
 
 
 def test_slurms_own_rules_come_first(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from berth.history.values.tres import Resources, resources
 from berth.live.slurm import node
 from berth.live.slurm.controller import Change, Controller, run_program
 from berth.live.slurm.jobs import jobs_of, tasks_of
-from berth.live.slurm.nodes import nodes_of, partitions_of
+from berth.live.slurm.nodes import SlurmPartition, nodes_of, partitions_of
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Share
@@ -154,7 +154,11 @@ def test_held_jobs_have_slurms_priority_by_age_share_and_partition() -> None:
         "PriorityMaxAge": "0-00:10:00",
     }
     told |= {"PriorityWeightFairShare": "500", "PriorityWeightPartition": "200"}
-    priorities = Priorities.of(told, {("ai", "ann"): 0.5}, {"gpu": 1, "fast": 4})
+    priorities = Priorities.of(
+        told,
+        {("ai", "ann"): 0.5},
+        [SlurmPartition("gpu", True, ()), SlurmPartition("fast", True, (), priority_factor=4)],
+    )
     held, other, runs = jobs_of(
         row(PriorityLong="0", Account="ai", EligibleTime="N/A", Nice="7")
         + row(PriorityLong="0", Partition="fast")
@@ -226,8 +230,8 @@ def test_the_prolog_believes_no_field_of_a_job_s_name(
     squeue.write_text(
         "#!/usr/bin/env python3\nimport sys\n"
         "marks = [each.partition(':')[2] for each in sys.argv[-1].split(',')]\n"
-        "for row in (('6', 'N/A', 'berth:1;share=9:9:0', '', '1'),\n"
-        "            ('7', 'gres:shard:2', 'berth:1;share=300:5000:0', 'x gpu_mem=1G', '9')):\n"
+        "for row in (('6', 'N/A', 'berth:1;share=9:9:0', '', '1', 'wrap'),\n"
+        "            ('7', 'gres:shard:2', 'berth:1;share=300:5000:0', 'x gpu_mem=1G', '9', 'Priority=1')):\n"
         "    sys.stdout.write(''.join(map(''.join, zip(row, marks))) + '\\n')\n"
     )
     squeue.chmod(0o755)
@@ -235,7 +239,7 @@ def test_the_prolog_believes_no_field_of_a_job_s_name(
     found = node._job({"SLURM_JOB_ID": "7"})
     assert found == {
         "TresPerNode": "gres:shard:2", "AdminComment": "berth:1;share=300:5000:0", "Comment": "x gpu_mem=1G",
-        "Priority": "9",
+        "Priority": "9", "Name": "Priority=1",
     }  # fmt: skip
     assert node._job({"SLURM_JOB_ID": "6"})["TresPerNode"] == ""
     with pytest.raises(LiveError, match="squeue has no job 8"):

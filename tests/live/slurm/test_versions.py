@@ -24,10 +24,10 @@ from tests.live.slurm.fake_slurm import FakeSlurm
 FIELDS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("slurm_fields.json").read_text())
 SLURMS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 TYPES = {"STRING": str, "string": str, "HOLD": bool, "boolean": bool, "CSV_STRING": list, "CSV_LIST": list}
-PLACED = Change("7", node_list="n1,n2", gres="gres:gpu:a_0:1", hold=False, after="afterany:3")
+PLACED = Change("7", node_list="n1,n2", gres="gres:gpu:a_0:1", hold=False)
 EVERY = Change(
     "7", node_list="n1", gres="g", admin_comment="x", per_job="g", per_task="g", per_socket="g", requeue=True,
-    after="", after_s=5, exclude="n2", replaces=True,
+    after_s=5, exclude="n2", replaces=True,
 )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_every_interface_of_slurmrestd_has_the_fields_that_berth_sends_and_their
     assert {name: type(value) for name, value in body.items()} == {name: TYPES[job[name]] for name in body}
     if version == OLDEST:
         return
-    assert set(body) == {"hold", "required_nodes", "dependency", "tres_per_node"}
+    assert set(body) == {"hold", "required_nodes", "tres_per_node"}
     later = max(version, min(FIELDS["slurmrestd error"]))  # v0.0.39 is written out in its plugin
     result = {name: 2 if kind.startswith(("INT", "UINT")) else "no" for name, kind in _result(later).items()}
     assert errors_in({"errors": [], "results": [result]}) == ["no"]

@@ -187,35 +187,16 @@ def test_a_converted_trace_holds_the_same_jobs(sample: tuple[str, Path]) -> None
     assert list(traces.read(out)) == list(traces.read(path))
 
 
-def test_more_rows_than_are_held_stream_where_in_order_and_sort_where_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from berth.traces import ordering
-
-    monkeypatch.setattr(ordering, "_HELD_ROWS", 500)
+def test_jobs_come_in_order_of_submission_and_those_of_one_time_as_the_file_has_them(tmp_path: Path) -> None:
     rows = [f"j{index},{index // 3},1" for index in range(7000)]
     path = tmp_path / "trace.csv"
     path.write_text("id,submit_ms,work_ms\n" + "\n".join(rows), "utf-8")
     assert [job.id for job in traces.read(path)] == [f"j{index}" for index in range(7000)]
     shuffled = rows[:600] + random.Random(1).sample(rows[600:], k=6400)
     path.write_text("id,submit_ms,work_ms\n" + "\n".join(shuffled), "utf-8")
-    jobs = list(traces.read(path))
-    assert [job.submit_ms for job in jobs] == sorted(job.submit_ms for job in jobs)
-    assert len(jobs) == 7000
-
-
-def test_a_long_file_in_order_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from berth.traces import ordering
-
-    monkeypatch.setattr(ordering, "_HELD_ROWS", 500)
-    path = tmp_path / "trace.csv"
-    rows = "".join(f"j{index},{index},1\n" for index in range(20_000))
-    path.write_text("id,submit_ms,work_ms\n" + rows + "bad,x,1\n", "utf-8")
-    jobs = traces.read(path)
-    first = [next(jobs) for _ in range(10_000)]  # the bad row at the end has not been met yet
-    assert first[-1].id == "j9999"
-    with pytest.raises(TraceError, match="line 20002, column 'submit_ms'"):
-        list(jobs)
+    in_file_order = list(traces.read(path, file_order=True))
+    assert [job.id for job in in_file_order] == [row.partition(",")[0] for row in shuffled]
+    assert list(traces.read(path)) == sorted(in_file_order, key=lambda job: job.submit_ms)
 
 
 def test_the_documentation_names_every_format(documentation: Callable[[str], str]) -> None:

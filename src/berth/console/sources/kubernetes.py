@@ -38,14 +38,10 @@ class KubernetesSource:
 
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
-        self._for_claims: frozenset[str] = frozenset()
-        """GPUs that the last look saw given through claims, as NODE:INDEX."""
 
     async def look(self) -> Snapshot:
         """Everything that is there, listed once. In a thread of its own: large clusters take seconds to read."""
-        snapshot = await asyncio.to_thread(self._snapshot)
-        self._for_claims = frozenset(f"{gpu.node}:{gpu.index}" for gpu in snapshot.gpus if gpu.for_claims)
-        return snapshot
+        return await asyncio.to_thread(self._snapshot)
 
     async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """A pod that waits or holds a GPU, NAMESPACE/NAME, as the last look saw it: a cluster is costly to list."""
@@ -72,12 +68,6 @@ class KubernetesSource:
         if change is None:
             raise SettingError(f"Kubernetes has no action '{action}' here; there are {', '.join(_ACTIONS)}")
         check_operator(viewer, action)
-        if action == "drain" and values["id"] in self._for_claims:
-            node = str(values["id"]).rpartition(":")[0]
-            raise SettingError(
-                f"GPU {values['id']} is given through claims, which no label keeps away; drain its node with: kubectl"
-                f" cordon {node}"
-            )
         await asyncio.to_thread(self._request, change)
         return change.done
 

@@ -108,13 +108,15 @@ def _chapters(
 def _how_to_read(runs: Sequence[Run], alone: bool) -> str:
     seeds = len({run.seed for run in runs})
     means = f"Means over {seeds} seeds, with half of the 95 % confidence interval (Student’s t) behind ±."
-    said = [means] if seeds > 1 else []
+    sentences = [means] if seeds > 1 else []
     if not alone:
         best = "The best mean of a row is bold with a dot"
         like_best = (
             "; ≈ marks policies that are not significantly worse (the 95 % interval of the paired difference"
         )
-        said.append(f"{best}{like_best}, seed by seed, contains 0)." if seeds > 1 else f"{best}.")
+        sentences.append(f"{best}{like_best}, seed by seed, contains 0)." if seeds > 1 else f"{best}.")
     if any(run.oracle for run in runs):
-        said.append("An oracle chooses by true run times, which no scheduler knows: a bound, not a choice.")
-    return "\n".join(said)
+        sentences.append(
+            "An oracle chooses by true run times, which no scheduler knows: a bound, not a choice."
+        )
+    return "\n".join(sentences)

@@ -29,7 +29,7 @@ from berth.policies.protocol import draws
 from berth.statistics import Run, answers, metrics_of, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
 
-TOLD = 5
+MOST_NAMED = 5
 """How many of the jobs that no node could hold are named."""
 
 
@@ -229,7 +229,7 @@ def compare(
         raise SettingError(f"{label} has no jobs to replay" + (f"; {skipped[0]}" if skipped else ""))
     never: tuple[Shortage, ...] = ()
     if any(run.summary.rejections.get(Reason.NEVER_FITS) for run in ordered):
-        never = tuple(islice(_never_fitting(tasks[0]), TOLD))
+        never = tuple(islice(_never_fitting(tasks[0]), MOST_NAMED))
     return Comparison(label, nodes, names, numbers, under, ordered, skipped, never)
 
 

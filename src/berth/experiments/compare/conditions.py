@@ -92,9 +92,11 @@ def conditions_of(
         by_file = isinstance(outages, str | os.PathLike)
         values["outages"] = tuple(read_outages(os.fspath(outages), nodes) if by_file else outages)
     if "reservations" in values:
-        kept = values["reservations"]
-        by_file = isinstance(kept, str | os.PathLike)
-        values["reservations"] = tuple(read_reservations(os.fspath(kept), nodes) if by_file else kept)
+        reservations = values["reservations"]
+        by_file = isinstance(reservations, str | os.PathLike)
+        values["reservations"] = tuple(
+            read_reservations(os.fspath(reservations), nodes) if by_file else reservations
+        )
     if isinstance(values.get("limits"), str | os.PathLike):
         values["limits"] = read_limits(Path(values["limits"])).limits
     if isinstance(values.get("quotas"), Mapping):

@@ -79,10 +79,12 @@ def filling(pair: tuple[Run, Run]) -> str:
     keyframes = "".join(f"@keyframes {name}{{{steps}}}" for steps, name in moves.items())
     wasted = any((film.held_milli > film.asked_milli).any() for film in (one, other))
     legend = "blue: what jobs asked for" + ("; orange: held, but asked for by no job" if wasted else "")
-    said = f"The same jobs on the same GPUs under {pair[0].label} and under {pair[1].label}, over {span}"
+    description = (
+        f"The same jobs on the same GPUs under {pair[0].label} and under {pair[1].label}, over {span}"
+    )
     return (
         f'<svg class="film" xmlns="http://www.w3.org/2000/svg" viewBox="-4 0 {2 * PANEL + GAP + 8} {height:.0f}"'
-        f' role="img" aria-label="{escape(said)}"><title>{escape(said)}</title>'
+        f' role="img" aria-label="{escape(description)}"><title>{escape(description)}</title>'
         f"<style>{STYLE}{keyframes}</style>{''.join(panels)}"
         f'<text class="soft" y="{height - 8:.0f}">{span}; a cell is a GPU; {legend}</text></svg>'
     )

@@ -18,13 +18,13 @@ def interruption_put_off() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # interruptions go to the main thread
         return
-    heard: list[object] = []
-    before = signal.signal(signal.SIGINT, lambda *_: heard.append(None))
+    interruptions: list[object] = []
+    before = signal.signal(signal.SIGINT, lambda *_: interruptions.append(None))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
-        if heard:
+        if interruptions:
             raise KeyboardInterrupt  # of an error, too, which is told as what came before

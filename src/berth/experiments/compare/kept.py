@@ -66,16 +66,16 @@ class KeptRuns:
         """The finished run of a task; None for none, one under other conditions, or if events or records are wanted."""
         if task.events is not None or task.records is not None:
             return None
-        kept = read_kept(self._path(task), digest(task))
-        if kept is None:
+        file = read_kept(self._path(task), digest(task))
+        if file is None:
             return None
-        skipped = tuple(TraceError(**error) for error in kept.skipped)
+        skipped = tuple(TraceError(**error) for error in file.skipped)
         measured = {
             name.removeprefix(MEASURED): float(value)
-            for name, value in kept.curves.items()
+            for name, value in file.curves.items()
             if name.startswith(MEASURED)
         }
-        return Result(_run(task, kept.summary, kept.curves), skipped, measured or None)
+        return Result(_run(task, file.summary, file.curves), skipped, measured or None)
 
     def save(self, task: Task, result: Result) -> None:
         """Keep a finished run; the file is there whole or not at all."""

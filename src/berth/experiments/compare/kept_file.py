@@ -60,14 +60,14 @@ class Kept(Protocol[Asked, Done]):
 
 def continued(
     tasks: Sequence[Work],
-    kept: Kept[Work, Done],
+    store: Kept[Work, Done],
     run: Callable[[Sequence[Work], Progress | None], Iterator[tuple[Work, Done]]],
     progress: Progress | None = None,
 ) -> Iterator[tuple[Work, Done]]:
     """Every task with its run: the kept ones first, then the others as `run` has done them, kept in turn."""
     missing: list[Work] = []
     for task in tasks:
-        found = kept.load(task)
+        found = store.load(task)
         if found is None:
             missing.append(task)
         else:
@@ -75,7 +75,7 @@ def continued(
     done = len(tasks) - len(missing)
     part = None if progress is None else lambda number, _: progress(done + number, len(tasks))
     for task, result in run(missing, part) if missing else ():
-        kept.save(task, result)
+        store.save(task, result)
         yield task, result
 
 
@@ -105,21 +105,21 @@ def read_kept(path: Path, task: str) -> KeptFile | None:
     return KeptFile(policy, seed, trace, task, json.loads(summary), curves, tuple(json.loads(skipped)))
 
 
-def write_kept(path: Path, kept: KeptFile) -> None:
+def write_kept(path: Path, run: KeptFile) -> None:
     """Write the file of a run aside and rename it. HistoryError where that cannot be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = io.BytesIO()
-    arrays: dict[str, Any] = dict(kept.curves)
+    arrays: dict[str, Any] = dict(run.curves)
     np.savez_compressed(stream, **arrays)
     columns: dict[str, tuple[str, object]] = {
-        "policy": ("VARCHAR", kept.policy),
-        "seed": ("BIGINT", kept.seed),
-        "trace": ("VARCHAR", kept.trace),
-        "task": ("VARCHAR", kept.task),
-        **_values(kept.summary),
-        "summary": ("VARCHAR", json.dumps(kept.summary)),
+        "policy": ("VARCHAR", run.policy),
+        "seed": ("BIGINT", run.seed),
+        "trace": ("VARCHAR", run.trace),
+        "task": ("VARCHAR", run.task),
+        **_values(run.summary),
+        "summary": ("VARCHAR", json.dumps(run.summary)),
         "curves": ("BLOB", stream.getvalue()),
-        "skipped": ("VARCHAR", json.dumps(kept.skipped)),
+        "skipped": ("VARCHAR", json.dumps(run.skipped)),
     }
     chosen = ", ".join(f'?::{kind} AS "{name}"' for name, (kind, _) in columns.items())
     with interruption_put_off(), duckdb.connect() as database:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from berth.errors import SettingError, SimulationError
 from berth.model import Job, Node
+from berth.own_code import named_thing
 from berth.statistics import EventColumns
 
 
@@ -26,23 +26,11 @@ class OwnMetrics:
 
 def function_named(name: str) -> Callable[..., Any]:
     """The function that `module:function` names. SettingError where there is none."""
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
+    if not all(name.partition(":")):
         raise SettingError(f"'{name}' is no metric; expected module:function")
-    try:
-        module = import_module(module_name)
-    except Exception as error:
-        raise SettingError(
-            f"no metric '{name}': module '{module_name}' cannot be imported: {type(error).__name__}: {error};"
-            " run berth where Python finds it, or set PYTHONPATH"
-        ) from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise SettingError(
-            f"no metric '{name}': module '{module_name}' has no function '{attribute}'; it has {', '.join(own)}"
-        )
-    found: Callable[..., Any] = function
+    found: Callable[..., Any] = named_thing(name, "metric", SettingError)
+    if not callable(found):
+        raise SettingError(f"'{name}' is no metric: {found!r} cannot be called")
     return found
 
 

@@ -56,8 +56,8 @@ def cluster_in_words(nodes: Sequence[Node]) -> str:
     kinds = ", ".join(
         f"{number:,} {name}" for name, number in sorted(models.items(), key=lambda item: -item[1])
     )
-    said = counted(len(nodes), "node")
-    return f"{said}, {counted(sum(models.values()), 'GPU')} ({kinds})" if kinds else said
+    nodes_text = counted(len(nodes), "node")
+    return f"{nodes_text}, {counted(sum(models.values()), 'GPU')} ({kinds})" if kinds else nodes_text
 
 
 def write_report(

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from berth.errors import BerthError, SettingError, SimulationError
-from berth.experiments.compare.collector import held_collector
 from berth.experiments.compare.interruption import interruption_put_off
 from berth.experiments.compare.ray_address import ANSWERS_WITHIN_S, check_address
 from berth.experiments.compare.sweep import Loader, Result, Task, run_task
@@ -85,9 +84,8 @@ def _as_they_end(
     elif processes == 1 or len(tasks) == 1:
         loader = Loader()
         for number, task in enumerate(tasks):
-            with held_collector():
-                jobs, errors = loader.load(task)
-                result = run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
+            jobs, errors = loader.load(task)
+            result = run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
             yield number, result
             if progress:
                 progress(number + 1, len(tasks))
@@ -148,7 +146,7 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Result]]
     alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **alone)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises nothing narrower if its own processes start too slowly
         raise SettingError(f"no Ray cluster at '{address}': {_first_line(error)}") from error
     running: dict[int, Task] = {}
     errors: dict[int, Any] = {}

@@ -61,14 +61,16 @@ def resized(nodes: Sequence[Node], model: str, count: int) -> Resized:
     mine = [row for row, node in enumerate(nodes) if node.gpus and model_of(node) == model]
     order = _order(nodes, mine)
     gone = set(order[: max(0, len(mine) - count)])
-    kept = [row for row in range(len(nodes)) if row not in gone]
+    remaining = [row for row in range(len(nodes)) if row not in gone]
     added = [
         replace(
             nodes[order[-1 - at % len(order)]], name=f"{nodes[order[-1 - at % len(order)]].name}-more{at}"
         )
         for at in range(count - len(mine))
     ]
-    return Resized(model, count, (*(nodes[row] for row in kept), *added), (*kept, *[None] * len(added)))
+    return Resized(
+        model, count, (*(nodes[row] for row in remaining), *added), (*remaining, *[None] * len(added))
+    )
 
 
 def _order(nodes: Sequence[Node], rows: Sequence[int]) -> list[int]:

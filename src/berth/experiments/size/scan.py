@@ -77,12 +77,12 @@ class Curve:
     @property
     def smallest(self) -> Point | None:
         """The size from which on every size keeps the number; None if even the largest does not."""
-        kept = None
+        found = None
         for point in reversed(self.points):
             if not point.keeps:
                 break
-            kept = point
-        return kept
+            found = point
+        return found
 
     @property
     def at_today(self) -> Point:
@@ -330,7 +330,7 @@ class _Scan:
         there = self.seen[policy, model]
         keeps = {count: self.keeps(run) for count, (_, run) in there.items()}
         most, least = max(keeps), min(keeps)
-        failing = max((count for count, kept in keeps.items() if not kept), default=None)
+        failing = max((count for count, keeps_it in keeps.items() if not keeps_it), default=None)
         if failing is None:
             return [
                 count for count in range(least - step, least - step * (AT_ONCE + 1), -step) if count >= 1
@@ -408,7 +408,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
 
     measure, by = sizes.keep.measure, sizes.keep.by
 
-    def said(value: float) -> str:
+    def in_words(value: float) -> str:
         return duration_text(value) if measure.unit == "s" and math.isfinite(value) else f"{value:.2f}"
 
     def nodes(number: int, model: str) -> str:
@@ -417,7 +417,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
 
     best = sizes.best
     several = len({answer.model for answer in sizes.answers}) > 1
-    target = said(sizes.target)
+    target = in_words(sizes.target)
     if by:
         target += (
             f", also of every {by}" if sizes.keep.target is not None else f", and every {by}'s at today's"
@@ -451,7 +451,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
                 f"{counted(fewer.unserved, 'job does', 'jobs do')} not finish, today {sizes.most_unserved:,}"
             )
         elif fewer.value > sizes.target:
-            why = f"the {measure.in_words} is {said(fewer.value)}, above {said(sizes.target)}"
+            why = f"the {measure.in_words} is {in_words(fewer.value)}, above {in_words(sizes.target)}"
         else:
             why = f"the {measure.in_words} of a {by} rises"
         yield f"No node can be returned: with {best.policy} on {nodes(best.today - 1, best.model)} {why}."

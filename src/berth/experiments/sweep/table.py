@@ -57,9 +57,11 @@ def answers_of(runs: Sequence[Swept]) -> list[str]:
         for label in best_in(policies, shown[0]):
             wins[label] = wins.get(label, 0) + 1
     most = sorted(wins.items(), key=lambda item: -item[1])
-    told = "highest" if shown[0].best is max else "lowest"
+    extreme = "highest" if shown[0].best is max else "lowest"
     many = counted(len(cases), "case")
-    return [f"{label} has the {told} {in_sentence(shown[0].name)} in {won} of {many}." for label, won in most]
+    return [
+        f"{label} has the {extreme} {in_sentence(shown[0].name)} in {won} of {many}." for label, won in most
+    ]
 
 
 def grid(runs: Sequence[Swept]) -> tuple[list[str], list[list[str]]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ from berth.counts import counted
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
 from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge, promised_mib
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.early_starts import EarlyStart, EarlyStarts
 from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
 from berth.live.driver.memory_needs import (
     MOST_KINDS,
@@ -33,7 +31,6 @@ from berth.live.driver.site import (
     Again,
     CanEvict,
     CanResize,
-    CanStartAfter,
     CanSuspend,
     End,
     FailedStart,
@@ -53,7 +50,6 @@ from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, Wait
 from berth.model import (
     FOREVER_MS,
     NO_GPU,
-    Evict,
     GpuSlot,
     Job,
     Node,
@@ -110,9 +106,6 @@ class Settings:
     """How long it waits if others had taken its room, or it was stopped before it began."""
     missed_looks: int = 2
     """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
-    start_early_ms: int = 0
-    """How long before the expected end of a job its GPUs are given to the next, on a site that can start jobs after
-    others (`CanStartAfter`)."""
     promise_quantile: float = 0.6
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
@@ -128,8 +121,6 @@ class Round:
     """What came of one step."""
 
     placed: tuple[Placement, ...] = ()
-    early: tuple[EarlyStart, ...] = ()
-    """What the site is to start as soon as others have ended."""
     evicted: tuple[str, ...] = ()
     suspended: tuple[str, ...] = ()
     resumed: tuple[str, ...] = ()
@@ -169,7 +160,6 @@ class _Decided:
 
     def __init__(self, out_of_time: Callable[[], bool]) -> None:
         self.placed: list[Placement] = []
-        self.early: list[EarlyStart] = []
         self.evicted: list[str] = []
         self.suspended: list[str] = []
         self.resumed: list[str] = []
@@ -177,14 +167,7 @@ class _Decided:
         self.misfits: list[NeverFits] = []
         self.fault: BerthError | None = None
         self.late = False
-        self.asked = False
-        """Whether the policy was asked."""
         self._out_of_time = out_of_time
-
-    def refuse(self, why: str) -> None:
-        """Note once why decisions are not carried out: ahead of ends, the policy is asked several times."""
-        if why not in self.refused:
-            self.refused.append(why)
 
     def is_late(self) -> bool:
         """Whether the policy is to be stopped."""
@@ -215,7 +198,6 @@ class Driver:
         self._learns_memory = self.knowledge if isinstance(self.knowledge, LearnsMemory) else None
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
-        self._starts_after = site if isinstance(site, CanStartAfter) else None
         self._can_suspend = site if isinstance(site, CanSuspend) else None
         self._told: dict[
             str, bool
@@ -251,7 +233,6 @@ class Driver:
         self._later: dict[str, int] = {}  # waiting jobs that are not to start before then
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
-        self._early = EarlyStarts()
         self._has_gangs = site if isinstance(site, HasGangs) else None
         self._gangs = SiteGangs()
         self._compares_all = False  # even where the site names what changed
@@ -303,7 +284,7 @@ class Driver:
             decided.fault = decided.fault or error
             self._compares_all = True  # what the site named as changed may not have been taken in
         return Round(
-            tuple(decided.placed), tuple(decided.early), tuple(decided.evicted), tuple(decided.suspended),
+            tuple(decided.placed), tuple(decided.evicted), tuple(decided.suspended),
             tuple(decided.resumed), tuple(decided.refused), tuple(records), decided.fault, decided.late,
         )  # fmt: skip
 
@@ -322,7 +303,6 @@ class Driver:
         self._take_runs(changed, now_ms, records)
         self._take_in_use(now_ms)
         self._take_waiting(changed, now_ms)
-        self._take_due(now_ms)
         self._queue_gangs(now_ms)
 
     def _take_nodes(self, now_ms: int) -> set[str]:
@@ -548,7 +528,6 @@ class Driver:
             self.unplaced[job.id] = why
             return False
         self.unplaced.pop(job.id, None)
-        self._early.forget(job.id)
         self._on_named_gpus.pop(job.id, None)
         self._misfits.pop(job.id, None)
         self._needs.learn(run.of)
@@ -597,7 +576,7 @@ class Driver:
         if changed is None:
             queued = (task.id for job in scheduler.queue for task in job.tasks or (job,))
             gone = [job_id for job_id in queued if job_id not in waiting]
-            others = (*self._on_named_gpus, *self._misfits, *self._early)
+            others = (*self._on_named_gpus, *self._misfits)
             gone += [job_id for job_id in others if job_id not in waiting]
             for job_id in gone:
                 self._leave_queue(job_id, now_ms, comes_again=False)
@@ -625,10 +604,6 @@ class Driver:
             if self._starting.get(job_id, job.version) == job.version:
                 return  # it was started, and the site has not come to it yet
             self._release(job_id, now_ms)
-        if job_id in self._early and before is not None:
-            if before.version == job.version:
-                return
-            self._early.forget(job_id)
         queued = self.scheduler.waits(job_id) or job_id in self._on_named_gpus or job_id in self._misfits
         if before is not None and before != job and _is_resized(before, job):
             self._needs.forget(job.alike)
@@ -713,7 +688,8 @@ class Driver:
 
         If a task waits again and too few are left, the others are stopped, and all wait as one gang again.
         """
-        if tasks.missing > 0 and tasks.running and tasks.waiting and isinstance(self.site, CanEvict):
+        stops = isinstance(self.site, CanEvict) and not tasks.gang.whole
+        if stops and tasks.missing > 0 and tasks.running and tasks.waiting:
             for run in self.scheduler.evict(tasks.running, now_ms):
                 self._stop_for_others(run, now_ms)
             tasks = tasks._replace(running=[])
@@ -786,7 +762,6 @@ class Driver:
         self._on_named_gpus.pop(job_id, None)
         self._misfits.pop(job_id, None)
         self._later.pop(job_id, None)
-        self._early.forget(job_id)
         self._unqueue(job_id, now_ms, comes_again=comes_again)
         if (job := self._known.get(job_id)) is not None:
             self._gangs.touch(job)
@@ -922,7 +897,6 @@ class Driver:
         elif job_id in self.scheduler.cluster.running or (run is not None and run.started):
             return  # it runs: what is told is old
         self._leaving.pop(job_id, None)
-        self._early.forget(job_id)
         if of is None:
             return
         counts = bool(failed.why) and not failed.no_room
@@ -976,39 +950,14 @@ class Driver:
             return
         for placement in self._place_on_named_gpus(decided, now_ms):
             self._start(placement, decided)
-        soon = self._ends_soon(now_ms) if self._starts_after is not None else []
-        if soon or self._early:
-            ask = partial(self._ask, now_ms, decided, for_real=False, early=True)
-            early_tasks: dict[str, list[EarlyStart]] = {}
-            for early in self._early.decide(scheduler, ask, soon, now_ms):
-                gang = scheduler.waiting(early.placement.job.id)
-                if gang is not None and gang.tasks:
-                    early_tasks.setdefault(gang.id, []).append(early)
-                    self._start_early_gang(gang, early_tasks[gang.id], decided, now_ms)
-                elif self._place(early.placement, decided, now_ms):
-                    self._start(early.placement, decided)
-                elif early.after:
-                    self._start_after(early, decided, now_ms)
-        else:
-            self._ask(now_ms, decided, for_real=True)
+        self._ask(now_ms, decided, for_real=True)
         for misfit in decided.misfits:
             self._set_aside(misfit.job, misfit.why, now_ms)
 
-    def _start_early_gang(
-        self, gang: Job, tasks: Sequence[EarlyStart], decided: _Decided, now_ms: int
-    ) -> None:
-        """Start a gang if there is room for all tasks that start together; it never waits for the ends of others."""
-        if len(tasks) < gang.min_tasks or any(task.after for task in tasks):
-            return
-        slots = tuple(slot for task in tasks for slot in task.placement.slots)
-        if self._place(Placement(gang, slots, gang.share), decided, now_ms):
-            for task in tasks:
-                self._start(task.placement, decided)
-
-    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool, early: bool = False) -> list[Placement]:
-        """What the policy starts; for real, the site is told at once. Ahead of ends, nothing is evicted."""
+    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
+        """What the policy starts; for real, the site is told at once."""
         placed: list[Placement] = []
-        can_evict = isinstance(self.site, CanEvict) and not early
+        can_evict = isinstance(self.site, CanEvict)
         parked_mib = self._parked_mib if self._can_suspend is not None else None
         try:
             for outcome in self.scheduler.decide(
@@ -1038,17 +987,13 @@ class Driver:
                         self._can_suspend.resume(outcome.run.job.id)
                 elif isinstance(outcome, Resized):
                     if not for_real:
-                        decided.refuse(
+                        decided.refused.append(
                             f"job '{outcome.run.job.id}' would be resized, which a trial does not do"
                         )
                     elif not self._resize(outcome, now_ms):
                         decided.refused.append(f"{self.site.name} cannot resize job '{outcome.run.job.id}'")
                 elif isinstance(outcome, WakeAt):
                     self._wakes_ms.add(outcome.time_ms)
-                elif isinstance(outcome, Refused) and early and isinstance(outcome.decision, Evict):
-                    decided.refuse(
-                        f"job '{outcome.decision.job.id}' would be evicted, which is not done before an end"
-                    )
                 elif isinstance(outcome, Refused):
                     decided.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
@@ -1061,61 +1006,9 @@ class Driver:
                 decided.fault = error
         except KnowledgeError as error:
             decided.fault = error
-        if (
-            self._reserves is not None and not decided.asked
-        ):  # a trial undoes them, and later ones are ahead of ends
+        if self._reserves is not None:  # a trial undoes them
             self._reserved_ms = dict(self._reserves.reserved_ms)
-        decided.asked = True
         return placed
-
-    def _ends_soon(self, now_ms: int) -> list[str]:
-        """The running jobs that are about to end, and whose GPUs can be given away before."""
-        site, until_ms = self._starts_after, now_ms + self.settings.start_early_ms
-        if site is None or not self.settings.start_early_ms or not self.scheduler.queue:
-            return []
-
-        def is_ending(run: Running) -> bool:
-            job_id = run.job.id
-            if job_id in self._starting or not site.can_be_awaited(job_id):
-                return False
-            return run.end_ms() <= until_ms or site.is_ending(job_id)
-
-        return self._early.ends_soon(self.scheduler, is_ending)
-
-    def _start_after(self, early: EarlyStart, decided: _Decided, now_ms: int) -> None:
-        """Have the site start a job as soon as others have ended."""
-        job_id = early.placement.job.id
-        if self._starts_after is None or not self._starts_after.can_wait(job_id):
-            return
-        self._leave_queue(job_id, now_ms)
-        self._early.add(early)
-        decided.early.append(early)
-        self._starts_after.start_after(self._order(early.placement), early.after)
-
-    def _take_due(self, now_ms: int) -> None:
-        """Jobs for whose start nothing is waited any more have their places; those whose nodes take no more jobs wait
-        again."""
-        for job_id in self._early.blocked(self.scheduler):
-            self._early.forget(job_id)
-            if (of := self._known.pop(job_id, None)) is not None:
-                self.site.again(
-                    Again(job_id, "nothing starts on its node", of.attempt, of.memory, of.start_failures)
-                )
-        for placement in self._early.due(self.scheduler):
-            job_id = placement.job.id
-            of = self._known.get(job_id)
-            if of is None:
-                continue
-            why = "its room is gone"
-            try:
-                placed = self.scheduler.place(placement, now_ms)
-            except BerthError as error:
-                placed, why = False, str(error)
-            if placed:
-                self._starting[job_id] = of.version
-            else:
-                self._known.pop(job_id)
-                self.site.again(Again(job_id, why, of.attempt, of.memory, of.start_failures))
 
     def _start(self, placement: Placement, decided: _Decided) -> None:
         job_id = placement.job.id
@@ -1185,9 +1078,9 @@ class Driver:
                 yield wish
 
     def take_back(self, job_id: str, now_ms: int) -> None:
-        """A job that was to start does not: its site's user stopped it, or nothing was to be done. It waits again if
-        the site says so."""
-        self._early.forget(job_id)
+        """A job that was to start does not, or one that was to stop: its site's user stopped it, or nothing was to be
+        done. It waits again, or runs on, if the site says so."""
+        self._leaving.pop(job_id, None)
         if job_id in self._starting and job_id in self.scheduler.cluster.running:
             self._release(job_id, now_ms)
         if job_id not in self.scheduler.cluster.running:

@@ -103,6 +103,8 @@ class NodeTenant:
     suspended_since_ms: int | None = None
     ordered: bool = False
     """Whether the site wants it to be suspended."""
+    stopped: bool = False
+    """Whether the site had stopped its processes before; they are again if they cannot be moved."""
     why: str = ""
     """Why it could not be suspended when that was tried last."""
     resumes: bool = True
@@ -423,7 +425,7 @@ class NodeTenants:
         )
 
     def _awake(self, tenant: NodeTenant, why: str = "") -> None:
-        changed = {"resumes": True, "lends_to": "", "idle": False, "why": why}
+        changed = {"resumes": True, "lends_to": "", "idle": False, "stopped": False, "why": why}
         self._keep(tenant, suspension="", suspended_since_ms=None, **changed)
 
     def _keep(self, tenant: NodeTenant, **changed: object) -> None:
@@ -559,20 +561,25 @@ class NodeTenants:
                 self.suspending.move(tenant)
 
     def moves(self, tenant: NodeTenant) -> None:
-        """Nothing is to be done before."""
+        """What the site has stopped goes on, since the driver moves only what runs."""
+        if tenant.suspension == SUSPENDING and any(map(_is_stopped, self._pids_of(tenant))):
+            self._keep(tenant, stopped=True)
+            self.signal(tenant, signal.SIGCONT)
 
     def signal(self, tenant: NodeTenant, number: int) -> None:
         """Send it to the processes that use its GPUs."""
+        for pid in self._pids_of(tenant):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+    def _pids_of(self, tenant: NodeTenant) -> set[int]:
         with contextlib.suppress(BerthError):
-            for part in find(tenant.id):
-                for pid in _pids(part):
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, number)
+            return set().union(*map(_pids, find(tenant.id)))
+        return set()
 
     def left_mib(self, tenant: NodeTenant) -> int | None:
         """By the groups of its processes; the least counts."""
-        pids = {process.outer_pid or process.pid for part in find(tenant.id) for process in part.processes}
-        left = [mib for pid in pids for mib in _left_of_groups(pid)]
+        left = [mib for pid in self._pids_of(tenant) for mib in _left_of_groups(pid)]
         return min(left, default=None)
 
     def left_gpus(self, tenant: NodeTenant, parked_mib: int) -> None:
@@ -584,7 +591,10 @@ class NodeTenants:
         """Let it run on, and say why."""
         if tenant.suspension == SUSPENDING:
             why = self.suspending.refusals.get(tenant.id, "the driver gave no answer")
+            stopped = tenant.stopped
             self._awake(tenant, why if tenant.ordered else "")
+            if stopped:
+                self.signal(tenant, signal.SIGSTOP)
 
     def came_back(self, tenant: NodeTenant) -> None:
         """It runs on."""
@@ -616,6 +626,14 @@ def _pids(part: Partition | Unreadable) -> set[int]:
     """The processes of a region, as this machine counts them."""
     found = () if isinstance(part, Unreadable) else part.processes
     return {process.outer_pid or process.pid for process in found}
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
 
 
 def _alone(root: Path) -> int:

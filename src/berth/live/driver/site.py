@@ -50,6 +50,8 @@ class SiteGang(NamedTuple):
     min_tasks: int
     """How many of its tasks start together, those counted that ran and have ended. All others that the site lists are
     further tasks: each starts by itself as soon as these run."""
+    whole: bool = False
+    """Whether the site itself starts and ends them together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,27 +287,6 @@ class CanResize(Protocol):
 
     def resize(self, job_id: str, share: Share) -> None:
         """Give a running job this share of each of its GPUs."""
-        ...
-
-
-@runtime_checkable
-class CanStartAfter(Protocol):
-    """A site that starts a job by itself as soon as others have ended, sooner than a driver that asks for news."""
-
-    def can_wait(self, job_id: str) -> bool:
-        """Whether a job can be made to wait for the end of others."""
-        ...
-
-    def can_be_awaited(self, job_id: str) -> bool:
-        """Whether others can be made to wait for the end of a running job."""
-        ...
-
-    def is_ending(self, job_id: str) -> bool:
-        """Whether a running job ends at any moment, whatever is expected of its run time."""
-        ...
-
-    def start_after(self, start: Start, after: Sequence[str]) -> None:
-        """Start a job as soon as all of these jobs have ended."""
         ...
 
 

@@ -101,8 +101,6 @@ class Gpu:
     rack: str = ""
     partition: str = ""
     uuid: str = ""
-    for_claims: bool = False
-    """Whether resource claims of Kubernetes alone get parts of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,9 @@ class Heard(NamedTuple):
 
 async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Heard]:
     """All that a site listens to but pods, as far as the cluster serves it."""
-    table, path = site.table, "/apis/resource.k8s.io/v1"
     found = [
         Heard("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
     ]
-    if await _served(api, path):
-        slices = Heard(f"{path}/resourceslices", objects.ResourceSlice, table.slice_changed, table.slice_gone)
-        claims = Heard(f"{path}/resourceclaims", objects.Claim, table.claim_changed, table.claim_gone)
-        found += [slices, claims]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await pod_groups(api, group)) is not None:
             changed = partial(_told, site.pod_group_changed, group, now_ms)

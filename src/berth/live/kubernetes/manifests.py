@@ -25,6 +25,8 @@ class Install:
     image: str
     """The container image of berth; none is published, and an image of a name that anyone may take is not run as
     root on every node by default."""
+    agent_image: str = ""
+    """That of the nodes' agents; empty: the same."""
     policy: str = DEFAULT_POLICY
     mode: str = "place"
     knowledge: str = names.GATHERED
@@ -38,8 +40,6 @@ class Install:
     """For a demo on nodes without GPUs, such as `2xA100-80G`."""
     claims: bool = False
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
-    evict: bool = False
-    """Let the agents evict pods that got out of their limit."""
     grow: str = "off"
     """Which pods' memory grows, as `berth k8s node --grow` has it."""
     right_size: str = "off"
@@ -60,12 +60,8 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
     agent["command"] += [
         *(["--fake-gpus", install.fake_gpus] if install.fake_gpus else []),
         *(["--dra", "all"] if install.claims else []),
-        *(["--on-lost-isolation", "evict"] if install.evict else []),
         *(["--grow", install.grow] if install.grow != "off" else []),
     ]
-    if install.evict:
-        pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
-        made["node-rights"][1]["rules"].append(pods)
     if install.quota:
         made["tenants"] = [manifest_of(install.quota, borrow=install.borrow, reclaim=install.reclaim)]
     left_out = {"gate": install.mode == "advise", "device-class": not install.claims}
@@ -94,6 +90,7 @@ def _values_of(install: Install) -> dict[str, str]:
         "mem": names.ASKED_MEM_MIB,
         "shared-milli": str(SHARED_MILLI),
         "image": install.image,
+        "agent-image": install.agent_image or install.image,
         "policy": install.policy,
         "mode": install.mode,
         "knowledge": install.knowledge,
@@ -157,6 +154,7 @@ VALUES = ("image", "policy", "mode", "knowledge", "replicas")
 def helm_chart(install: Install, version: str) -> dict[str, str]:
     """The files of a Helm chart, by name: the same manifests with the values left open."""
     marks = replace(install, image="@image@", policy="@policy@", mode="@mode@", knowledge="@knowledge@")
+    marks = replace(marks, agent_image="@agentImage@")
     files: dict[str, str] = {}
     for name, each in manifests(marks).items():
         if name == "namespace":
@@ -164,6 +162,7 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         text = as_yaml(each)
         for value in VALUES:
             text = text.replace(f"'@{value}@'", f"{{{{ .Values.{value} | quote }}}}")
+        text = text.replace("'@agentImage@'", "{{ .Values.agentImage | default .Values.image | quote }}")
         if name == "steerer":
             text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")
@@ -182,7 +181,7 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         "appVersion": version,
         "description": "Packs, partitions and accounts for shared GPUs",
     }
-    values = {name: getattr(install, name) for name in VALUES}
+    values = {**{name: getattr(install, name) for name in VALUES}, "agentImage": install.agent_image}
     return {"Chart.yaml": as_yaml([chart]), "values.yaml": as_yaml([values]), **files}
 
 

@@ -11,8 +11,6 @@ OLD_SCHEDULER = "berth"
 """The `schedulerName` of pods made for berth 0.2, which bound them itself."""
 DRIVER = "gpu.berth.dev"
 """The DRA driver that publishes the GPUs of a node, and the DeviceClass of the same name."""
-MEMORY_SLICE = "memory-slice-"
-"""What the counters of a GPU's slices of memory begin with, which say where an instance is and not how much it has."""
 RESOURCE = "berth.dev/gpu"
 """A count of GPUs, of each of which the pod gets the part that its annotations say.
 

@@ -1,4 +1,4 @@
-"""The nodes as the driver is to see them, with what is used there by pods and claims that berth did not place.
+"""The nodes as the driver is to see them, with what is used there by pods that berth did not place.
 
 A GPU of the driver is a place in the node's list of GPUs (`View.gpus`), not the index by which the node knows it.
 """
@@ -6,26 +6,19 @@ A GPU of the driver is a place in the node's list of GPUs (`View.gpus`), not the
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from berth.errors import AskError
 from berth.live.driver.site import Gpu, NodeState, SiteNode
-from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.jobs import Cards
 from berth.live.kubernetes.kinds import Kinds
 from berth.live.kubernetes.nodes import View
-from berth.live.kubernetes.quantities import consumed_of
-from berth.live.kubernetes.slices import SliceGpu
 from berth.model import Share
 
 log = logging.getLogger(__name__)
 
-_DEVICE = re.compile(r"gpu-(\d{1,4})(-.+)?")
-"""A GPU, or an instance of MIG on it."""
 WHOLE = Share(1000, 1 << 24)
 """All of a GPU; the memory is cut to what the card has."""
 NOTHING = Share(0, 0)
@@ -61,7 +54,6 @@ class NodeTable:
         self.views: dict[str, View] = {}
         self._kinds = kinds
         self._objects: dict[str, api.Node] = {}
-        self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
         self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
         self._told: dict[str, SiteNode] = {}
         self._nodes: tuple[SiteNode, ...] = ()
@@ -71,8 +63,6 @@ class NodeTable:
         self._used: dict[
             str, dict[str, Mapping[int, Share]]
         ] = {}  # node -> jobs -> what they have of its GPUs
-        self._claims: dict[str, list[api.Allocated]] = {}
-        self._claims_on: dict[str, set[str]] = {}  # node -> claims
         self._others_of: dict[str, dict[Gpu, Share]] = {}
         self._others: dict[Gpu, Share] = {}
 
@@ -95,36 +85,6 @@ class NodeTable:
         """A node is gone."""
         self._objects.pop(node.metadata.name, None)
         self._dirty[node.metadata.name] = None
-
-    def slice_changed(self, each: api.ResourceSlice) -> None:
-        """A ResourceSlice came or changed."""
-        if each.spec.driver == names.DRIVER and each.spec.node_name:
-            self._slices.setdefault(each.spec.node_name, {})[each.metadata.name] = each
-            self._dirty[each.spec.node_name] = None
-
-    def slice_gone(self, each: api.ResourceSlice) -> None:
-        """A ResourceSlice is gone."""
-        if self._slices.get(each.spec.node_name, {}).pop(each.metadata.name, None) is not None:
-            self._dirty[each.spec.node_name] = None
-
-    def claim_changed(self, claim: api.Claim) -> None:
-        """Count what a claim was allocated of our devices."""
-        self.claim_gone(claim)
-        if claim.status.allocation is None:
-            return
-        uid = claim.metadata.uid
-        results = [each for each in claim.status.allocation.devices.results if each.driver == names.DRIVER]
-        if results:
-            self._claims[uid] = results
-            for node in {each.pool for each in results}:
-                self._claims_on.setdefault(node, set()).add(uid)
-                self._dirty[node] = None
-
-    def claim_gone(self, claim: api.Claim) -> None:
-        """Forget a claim."""
-        for each in self._claims.pop(claim.metadata.uid, ()):
-            self._claims_on[each.pool].discard(claim.metadata.uid)
-            self._dirty[each.pool] = None
 
     # What pods are on it
 
@@ -198,7 +158,7 @@ class NodeTable:
         return NodeState.LOST if told is None else told.state
 
     def others(self) -> Mapping[Gpu, Share]:
-        """What claims and pods that berth did not place hold of each GPU; all of one on which nothing may start."""
+        """What pods that berth did not place hold of each GPU; all of one on which nothing may start."""
         return self._others
 
     def _read(self, name: str) -> bool:
@@ -210,7 +170,7 @@ class NodeTable:
         if view is None:
             view = self.views[name] = View(name)
         was_there = name in self._told and self._told[name].state is not NodeState.LOST
-        view.read(node, self._slices.get(name, {}).values())
+        view.read(node)
         if view.problem:
             log.warning("%s", view.problem)
         self._kinds.node_changed(view.traits)
@@ -243,15 +203,6 @@ class NodeTable:
 
     # What others use
 
-    def claimed(self, node: str, gpu: SliceGpu) -> Share:
-        """What claims were allocated of a GPU: parts of its device, or devices that are parts of it."""
-        total = NOTHING
-        for uid in self._claims_on.get(node, ()):
-            for each in self._claims[uid]:
-                if each.pool == node and (each.device == gpu.device or each.device in gpu.parts):
-                    total = _sum(total, gpu.parts.get(each.device) or _consumed(each))
-        return total
-
     def _others_on(self, name: str) -> dict[Gpu, Share]:
         view = self.views.get(name)
         if view is None:
@@ -267,8 +218,6 @@ class NodeTable:
                     sum(each.mem_mib or card_mib for each in has),
                 )
                 used[at] = Share(max(0, 1000 - milli), max(0, card_mib - mem_mib))
-        for at, share in self._claims_of(name, view):
-            used[at] = _sum(used.get(at, NOTHING), share)
         seats = [seat for seat in self._pods.get(name, {}).values() if seat is not None]
         for seat in seats:
             for at, share in seat.gpus.items():
@@ -286,25 +235,6 @@ class NodeTable:
             if at < len(view.gpus)
         }
 
-    def _claims_of(self, name: str, view: View) -> Iterable[tuple[int, Share]]:
-        """What claims have of GPUs for pods: a GPU that was for claims until now."""
-        places = {gpu.index: at for at, gpu in enumerate(view.gpus)}
-        for uid in self._claims_on.get(name, ()):
-            for each in self._claims[uid]:
-                named = _DEVICE.fullmatch(each.device)
-                at = places.get(int(named[1])) if named and each.pool == name else None
-                if named is not None and at is not None:
-                    # How large an instance is, its slice said, which is gone.
-                    yield at, WHOLE if named[2] else _consumed(each)
-
 
 def _sum(one: Share, other: Share) -> Share:
     return Share(one.milli + other.milli, one.mem_mib + other.mem_mib)
-
-
-def _consumed(allocated: api.Allocated) -> Share:
-    try:
-        mem_mib, milli = consumed_of(allocated.consumed_capacity)
-    except AskError:
-        return WHOLE
-    return Share(WHOLE.milli if milli is None else milli, WHOLE.mem_mib if mem_mib is None else mem_mib)

@@ -1,9 +1,9 @@
-"""A node as the steerer sees it: its GPUs by labels and slices, what others use of it, what it is called."""
+"""A node as the steerer sees it: its GPUs by labels, what others use of it, what it is called."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import NodeTraits
 from berth.live.kubernetes.gpu_labels import MOST_GPUS, indices_of
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
-from berth.live.kubernetes.slices import SliceGpu, gpus_in
 from berth.model import GpuModel, Node
 
 MOST_PODS = 1 << 20
@@ -25,7 +24,6 @@ class Gpu(NamedTuple):
 
     index: int  # type: ignore[assignment]  # it hides tuple.index, which a GPU does not need
     """By which the node knows it."""
-    uuid: str | None = None
     healthy: bool = True
     drained: bool = False
     """Whether an operator wants nothing new on it."""
@@ -43,8 +41,6 @@ class View:
     name: str
     gpus: list[Gpu] = field(default_factory=list)
     """Those that pods can have."""
-    claim_gpus: list[tuple[SliceGpu, GpuModel]] = field(default_factory=list)
-    """Those that claims alone can have: the ones of its ResourceSlices."""
     model: GpuModel | None = None
     cpu_milli: int = 0
     mem_mib: int = 0
@@ -58,7 +54,7 @@ class View:
     cordoned: bool = False
     ready: bool = True
     problem: str = ""
-    """What its labels or slices say that makes no sense."""
+    """What its labels say that makes no sense."""
     labels: tuple[str, ...] = ()
     """The names of the constraints that it satisfies."""
 
@@ -73,7 +69,7 @@ class View:
             self.labels,
         )
 
-    def read(self, node: api.Node, slices: Iterable[api.ResourceSlice]) -> None:
+    def read(self, node: api.Node) -> None:
         """Take over what the API says now; what is used stays. A kubelet takes no notice of a resource that it does not
         have, so that a node without `berth.dev/gpu` has no GPU for pods."""
         there = node.status.allocatable
@@ -82,17 +78,12 @@ class View:
             self.cpu_milli = cpu_milli(there.get("cpu", 0))
             self.mem_mib = mem_mib(there.get("memory", 0), down=True)
             self.pods_most = whole(there["pods"]) if "pods" in there else MOST_PODS
-            found = gpus_in(each for each in slices if each.spec.driver == names.DRIVER)
-            self.claim_gpus = [(gpu, _model(gpu.model, gpu.mem_mib)) for gpu in found]
             self.gpus, self.model = gpus_of_labels(node.metadata.labels)
             if not whole(there.get(names.RESOURCE, 0)):
                 self.gpus = []
-            elif self.claim_gpus:
-                for_claims = {gpu.index for gpu, _ in self.claim_gpus}
-                self.gpus = [gpu for gpu in self.gpus if gpu.index not in for_claims]
         except AskError as error:
             self.problem = f"node {self.name}: {error}"
-            self.gpus, self.model, self.claim_gpus = [], None, []
+            self.gpus, self.model = [], None
         ready = [each.status for each in node.status.conditions if each.type == "Ready"]
         self.ready = not ready or ready[0] == "True"
         self.cordoned = node.spec.unschedulable
@@ -109,8 +100,7 @@ def gpus_of_labels(labels: Mapping[str, str]) -> tuple[list[Gpu], GpuModel | Non
     ailing = _indices(labels, names.LABEL_GPUS_AILING) or ()
     mib = _label(labels, names.LABEL_GPU_MEMORY_MIB, 1 << 24) if names.LABEL_GPU_MEMORY_MIB in labels else 0
     gpus = [
-        Gpu(index, None, index not in ailing, f"{names.LABEL_GPU_DRAINED}{index}" in labels)
-        for index in indices
+        Gpu(index, index not in ailing, f"{names.LABEL_GPU_DRAINED}{index}" in labels) for index in indices
     ]
     return gpus, _model(labels.get(names.LABEL_GPU_MODEL, "GPU"), mib)
 

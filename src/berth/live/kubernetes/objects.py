@@ -221,89 +221,13 @@ class Node(Struct):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-class AttributeValue(Struct):
-    """A device attribute: exactly one of these is there."""
-
-    string: str | None = None
-    int_: int | None = msgspec.field(default=None, name="int")
-    bool_: bool | None = msgspec.field(default=None, name="bool")
-    version: str | None = None
-
-
-class Capacity(Struct):
-    value: str | int | float = 0
-
-
-class DeviceTaint(Struct):
-    key: str = ""
-    effect: str = ""
-
-
-class ConsumedCounters(Struct):
-    """What a device takes of a counter set while it is allocated."""
-
-    counter_set: str = ""
-    counters: dict[str, Capacity] = {}
-
-
-class Device(Struct):
-    name: str = ""
-    attributes: dict[str, AttributeValue] = {}
-    capacity: dict[str, Capacity] = {}
-    taints: list[DeviceTaint] = []
-    consumes_counters: list[ConsumedCounters] = []
-
-
-class Pool(Struct):
-    name: str = ""
-    generation: int = 0
-
-
-class CounterSet(Struct):
-    """What the devices that share a piece of hardware have together."""
-
-    name: str = ""
-    counters: dict[str, Capacity] = {}
-
-
 class SliceSpec(Struct):
     driver: str = ""
-    node_name: str = ""
-    pool: Pool = msgspec.field(default_factory=Pool)
-    devices: list[Device] = []
-    shared_counters: list[CounterSet] = []
-    """From 1.35 on in a slice of the pool that has no devices."""
 
 
 class ResourceSlice(Struct):
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: SliceSpec = msgspec.field(default_factory=SliceSpec)
-
-
-class Allocated(Struct):
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
-    consumed_capacity: dict[str, str | int | float] = {}
-
-
-class Devices(Struct):
-    results: list[Allocated] = []
-
-
-class Allocation(Struct):
-    devices: Devices = msgspec.field(default_factory=Devices)
-
-
-class ClaimStatus(Struct):
-    allocation: Allocation | None = None
-
-
-class Claim(Struct):
-    """A ResourceClaim."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
 
 class ConfigMap(Struct):

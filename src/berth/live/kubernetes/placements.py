@@ -27,6 +27,7 @@ class PlacedGpu(msgspec.Struct, kw_only=True):
 
     index: Index
     uuid: str | None = None
+    """In what berth 0.2 wrote."""
     milli: Milli
     mem_mib: Mib
 
@@ -97,7 +98,7 @@ def annotation_of(start: Start, view: View, policy: str) -> str:
     card_mib = view.model.mem_mib if view.model else 0
     there = (view.gpus[gpu.index] for gpu in start.gpus if gpu.index != NO_GPU)
     mem_mib = share.mem_mib or card_mib
-    gpus = [PlacedGpu(index=gpu.index, uuid=gpu.uuid, milli=share.milli, mem_mib=mem_mib) for gpu in there]
+    gpus = [PlacedGpu(index=gpu.index, milli=share.milli, mem_mib=mem_mib) for gpu in there]
     placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name)
     return msgspec.json.encode(placed).decode()
 
@@ -120,19 +121,7 @@ def _written(annotations: Mapping[str, str], key: str, kind: type[T]) -> T | Non
 
 
 def places_of(placed: Placed, view: View) -> tuple[int, ...] | None:
-    """The GPUs of a placement as places in the node's list, by uuid where there is one; None if a GPU is not there any
-    more."""
-    found = []
-    for gpu in placed.gpus:
-        at = next(
-            (
-                at
-                for at, there in enumerate(view.gpus)
-                if (there.uuid == gpu.uuid if gpu.uuid and there.uuid else there.index == gpu.index)
-            ),
-            None,
-        )
-        if at is None:
-            return None
-        found.append(at)
-    return tuple(found) if len(set(found)) == len(found) else None
+    """The GPUs of a placement as places in the node's list; None if a GPU is not there any more."""
+    places = {gpu.index: at for at, gpu in enumerate(view.gpus)}
+    found = tuple(places[gpu.index] for gpu in placed.gpus if gpu.index in places)
+    return found if len(set(found)) == len(placed.gpus) else None

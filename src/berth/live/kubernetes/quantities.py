@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 from berth.errors import AskError
 from berth.live.kubernetes.names import DRIVER
@@ -57,18 +56,9 @@ def _up(value: Fraction) -> int:
     return min(MOST, -(-value.numerator // value.denominator))
 
 
-class Consumed(NamedTuple):
-    """A part of a device."""
-
-    mem_mib: int | None
-    """None: all that the device has."""
-    milli: int | None
-    """None: all of it."""
-
-
-def consumed_of(capacity: Mapping[str, str | int | float]) -> Consumed:
-    """What `consumedCapacity` says, by short names or by those of the driver. Memory is rounded down, so that the
-    scheduler counts what the node gives. Raises AskError for an amount that is no quantity."""
+def consumed_of(capacity: Mapping[str, str | int | float]) -> tuple[int | None, int | None]:
+    """MiB and milli that `consumedCapacity` says, by short names or by those of the driver; None: all that the device
+    has. Raises AskError for an amount that is no quantity."""
     mem = capacity.get("memory", capacity.get(f"{DRIVER}/memory"))
     milli = capacity.get("milli", capacity.get(f"{DRIVER}/milli"))
-    return Consumed(None if mem is None else mem_mib(mem, down=True), None if milli is None else whole(milli))
+    return None if mem is None else mem_mib(mem, down=True), None if milli is None else whole(milli)

@@ -148,22 +148,6 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
             health = not_ready if gpu.healthy else "it is lost, or had an error (XID)"
             drained = gpu.drained or view.cordoned
             yield Gpu(name, gpu.index, model, card_mib, tenants, strangers, health=health, drained=drained)
-        for part, card in view.claim_gpus:
-            share = site.table.claimed(name, part)
-            milli = min(1000, share.milli)
-            what = f"claims: {milli / 10:g} % of compute"
-            claims = Stranger(what, min(card.mem_mib, share.mem_mib), milli=milli)
-            yield Gpu(
-                name,
-                part.index,
-                card.name,
-                card.mem_mib,
-                (),
-                (claims,) if share.milli else (),
-                health=not_ready,
-                drained=view.cordoned,
-                for_claims=True,
-            )
 
 
 def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:

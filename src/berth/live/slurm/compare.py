@@ -18,8 +18,7 @@ class Attempt:
     raw: str
     submit_ms: int
     decided_ms: int | None
-    """When berth first would have started it, or placed it; for one that it placed to start at another's end, when it
-    began; None: it never did."""
+    """When berth first would have started it, or placed it; None: it never did."""
     where: str
     placed: bool
     """Whether berth placed it; else it only advised."""
@@ -68,7 +67,7 @@ def attempts_of(decisions: Iterable[Decision]) -> list[Attempt]:
                 line.job,
                 line.raw,
                 line.submit_ms,
-                None if said is None else start_ms if said.after else said.at_ms,
+                None if said is None else said.at_ms,
                 "" if said is None else said.where,
                 said is not None and said.event == PLACED,
                 start_ms,

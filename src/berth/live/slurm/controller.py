@@ -118,8 +118,6 @@ class Change:
     """True: an administrator's hold; False: release it."""
     requeue: bool = False
     """Begin with a requeue, which leaves it held."""
-    after: str | None = None
-    """Slurm's words for what must have ended before it begins, such as `afterany:12`; empty: nothing."""
     after_s: int = 0
     """How long it may not begin after the requeue (see `forgotten_after_s`)."""
     number: str = ""
@@ -165,7 +163,6 @@ class Change:
                 ("TresPerTask", self.per_task),
                 ("TresPerSocket", self.per_socket),
                 ("AdminComment", None if self.clears else self.admin_comment),
-                ("Dependency", self.after),
                 ("StartTime", f"now+{self.after_s}" if self.requeue else None),
             )
             if value is not None

@@ -70,8 +70,6 @@ class Decision:
     """Nodes and GPUs: `node1:0+1,node2:0+1`; of a start by Slurm's account, maybe of nodes alone."""
     planned: str = ""
     """Of the start of a job that berth had placed: where it was to start."""
-    after: str = ""
-    """Of a job that was placed before there was room for it: the jobs that must have ended before it starts."""
     why: str = ""
     state: str = ""
     user: str = ""

@@ -159,7 +159,7 @@ def waits_of(attempt: Attempt) -> Sequence[Wait]:
             found.append(Wait((until_ms - at_ms) / 1000, cause))
             at_ms = until_ms
         if line is not None and line.event == PLACED:
-            cause = f"the end of {line.after}" if line.after else "Slurm to start it"
+            cause = "Slurm to start it"
         elif line is not None:
             cause = f"another place, after {line.why}"
     return found

@@ -19,7 +19,7 @@ COLUMNS = (
     "JobID", "JobArrayID", "HetJobID", "State", "Reason", "UserName", "Account", "QOS", "Partition", "Name",
     "Comment", "admin_comment", "Command", "PriorityLong", "Nice", "SubmitTime", "EligibleTime", "StartTime",
     "EndTime", "TimeLimit", "NumNodes", "NumTasks", "NodeList", "ReqNodes", "tres-alloc", "tres-per-node",
-    "tres-per-job", "tres-per-task", "tres-per-socket", "Feature", "Licenses", "Dependency", "Reservation",
+    "tres-per-job", "tres-per-task", "tres-per-socket", "Feature", "Dependency", "Reservation",
     "OverSubscribe", "RestartCnt",
 )  # fmt: skip
 """What is asked of `squeue -O`, in this order."""
@@ -69,7 +69,6 @@ class SlurmJob:
     tres_per_task: str
     tres_per_socket: str
     features: str
-    licenses: str
     dependency: str
     reservation: str
     exclusive: bool
@@ -241,7 +240,6 @@ def _job(fields: Sequence[str], whole: Sequence[str]) -> SlurmJob:
         tres_per_task=text_of(of["tres-per-task"]),
         tres_per_socket=text_of(of["tres-per-socket"]),
         features=text_of(of["Feature"]),
-        licenses=text_of(of["Licenses"]),
         dependency=text_of(of["Dependency"]),
         reservation=text_of(of["Reservation"]),
         exclusive=of["OverSubscribe"] in whole,

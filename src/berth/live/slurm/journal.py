@@ -49,7 +49,6 @@ class Journal:
         ours: Job,
         share: Share,
         where: str,
-        after: str = "",
         *,
         best_effort: bool = False,
     ) -> Decision:
@@ -64,7 +63,6 @@ class Journal:
             mem_mib=share.mem_mib,
             where=where,
             application=ours.application,
-            after=after,
             best_effort=best_effort,
         )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from berth.history.values.gres import gres_list, same_gres
@@ -30,16 +29,13 @@ def where_of(gpus: Iterable[Gpu]) -> str:
     )
 
 
-def order_of(
-    start: Start, note: Note, nodes: Mapping[str, SlurmNode], before: str = "", after: Sequence[str] = ()
-) -> Change:
+def order_of(start: Start, note: Note, nodes: Mapping[str, SlurmNode], before: str = "") -> Change:
     """What is to be changed so that the job runs there, its release included.
 
     Slurm takes one request for all nodes of a job: where their GPUs' types differ, or nodes give none, it is asked for
     the nodes alone and chooses the GPUs itself. `before` is what the job asked for on each node when it was placed
-    before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other. `after` are the jobs that must
-    have ended before it begins. Raises LeftToSlurmError for a job whose shards would become another GPU's again: Slurm
-    22.05 then may give it those of any that it had before.
+    before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other. Raises LeftToSlurmError for a
+    job whose shards would become another GPU's again: Slurm 22.05 then may give it those of any that it had before.
     """
     by_node = gpus_by_node(start.gpus)
     noted = replace(note, share=start.share, best_effort=start.best_effort, failures=0)
@@ -73,7 +69,6 @@ def order_of(
         hold=False,
         # Slurm never starts a job whose shards were taken off, and exchanges their type if it is given another.
         replaces=bool(before) and "shard" not in before and not same_gres(before, gres),
-        after=f"afterany:{':'.join(after)}" if after else None,
     )
 
 
@@ -103,9 +98,7 @@ def given_back(job_id: str, note: Note, before: str = "") -> Change:
     )
 
 
-def taken_back(job_id: str, note: Note, dependency: str = "") -> Change:
-    """The job as it waited before it was placed. Of what it waits for then (`dependency`), ends of any kind are berth's
-    own, or have come."""
-    own = bool(dependency) and all(part.startswith("afterany:") for part in re.split("[,?]", dependency))
+def taken_back(job_id: str, note: Note) -> Change:
+    """The job as it waited before it was placed."""
     waits = str(replace(note, share=None, best_effort=False))
-    return Change(job_id, hold=True, node_list="", admin_comment=waits, after="" if own else None)
+    return Change(job_id, hold=True, node_list="", admin_comment=waits)

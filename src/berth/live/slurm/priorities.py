@@ -7,13 +7,20 @@ factors are left out; `berth slurm check` says so where the site gives them a we
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from berth.history.values.durations import slurm_s
 from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.nodes import SlurmPartition
 
 LEFT_OUT = ("PriorityWeightAssoc", "PriorityWeightJobSize", "PriorityWeightTRES", "PrioritySiteFactorPlugin")
+
+
+TIER = 1 << 33
+"""What a tier of partitions is worth: more than any priority of Slurm's, which has 32 bits."""
+HIGHEST = 1 << 60
+"""The priority of a run that makes room for no other job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +37,20 @@ class Priorities:
     """The fair-share factor by account and user."""
     partition_factors: Mapping[str, float] = field(default_factory=dict)
     """By name, from 0 to 1."""
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """The PriorityTier of each partition, less the lowest."""
 
     @classmethod
     def of(
         cls,
         configuration: Mapping[str, str],
         shares: Mapping[tuple[str, str], float],
-        partition_factors: Mapping[str, int],
+        partitions: Iterable[SlurmPartition],
     ) -> Priorities:
-        """From `scontrol show config`, `sshare`, and the PriorityJobFactor of each partition."""
-        most = max(partition_factors.values(), default=0) or 1
+        """From `scontrol show config`, `sshare`, and the partitions."""
+        partitions = tuple(partitions)
+        most = max((each.priority_factor for each in partitions), default=0) or 1
+        lowest = min((each.tier for each in partitions), default=0)
 
         def number(name: str) -> int:
             text = configuration.get(name, "0").split()[0] if configuration.get(name, "").split() else "0"
@@ -52,11 +63,20 @@ class Priorities:
             number("PriorityWeightFairShare"),
             number("PriorityWeightPartition"),
             shares,
-            {name: factor / most for name, factor in partition_factors.items()},
+            {each.name: each.priority_factor / most for each in partitions},
+            {each.name: each.tier - lowest for each in partitions},
         )
 
+    def of_run(self, job: SlurmJob) -> int:
+        """Of a job that berth started: above all that wait in its tier, and below those of the next."""
+        return (self.tiers.get(job.partition, 0) + 1) * TIER - 1
+
     def of_job(self, job: SlurmJob, now_ms: int) -> int:
-        """The higher, the sooner. A job that is not held has its priority from Slurm."""
+        """The higher, the sooner: by the tier of its partition first."""
+        return self.tiers.get(job.partition, 0) * TIER + self._in_tier(job, now_ms)
+
+    def _in_tier(self, job: SlurmJob, now_ms: int) -> int:
+        """A job that is not held has its priority from Slurm."""
         if job.priority:
             return job.priority
         if not self.multifactor:

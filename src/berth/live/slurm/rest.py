@@ -185,8 +185,6 @@ def body_of(change: Change, version: str) -> dict[str, Any]:
             if version == OLDEST
             else {"required_nodes": change.node_list.split(",")}
         )
-    if change.after is not None:
-        body["dependency"] = change.after
     if change.gres:
         body["gres" if version == OLDEST else "tres_per_node"] = change.gres
     return body

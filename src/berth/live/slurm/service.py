@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -23,12 +23,13 @@ from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.site import Gpu
-from berth.live.slurm.agent import STATUS, reports
+from berth.live.slurm.agent import BY_BERTH, STATUS, Reports, order, orders, reports, revoke
 from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
 from berth.live.slurm.claim import Claim, ClaimChangedError
 from berth.live.slurm.controller import Controller, View, forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
+from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.journal import Journal
 from berth.live.slurm.measured_use import COMPUTE_PCT, MeasuredUse
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
@@ -88,9 +89,6 @@ class Settings:
     card_mib: dict[str, int] = field(default_factory=dict)
     """Memory of the GPUs of a type."""
     decide_s: float = 20.0
-    start_early_s: float = 10.0
-    """How long before the expected end of a job its GPUs are given to the next. Longer, and more is decided on that a
-    job which ends sooner than expected, or a new one, would have changed."""
     compute_pct: int = COMPUTE_PCT
     """What the measured compute of jobs that share a GPU by best effort may add up to."""
     measured_memory: bool = True
@@ -127,7 +125,6 @@ class Service:
             channel or controller.apply,
             places=settings.places,
             patience_ms=int(1000 * settings.patience_s),
-            follow_ms=int(1000 * settings.start_early_s),
             use=use,
         )
         self.driver = self._new_driver(knowledge)
@@ -153,7 +150,6 @@ class Service:
             start_pause_ms=int(1000 * settings.patience_s),
             most_start_pause_ms=1000 * LONGEST_WAIT_S,
             no_room_pause_ms=0,
-            start_early_ms=int(1000 * settings.start_early_s) if settings.places else 0,
             notes=MOST_REASONS,
         )
         return Driver(self.site, how, knowledge)
@@ -167,11 +163,7 @@ class Service:
         if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             configuration = self._controller.configuration()
             self.site.again_after_s = forgotten_after_s(configuration)
-            self._priorities = Priorities.of(
-                configuration,
-                self._controller.fair_shares(),
-                {each.name: each.priority_factor for each in self._partitions},
-            )
+            self._priorities = Priorities.of(configuration, self._controller.fair_shares(), self._partitions)
             self._shares_at_ms = int(time.time() * 1000)
         self._cycles += 1
         self._left = names(self.settings.state / RESULTS)
@@ -189,6 +181,8 @@ class Service:
         self.site.limits_mib = {raw_id: each.limit_mib for raw_id, each in memory.items()}
         self.site.idle = {raw_id for raw_id, each in memory.items() if each.idle}
         self.site.take(view, self._priorities)
+        if self.settings.places:
+            self._follow_suspensions(view.jobs, memory)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
         came = self.driver.step(
@@ -212,6 +206,17 @@ class Service:
         self._show(came, view.at_ms)
         if came.fault is not None:
             raise came.fault
+
+    def _follow_suspensions(self, jobs: Iterable[SlurmJob], memory: Mapping[str, Reports]) -> None:
+        """Have the agents free the GPUs of jobs that Slurm itself has suspended, as for a job of another QoS, and let
+        them run on when Slurm does."""
+        state, stopped = self.settings.state, {job.raw_id for job in jobs if job.state == "SUSPENDED"}
+        by = orders(state)
+        for raw_id in stopped & memory.keys() - by.keys():
+            order(state, raw_id, BY_BERTH)
+        for raw_id in by.keys() - stopped:
+            if by[raw_id] == BY_BERTH:
+                revoke(state, raw_id)
 
     def _show(self, came: Round, now_ms: int) -> None:
         """Write what `berth slurm status` and `why` show, and for the watchdog whose jobs are placed."""

@@ -6,7 +6,6 @@ known to this process alone; a berth that begins anew holds such jobs again.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from berth.live.slurm.journal import Journal
 from berth.live.slurm.measured_use import MeasuredUse, kind_of
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
-from berth.live.slurm.priorities import Priorities
+from berth.live.slurm.priorities import HIGHEST, Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, asks_for_compute, note_of
 from berth.model import NO_GPU, WHOLE_GPU, Job, Node, RecordState, Share
 
@@ -46,8 +45,6 @@ MOST_PAUSE_MS = 600_000
 SLOW = 4
 """Multiplies the patience while Slurm names only resources or priority."""
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
-_AWAITED = re.compile(r"\d+(_\d+)?")
-"""Ids of jobs on whose end another can be made to wait: no parts of heterogeneous ones."""
 
 Apply = Callable[[Iterable[Change]], dict[str, str]]
 """Makes changes; what went wrong, by the job's id."""
@@ -61,8 +58,6 @@ class _Placed:
     note: Note
     where: str
     run: SiteRun
-    after: tuple[str, ...] = ()
-    """The jobs that must have ended before."""
 
 
 class SlurmSite:
@@ -80,14 +75,13 @@ class SlurmSite:
         *,
         places: bool,
         patience_ms: int,
-        follow_ms: int = 0,
         use: MeasuredUse | None = None,
     ) -> None:
-        """`patience_ms` is how long Slurm may take to start a job, and `follow_ms` how much longer if the job waits for
-        others to end. `use` is what is known of applications at the start."""
+        """`patience_ms` is how long Slurm may take to start a job. `use` is what is known of applications at the
+        start."""
         self._reader, self._cards, self._attempts = reader, cards, attempts
         self._journal, self._apply, self._places = journal, apply, places
-        self._patience_ms, self._follow_ms = patience_ms, follow_ms
+        self._patience_ms = patience_ms
         self.use = use or MeasuredUse()
         self.counts: dict[str, str] = {}
         """What waiting jobs that ask for memory alone count for, in words."""
@@ -122,6 +116,9 @@ class SlurmSite:
         self._out_of_memory: dict[str, tuple[SlurmJob, int]] = {}
         """Attempts that ran out of GPU memory, with what they needed, until the driver has said what comes of it."""
         self._advised: set[str] = set()
+        self._stays: set[str] = set()
+        """Running jobs that Slurm does not queue again (--no-requeue)."""
+        self._priorities = Priorities()
         self._given_back: dict[str, tuple[int, int]] = {}
         """Jobs whose request Slurm did not take back: until when they are left alone, and for how long."""
         self._changes: list[Change] = []
@@ -144,7 +141,7 @@ class SlurmSite:
             self.leaked = leaked_shards(view.nodes, (*self.found.jobs.values(), *found.jobs.values()))
             self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
-        self._now_ms, self.found = now_ms, found
+        self._now_ms, self.found, self._priorities = now_ms, found, priorities
         self._components = Counter(job.het_id for job in found.jobs.values() if job.het)
         self._labels |= {label for job in found.waiting for label in job.labels}
         gone = {end.job.id: end.job for end in ends}
@@ -164,7 +161,6 @@ class SlurmSite:
             for job in found.waiting
             if job.id not in self._placed
         }
-        self._waiting |= {job_id: placed.run.of for job_id, placed in self._placed.items() if placed.after}
         self._take_runs()
 
     def _take_end(self, end: EndedAttempt) -> None:
@@ -224,6 +220,7 @@ class SlurmSite:
                 self._failures[job_id] = failed._replace(start_failures=0, not_before_ms=0)
         self._given_back = {job_id: times for job_id, times in self._given_back.items() if job_id in jobs}
         self._advised &= jobs.keys()
+        self._stays &= jobs.keys()
         self._refused = {job_id: why for job_id, why in self._refused.items() if job_id in jobs}
         self.reasons = {job_id: why for job_id, why in self.reasons.items() if job_id in jobs}
 
@@ -235,7 +232,7 @@ class SlurmSite:
                 self._let_go(job_id, note, why)
         for job_id in found.unheld:
             note, job = found.notes[job_id], found.jobs[job_id]
-            self._changes.append(taken_back(job_id, note, job.dependency if note.share is not None else ""))
+            self._changes.append(taken_back(job_id, note))
             self._journal.add(now_ms, TAKEN_BACK, job, found.kept_back[job_id])
 
     def _let_go(self, job_id: str, note: Note, why: str) -> None:
@@ -253,23 +250,15 @@ class SlurmSite:
                 if job is None:
                     self._ends.append(FailedStart(job_id))
                 continue
-            followed = bool(placed.after)
-            placed.after = tuple(each for each in placed.after if each in found.running)
-            if followed and not placed.after:
-                placed.at_ms = now_ms
             slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
-            patience_ms = self._patience_ms * (SLOW if slow or placed.after else 1)
-            if placed.after:
-                patience_ms += self._follow_ms
-            if job.held or now_ms - placed.at_ms > patience_ms:
-                late = _runs_on(placed.after) if placed.after and not job.held else ""
-                self._hold_again(job_id, late or f"Slurm: {job.reason}")
-                self._ends.append(FailedStart(job_id, late or job.reason))
+            if job.held or now_ms - placed.at_ms > self._patience_ms * (SLOW if slow else 1):
+                self._hold_again(job_id, f"Slurm: {job.reason}")
+                self._ends.append(FailedStart(job_id, job.reason))
 
     def _hold_again(self, job_id: str, why: str) -> None:
         """Hold a placed job again."""
         placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
-        self._changes.append(taken_back(job_id, placed.note, job.dependency))
+        self._changes.append(taken_back(job_id, placed.note))
         self._journal.add(self._now_ms, TAKEN_BACK, job, why)
 
     def _as_measured(self, job: Job) -> Job:
@@ -303,7 +292,9 @@ class SlurmSite:
             start_failures=failed.start_failures if failed is not None else 0,
             not_before_ms=failed.not_before_ms if failed is not None else 0,
             why=failed.why if failed is not None else "",
-            gang=SiteGang(slurm_job.het_id, self._components[slurm_job.het_id]) if slurm_job.het else None,
+            gang=SiteGang(slurm_job.het_id, self._components[slurm_job.het_id], whole=True)
+            if slurm_job.het
+            else None,
         )
 
     def _take_runs(self) -> None:
@@ -317,7 +308,7 @@ class SlurmSite:
             else:
                 self._known_runs[job_id] = job, ours, self._run_of(job, ours)
         self._running = {job_id: run for job_id, (_, _, run) in self._known_runs.items()}
-        self._running |= {job_id: placed.run for job_id, placed in self._placed.items() if not placed.after}
+        self._running |= {job_id: _makes_no_room(placed.run) for job_id, placed in self._placed.items()}
         self._running |= self._grown()
 
     def _grown(self) -> dict[str, SiteRun]:
@@ -355,14 +346,20 @@ class SlurmSite:
             note is not None and note.share is not None and note.best_effort
         ):  # as it was taken while it waited
             ours = replace(ours, share=note.share)
+        priority = self._priorities.of_run(job) if self._can_requeue(job) else HIGHEST
         return SiteRun(
-            self._site_job(ours, job),
+            self._site_job(replace(ours, priority=priority), job),
             gpus,
             () if gpus else expand(job.node_list),
             share=note.share if note is not None else None,
             best_effort=note is not None and note.best_effort,
             start_ms=job.start_ms,
         )
+
+    def _can_requeue(self, job: SlurmJob) -> bool:
+        """Whether a running job may make room for another: only one that berth started, and that Slurm queues again."""
+        note = note_of(job.admin_comment)
+        return note is not None and note.share is not None and not job.het and job.id not in self._stays
 
     def _gpus_of(self, job: SlurmJob, ours: Job) -> tuple[Gpu, ...]:
         """The GPUs of a job that runs, if their types name them."""
@@ -431,37 +428,16 @@ class SlurmSite:
         """None: the components of a heterogeneous job end together."""
         return 0
 
-    def can_wait(self, job_id: str) -> bool:
-        """Whether a job can be made to wait for others; not one that its user lets wait for another."""
-        if not self._places or job_id not in self.found.notes:
-            return False
-        job = self.found.jobs[job_id]
-        return not (job.dependency or job.het)
-
-    def can_be_awaited(self, job_id: str) -> bool:
-        """Whether Slurm can start another job when this one has ended."""
-        job = self.found.jobs.get(job_id)
-        return job is not None and job.runs and bool(_AWAITED.fullmatch(job_id))
-
-    def is_ending(self, job_id: str) -> bool:
-        """Whether a job completes already."""
-        job = self.found.jobs.get(job_id)
-        return job is not None and job.state == "COMPLETING"
-
     # What is done
 
     def start(self, start: Start) -> None:
         """Release a job on these GPUs."""
-        self.start_after(start, ())
-
-    def start_after(self, start: Start, after: Sequence[str]) -> None:
-        """Release a job that Slurm starts when these jobs have ended."""
         job_id, note, waits = start.job_id, self.found.notes[start.job_id], self._waiting[start.job_id]
         job, where = self.found.jobs[job_id], where_of(start.gpus)
         if start.share.milli < WHOLE_GPU.milli and not asks_for_compute(job):
             start = start._replace(best_effort=True)
         try:
-            order = order_of(start, note, self._nodes, job.tres_per_node, after)
+            order = order_of(start, note, self._nodes, job.tres_per_node)
         except LeftToSlurmError as why:
             self._let_go(job_id, note, str(why))
             self._not_started.add(job_id)
@@ -475,14 +451,13 @@ class SlurmSite:
             waits.job,
             start.share,
             where,
-            " ".join(after),
             best_effort=start.best_effort,
         )
         self._orders[job_id] = order, line
         gpus = tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU)
         run = SiteRun(waits, gpus, start.nodes, start.share, start.best_effort, started=False)
         now_noted = note_of(order.admin_comment or "") or note
-        self._placed[job_id] = _Placed(self._now_ms, now_noted, where, run, tuple(after))
+        self._placed[job_id] = _Placed(self._now_ms, now_noted, where, run)
 
     def advise(self, job_id: str, gpus: Sequence[Gpu], share: Share) -> None:
         """Log where a job would start, once."""
@@ -494,9 +469,6 @@ class SlurmSite:
     def again(self, again: Again) -> None:
         """Queue a job again that ran out of GPU memory; of one that did not start, remember when to try again."""
         job_id = again.job_id
-        if job_id in self._placed:  # it does not start after others after all
-            self._hold_again(job_id, again.why)
-            return
         job, _ = self._out_of_memory.pop(job_id, (None, 0))
         if job is None:
             self._remember(again)
@@ -548,6 +520,16 @@ class SlurmSite:
         if waits is not None:
             self._changes.append(Change(job_id, admin_comment=str(noted)))
 
+    def evict(self, job_id: str) -> None:
+        """Have Slurm stop a job that berth started, and hold it until it starts anew."""
+        job = self.found.jobs[job_id]
+        note = note_of(job.admin_comment)
+        if note is None or not self._can_requeue(job):  # its rank forbids that any policy chooses it
+            self._not_started.add(job_id)
+            return
+        self._journal.add(self._now_ms, TAKEN_BACK, job, "it makes room for a more urgent job")
+        self._changes.append(self._requeue(job_id, note))
+
     def give_up(self, given_up: GiveUp) -> None:
         """Log that berth can do no more for a job which ran out of GPU memory, or leave one to Slurm that waits."""
         job_id, note = given_up.job_id, self.found.notes.get(given_up.job_id)
@@ -566,8 +548,11 @@ class SlurmSite:
     # What is sent to Slurm
 
     def placed(self) -> dict[str, str]:
-        """The jobs that were placed and have not started yet, and what they wait for."""
-        return {job_id: _why_placed(placed) for job_id, placed in self._placed.items()}
+        """The jobs that were placed and have not started yet, with what is said of them."""
+        return {
+            job_id: f"placed on {placed.where}, and Slurm has not started it yet"
+            for job_id, placed in self._placed.items()
+        }
 
     def forget_placed(self) -> None:
         """Hold the jobs again that were placed and have not started, with the next view."""
@@ -670,13 +655,25 @@ class SlurmSite:
         if job is None or self._refused.get(job_id) == why:
             return
         self._refused[job_id] = why
-        if change.requeue:
+        if change.requeue and job_id in self.found.running:
+            self._stays.add(job_id)
+            self._not_started.add(job_id)
+            self._known_runs.pop(job_id, None)
+            self._journal.add(
+                self._now_ms, GIVEN_UP, job, f"it makes no room: Slurm does not queue it again: {why}"
+            )
+        elif change.requeue:
             self._journal.add(self._now_ms, GIVEN_UP, job, f"Slurm does not queue it again: {why}")
         elif change.clears:
             why = f"its request cannot be given back, and it is tried again later: {why}"
             self._journal.add(self._now_ms, GIVEN_UP, job, why)
         else:
             self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+
+def _makes_no_room(run: SiteRun) -> SiteRun:
+    """A run that starts, and that no other takes the place of."""
+    return replace(run, of=replace(run.of, job=replace(run.of.job, priority=HIGHEST)))
 
 
 def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
@@ -692,13 +689,16 @@ def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
 
 def leaked_shards(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> dict[Gpu, int]:
     """The GPUs of which Slurm counts more shards as used than running jobs have, and how many more: Slurm 22.05 at
-    times goes on counting a shard of a job that has ended. None of a node where some job's shards are of any GPU."""
+    times goes on counting a shard of a job that has ended. None of a node where some job's shards are of any GPU. GPUs
+    whose shards it has lost count as full."""
     on_node: dict[str, dict[str, SlurmJob]] = {}
     for job in jobs:
         for name in expand(job.node_list) if job.runs else ():
             on_node.setdefault(name, {})[job.id] = job
-    found = {}
+    found: dict[Gpu, int] = {}
     for node in nodes:
+        lost = (at for kind in node.without if (at := node.index_of(kind)) is not None)
+        found |= {Gpu(node.name, at): node.shards_a_gpu for at in lost}
         used = [gres for gres in node.used if gres.name == "shard" and gres.count]
         told = used and node.typed and node.shards_a_gpu  # else a count says nothing of a GPU
         had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if told else None
@@ -722,17 +722,3 @@ def _shards_of_jobs(node: SlurmNode, jobs: Iterable[SlurmJob]) -> Counter[str] |
         for gres in asked:
             had[gres.kind] += gres.count if gres.name == "shard" else node.shards_a_gpu
     return had
-
-
-def _runs_on(job_ids: Sequence[str]) -> str:
-    return f"job {job_ids[0]} runs on" if len(job_ids) == 1 else f"jobs {' and '.join(job_ids)} run on"
-
-
-def _why_placed(placed: _Placed) -> str:
-    """Why a job that was placed does not run yet."""
-    where, after = placed.where, placed.after
-    if not after:
-        return f"placed on {where}, and Slurm has not started it yet"
-    if len(after) == 1:
-        return f"placed on {where}, to start when job {after[0]} has ended"
-    return f"placed on {where}, to start when jobs {' and '.join(after)} have ended"

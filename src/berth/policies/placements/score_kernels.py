@@ -31,7 +31,7 @@ MODEL_BITS = 32
 """A power of two: kernels divide by it with a shift."""
 
 
-class Kept(NamedTuple):
+class ScoreCache(NamedTuple):
     """What a placement by score keeps of a cluster, as it lies in one array."""
 
     typical: IntArray  # (M, A): GPUs, milli, CPU, place of its milli among `sizes`, and from `MODELS` on its models
@@ -44,34 +44,34 @@ class Kept(NamedTuple):
     devices: IntArray  # (T, N): the slot for a request for one GPU, on the node that was the best
 
 
-def kept_size(rows: int, nodes: int, width: int, typical: int, columns: int, sizes: int) -> int:
-    """How many numbers a `Kept` of these T, N, G, M, A and K takes."""
+def cache_size(rows: int, nodes: int, width: int, typical: int, columns: int, sizes: int) -> int:
+    """How many numbers a `ScoreCache` of these T, N, G, M, A and K takes."""
     return SIZES + columns * typical + 2 * sizes + width + nodes * (1 + 3 * rows)
 
 
-def kept_in(kept: IntArray) -> Kept:
+def cache_in(cache: IntArray) -> ScoreCache:
     """Where the arrays lie; a kernel is given one array, as each costs a call a tenth of a microsecond."""
-    rows, nodes, width, typical, columns, sizes = kept[0], kept[1], kept[2], kept[3], kept[4], kept[5]
+    rows, nodes, width, typical, columns, sizes = cache[0], cache[1], cache[2], cache[3], cache[4], cache[5]
     a = SIZES
-    requests = kept[a : a + columns * typical].reshape((typical, columns))
+    requests = cache[a : a + columns * typical].reshape((typical, columns))
     a += columns * typical
-    different = kept[a : a + sizes]
+    different = cache[a : a + sizes]
     a += sizes
-    parts = kept[a : a + sizes]
+    parts = cache[a : a + sizes]
     a += sizes
-    scratch = kept[a : a + width].reshape((1, width))
+    scratch = cache[a : a + width].reshape((1, width))
     a += width
-    fragmentation_seen = kept[a : a + nodes]
+    fragmentation_seen = cache[a : a + nodes]
     a += nodes
-    seen = kept[a : a + rows * nodes].reshape((rows, nodes))
+    seen = cache[a : a + rows * nodes].reshape((rows, nodes))
     a += rows * nodes
-    scores = kept[a : a + rows * nodes].reshape((rows, nodes))
+    scores = cache[a : a + rows * nodes].reshape((rows, nodes))
     a += rows * nodes
-    devices = kept[a : a + rows * nodes].reshape((rows, nodes))
-    return Kept(requests, different, parts, scratch, fragmentation_seen, seen, scores, devices)
+    devices = cache[a : a + rows * nodes].reshape((rows, nodes))
+    return ScoreCache(requests, different, parts, scratch, fragmentation_seen, seen, scores, devices)
 
 
-compiled_kept_in = compiled(kept_in)
+compiled_cache_in = compiled(cache_in)
 
 
 @compiled
@@ -272,7 +272,7 @@ def best_node(
     requests: IntArray,  # (≥ number + 1, ≥ 10)
     number: int,
     row: int,
-    kept: IntArray,  # a `Kept`, written
+    cache: IntArray,  # a `ScoreCache`, written
     real: FloatArray,  # (M + N,): the weight of each typical request, and the fragmentation of each node, written
 ) -> int:
     """The node with the highest score for request `number`, or −1 where none fits; its scores are in row `row`.
@@ -281,10 +281,10 @@ def best_node(
     """
     arrays = compiled_arrays_of(block)
     free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _, _, _ = arrays
-    typical, sizes, parts, scratch, fragmentation_seen, all_seen, all_scores, all_devices = compiled_kept_in(
-        kept
+    typical, sizes, parts, scratch, fragmentation_seen, all_seen, all_scores, all_devices = compiled_cache_in(
+        cache
     )
-    largest = kept[SIZES - 2 : SIZES]
+    largest = cache[SIZES - 2 : SIZES]
     weight = real[: typical.shape[0]]
     fragmentation = real[typical.shape[0] :]
     request = requests[number]

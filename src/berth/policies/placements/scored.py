@@ -41,8 +41,8 @@ class _Scores:
     seen: IntArray  # (T, N)
     scores: IntArray  # (T, N)
     devices_at: memoryview[int]  # (T, N)
-    kept: IntArray
-    """All of them, a `score_kernels.Kept`."""
+    cache: IntArray
+    """All of them, a `score_kernels.ScoreCache`."""
     real: FloatArray  # (M + N,): weights of typical requests, and the fragmentation of nodes
 
     def row(self, request: int) -> int:
@@ -77,27 +77,26 @@ class Scored:
         """The slots on the best node, on the best nodes for a gang, or None."""
         if job.gpus * job.share[0] > cluster.free_total_milli:
             return None
-        kept = cluster.memo.get(self)
-        if kept is None:
-            kept = cluster.memo[self] = self._start(cluster)
+        known = cluster.memo.get(self)
+        if known is None:
+            known = cluster.memo[self] = self._start(cluster)
         request = cluster.request(job)
-        row = kept.row(request)
+        row = known.row(request)
         if job.nodes > 1 or self.draws:
-            kernel = self.kernel_for_all
             best = score_kernels.best_node(
-                kernel, cluster.block, cluster.requests, request, row, kept.kept, kept.real
+                self.kernel, cluster.block, cluster.requests, request, row, known.cache, known.real
             )
-            nodes = None if best < 0 else self.several(kept.scores[row], cluster, max(1, job.nodes))
+            nodes = None if best < 0 else self.several(known.scores[row], cluster, max(1, job.nodes))
             if nodes is not None:
                 return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
             return cluster.spread(job) if job.nodes == 0 else None
         node: int = score_kernels.best_node(
-            self.kernel, cluster.block, cluster.requests, request, row, kept.kept, kept.real
+            self.kernel, cluster.block, cluster.requests, request, row, known.cache, known.real
         )
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if job.gpus == 1:
-            return cluster.singles[node, kept.devices_at[row, node]]
+            return cluster.singles[node, known.devices_at[row, node]]
         return self.slots(node, job, cluster)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
@@ -107,11 +106,6 @@ class Scored:
             return None
         nodes: list[int] = fitting[np.lexsort((cluster.rank[fitting], -scores[fitting]))][:wanted].tolist()
         return nodes
-
-    @property
-    def kernel_for_all(self) -> int:
-        """The formula that scores every node, where `kernel` may stop at the first that fits."""
-        return self.kernel
 
     def typical(self, cluster: Cluster) -> Typical:
         """The typical requests, for a formula that looks at them; else none."""
@@ -131,9 +125,9 @@ class Scored:
         cpu = counted.max(initial=1)
         gpu = np.maximum(cluster.capacity.milli, 0).sum(axis=1).max()
         sizes = rows, nodes, width, *typical.requests.shape, len(typical.sizes)
-        kept = np.zeros(score_kernels.kept_size(*sizes), dtype=np.int64)
-        kept[: score_kernels.SIZES] = *sizes, max(1, cpu), max(1, gpu)
-        arrays = score_kernels.kept_in(kept)
+        cache = np.zeros(score_kernels.cache_size(*sizes), dtype=np.int64)
+        cache[: score_kernels.SIZES] = *sizes, max(1, cpu), max(1, gpu)
+        arrays = score_kernels.cache_in(cache)
         arrays.typical[:], arrays.sizes[:] = typical.requests, typical.sizes
         real = np.concatenate([typical.weight, np.zeros(nodes)])
-        return _Scores({}, arrays.seen, arrays.scores, numbers(arrays.devices), kept, real)
+        return _Scores({}, arrays.seen, arrays.scores, numbers(arrays.devices), cache, real)

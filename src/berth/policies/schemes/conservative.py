@@ -40,7 +40,7 @@ class Conservative:
         self.place = place
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
-        self._expected_ms = ExpectedMs(knowledge, said=True, speeds=speeds)
+        self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._reserved_ms: dict[str, int] = {}
 
     @property
@@ -51,7 +51,7 @@ class Conservative:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         """Yield placements in the order's order."""
         self._reserved_ms = {}
-        ends = ExpectedEnds(cluster, self._expected_ms.said_ms)
+        ends = ExpectedEnds(cluster, self._expected_ms.stated_ms)
         ends.note_new()
         plan = _Plan(cluster, ends, now_ms)
         looked_at = 0

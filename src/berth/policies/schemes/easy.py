@@ -47,7 +47,7 @@ class Easy:
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order) or as_queued
         self._as_queued = key_of(order) is as_queued
-        self._expected_ms = ExpectedMs(knowledge, said=True, speeds=speeds)
+        self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
 
     @property
@@ -203,7 +203,7 @@ class _State:
         self.stuck: dict[str, Job] = {}
         """Jobs that came first and did not fit, by id; one that was replaced is another job."""
         self._reservations: dict[str, Reservation] = {}  # by id of the head
-        self._ends = ExpectedEnds(cluster, expected_ms.said_ms)
+        self._ends = ExpectedEnds(cluster, expected_ms.stated_ms)
         self._openings = cluster.openings
         self._losses = cluster.losses
         self._reopened = cluster.reopened
@@ -302,8 +302,10 @@ class _State:
             if known[heads[0].id].head is not heads[0]:
                 known.clear()
             return
-        kept = ((head, known.get(head.id)) for head in heads)
-        self._reservations = {head.id: one for head, one in kept if one is not None and one.head is head}
+        known_heads = ((head, known.get(head.id)) for head in heads)
+        self._reservations = {
+            head.id: one for head, one in known_heads if one is not None and one.head is head
+        }
 
     def reserve(self, head: Job, waiting: WaitingTypes, now_ms: int) -> Reservation:
         """When a first job can start, found anew unless that is known still."""

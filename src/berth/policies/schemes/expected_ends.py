@@ -21,9 +21,9 @@ class ExpectedEnds:
     Letters: R rows of runs, P slots. A run that was written to keeps the end that it had when it was noted.
     """
 
-    def __init__(self, cluster: Cluster, said_ms: Callable[[Job], int | None]) -> None:
+    def __init__(self, cluster: Cluster, stated_ms: Callable[[Job], int | None]) -> None:
         self._cluster = cluster
-        self._said_ms = said_ms
+        self._stated_ms = stated_ms
         self.clear()
 
     def clear(self) -> None:
@@ -53,8 +53,8 @@ class ExpectedEnds:
     def note(self, run: Running) -> int:
         """Note a run that has started; returns when it is expected to end."""
         job, slots, count = run.job, run.slots, len(run.slots)
-        said_ms = self._said_ms(job)
-        end_ms = run.end_ms() if said_ms is None else min(run.start_ms + said_ms, LATEST_MS)
+        stated_ms = self._stated_ms(job)
+        end_ms = run.end_ms() if stated_ms is None else min(run.start_ms + stated_ms, LATEST_MS)
         if not self._free_rows:
             self._add_rows()
         if self.first + self.count == len(self._by_end_at):
@@ -131,13 +131,13 @@ class ExpectedEnds:
 
     def _repack(self, more: int) -> None:
         """Close the gaps that ended runs have left in the pool, and have room for this many more slots."""
-        kept = [(row, run.slots) for row, run in enumerate(self._run_at) if run is not None]
-        slots = [slot for _, of_run in kept for slot in of_run]
+        remaining = [(row, run.slots) for row, run in enumerate(self._run_at) if run is not None]
+        slots = [slot for _, of_run in remaining for slot in of_run]
         self.pool = np.zeros((max(4096, 8 * (len(slots) + more)), 2), dtype=np.int64)
         if slots:
             self.pool[: len(slots)] = np.array(slots, dtype=np.int64)
         first = 0
-        for row, of_run in kept:
+        for row, of_run in remaining:
             self.runs[row, FIRST_SLOT] = first
             first += len(of_run)
         self._pool_at, self._pooled = numbers(self.pool), first

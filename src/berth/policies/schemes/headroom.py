@@ -53,7 +53,7 @@ class Headroom:
         """Whether the other policy says when suspended jobs run on."""
         self._key = key_of(inner.order if isinstance(inner, InOrder) else None) or as_queued
         self._samples: list[tuple[int, Mapping[Models, int]]] = []  # time, milli of GPUs
-        self._kept: dict[Models, int] = {}
+        self._reserve_milli: dict[Models, int] = {}
 
     @classmethod
     def around(cls, rest: str, options: dict[str, str], setting: Setting) -> Headroom:
@@ -88,7 +88,7 @@ class Headroom:
                         shown.remove(decision.job)
                 elif isinstance(decision, Evict):
                     again = True  # what was evicted waits, and is not shown yet
-        if held_back and any(self._kept.values()):
+        if held_back and any(self._reserve_milli.values()):
             yield WakeAt(self._samples[-1][0] + self.step_ms)  # the headroom shrinks if no urgent job comes
 
     def _shown(self, queue: Queue, cluster: Cluster) -> tuple[ShownQueue, bool]:
@@ -102,8 +102,10 @@ class Headroom:
             if shown_anyway:
                 chosen += [(serial, job) for _, serial, job in jobs]
         waiting = _milli_by_models(job for _, job in chosen)
-        for models in {*self._kept, *waiting}:
-            left[models] = self._free_milli(cluster, models) - waiting[models] - self._kept.get(models, 0)
+        for models in {*self._reserve_milli, *waiting}:
+            left[models] = (
+                self._free_milli(cluster, models) - waiting[models] - self._reserve_milli.get(models, 0)
+            )
         for shown_anyway, models in sorted(lanes):
             if shown_anyway:
                 continue
@@ -124,7 +126,7 @@ class Headroom:
         samples = self._samples
         if samples and samples[-1][0] > now_ms:  # of a trial that was rolled back
             del samples[bisect_right(samples, now_ms, key=lambda sample: sample[0]) :]
-            self._kept = self._rises()
+            self._reserve_milli = self._rises()
         if samples and samples[-1][0] + self.step_ms > now_ms:
             return
         demand = defaultdict(int, waiting)
@@ -134,7 +136,7 @@ class Headroom:
             demand[models] += milli
         samples.append((now_ms, dict(demand)))
         del samples[: -WINDOWS * WINDOW_MS // self.step_ms]
-        self._kept = self._rises()
+        self._reserve_milli = self._rises()
 
     def _rises(self) -> dict[Models, int]:
         """The quantile of how much the demand rose within the time ahead, by GPU models, over the last window."""
@@ -147,12 +149,12 @@ class Headroom:
             return {}
         older = int((steps[::-1].cumsum()[::-1] - steps >= most).sum())
         samples, steps = samples[older:], steps[older:]
-        kept = {}
+        reserve_milli = {}
         for models in sorted({models for _, demand in samples for models in demand}):
             demand = np.repeat([sample.get(models, 0) for _, sample in samples], steps)[-most:]
             ahead = np.lib.stride_tricks.sliding_window_view(demand, SAMPLES_AHEAD + 1)
-            kept[models] = int(np.quantile(ahead.max(axis=1) - ahead[:, 0], self.quantile))
-        return kept
+            reserve_milli[models] = int(np.quantile(ahead.max(axis=1) - ahead[:, 0], self.quantile))
+        return reserve_milli
 
     def _free_milli(self, cluster: Cluster, models: Models) -> int:
         """What is free on the GPUs of these models, on nodes that are up."""

@@ -63,17 +63,17 @@ class Ordered:
         blocked: set[Labels] = set()
         awaited: set[int] = set()  # reserved nodes for which a job of their users waits
         for job in self.order(queue, cluster, now_ms):
-            kept = tried.reserved.get(job.user, NOWHERE)
+            reserved_rows = tried.reserved.get(job.user, NOWHERE)
             held_up = blocked and is_held_up(job.labels, blocked)
-            if held_up and (not kept or not awaited.isdisjoint(kept)):
+            if held_up and (not reserved_rows or not awaited.isdisjoint(reserved_rows)):
                 continue
             slots = None if stuck.get(job.id) is job else place_job(place, job, cluster)
-            if held_up and slots is not None and not kept.issuperset(node for node, _ in slots):
-                slots = _slots_within(kept, job, cluster)
+            if held_up and slots is not None and not reserved_rows.issuperset(node for node, _ in slots):
+                slots = _slots_within(reserved_rows, job, cluster)
             if slots is not None:
                 yield placement_of(job, slots)
             elif job.patience_ms != 0:
-                awaited |= kept
+                awaited |= reserved_rows
                 if held_up:
                     continue
                 stuck[job.id] = job

@@ -180,12 +180,12 @@ class WaitingTypes:
     def _repack(self, more: int) -> None:
         """Close the gaps that lanes have left in the pool, and have room for this many more places."""
         lanes = self._lanes
-        kept = np.flatnonzero(lanes[:, COUNT])
-        total = int(lanes[kept, COUNT].sum())
+        occupied = np.flatnonzero(lanes[:, COUNT])
+        total = int(lanes[occupied, COUNT].sum())
         pool: IntArray = np.zeros(max(256, 2 * (total + more)), dtype=np.int64)
         lanes[:, ROOM] = 0
         at = 0
-        for number in kept.tolist():
+        for number in occupied.tolist():
             first, count = int(lanes[number, FIRST]), int(lanes[number, COUNT])
             pool[at : at + count] = self._pool[first : first + count]
             lanes[number, FIRST], lanes[number, ROOM] = at, count

@@ -33,15 +33,13 @@ class FieldReader:
 
     counts_from_first = False
 
-    def __init__(self, table: Table, fields: Sequence[tuple[Field[Any], Any]], submit: str) -> None:
+    def __init__(self, table: Table, fields: Sequence[tuple[Field[Any], Any]]) -> None:
         """`fields` are the columns in the order of `make`'s arguments, each with its value where the file has
-        no such column; `submit` is the one that tells the time of submission in milliseconds."""
+        no such column."""
         at = table.columns
         self._table = table
         self._here = [field for field, _ in fields if field.name in at]
         self._places = [(at.get(field.name), field.remembered(), default) for field, default in fields]
-        names = [field.name for field, _ in fields]
-        self._submit = self._places[names.index(submit)]
         self._seen: set[str] = set()
 
     def make(self, *values: Any) -> Job:
@@ -63,11 +61,6 @@ class FieldReader:
 
     def rows(self, block: list[list[str]]) -> None:
         """Rows are read one at a time."""
-
-    def submit_ms(self, fields: list[str]) -> int:
-        at, known, default = self._submit
-        time_ms: int = default if at is None else known[fields[at]]
-        return time_ms
 
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         for field in self._here:

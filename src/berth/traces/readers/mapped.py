@@ -135,9 +135,9 @@ class MappedFormat(Format):
 def _split_otherwise(header: Sequence[str]) -> str:
     """A hint where the whole header was read as one column because commas do not split it."""
     marks = {"\t": "tabs (a TSV file)", ";": "semicolons", "|": "'|'"}
-    for mark, said in marks.items() if len(header) == 1 else ():
+    for mark, words in marks.items() if len(header) == 1 else ():
         if mark in header[0]:
-            return f". Its columns are split by {said}, and a trace's by commas: save it as CSV"
+            return f". Its columns are split by {words}, and a trace's by commas: save it as CSV"
     return ""
 
 
@@ -230,7 +230,7 @@ class MappedReader(FieldReader):
             (_or_none(span("time_limit")), None),
             (_or_none(span("estimate")), None),
         ]
-        super().__init__(table, fields, at("submit"))
+        super().__init__(table, fields)
         self.id_column = columns["id"]
 
     def make(self, *values: Any) -> Job:
@@ -365,13 +365,6 @@ class MappedReader(FieldReader):
         if (expected := limits.gpus_expected(whole, nodes)) is not None:
             raise Contradiction(columns["gpus" if "gpus" in columns else "nodes"], f"{gpus:g}", expected)
         return {"gpus": whole, "milli": milli, "nodes": nodes}
-
-    def submit_ms(self, fields: list[str]) -> int:
-        time_ms: int | None = super().submit_ms(fields)
-        if time_ms is None:
-            assert self._submitted_ms is not None  # otherwise the text would be refused
-            return self._submitted_ms
-        return time_ms
 
 
 def _column(field: str, column: str) -> str:

@@ -132,10 +132,6 @@ class NativeReader:
             given.append([*map(_share, values[_MILLI], values[_MEM_MIB])])
         return [*zip(*given, strict=True)]
 
-    def submit_ms(self, fields: list[str]) -> int:
-        submit: int = self._fields["submit_ms"].parse(fields[self._table.columns["submit_ms"]])
-        return submit
-
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         values = dict(zip(COLUMNS, self._defaults, strict=True))
         for field in self._present:

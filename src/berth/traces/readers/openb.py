@@ -61,7 +61,7 @@ class OpenbReader(FieldReader):
             (optional_seconds("deletion_time"), None),
             (optional_seconds("scheduled_time"), None),
         ]
-        super().__init__(table, fields, "creation_time")
+        super().__init__(table, fields)
 
     def make(self, *values: Any) -> Job:
         name, cpu_milli, mem_mib, gpus, milli, models, qos, created_ms, deleted_ms, scheduled_ms = values

@@ -51,7 +51,7 @@ class PaiReader(FieldReader):
             (text("group"), ""),
             *((optional_seconds(name), None) for name in ESTIMATES),
         ]
-        super().__init__(table, fields, "submit_time")
+        super().__init__(table, fields)
         self._limits = limits
 
     def make(self, *values: Any) -> Job:

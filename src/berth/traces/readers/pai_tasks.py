@@ -35,7 +35,7 @@ class PaiTaskReader(FieldReader):
         fields: list[tuple[Field[Any], Any]] = [
             (text("job_name", empty=False), None),
             (text("task_name", empty=False), None),
-            (_instances("inst_num"), 1),
+            (count("inst_num", at_least=1).or_else(1), 1),
             (seconds("start_time"), None),
             (optional_seconds("end_time"), None),
             (decimal("plan_cpu").or_else(0.0), 0.0),
@@ -43,7 +43,7 @@ class PaiTaskReader(FieldReader):
             (decimal("plan_gpu").or_else(0.0), 0.0),
             (gpu_types("gpu_type", limits), ()),
         ]
-        super().__init__(table, fields, "start_time")
+        super().__init__(table, fields)
         self._limits = limits
         self._folder: tuple[dict[tuple[str, str], tuple[int, int]] | None, dict[str, str]] | None = None
 
@@ -69,11 +69,6 @@ class PaiTaskReader(FieldReader):
             models=models,
             **requested(instances, gpu_pct / 100, "plan_gpu", self._limits),
         )
-
-
-def _instances(name: str) -> Field[int]:
-    whole = count(name, at_least=1)
-    return Field(name, lambda text: whole.parse(text) if text else 1, whole.expected)
 
 
 def _table_in_folder(path: str, name: str) -> str | None:

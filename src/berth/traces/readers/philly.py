@@ -79,11 +79,6 @@ class PhillyReader:
             )
         )
 
-    def submit_ms(self, fields: list[str]) -> int:
-        time = fields[self._at[0]]
-        hours, seconds_, *_ = self._known
-        return hours[time[:13]] + seconds_[time[13:]]
-
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         for field in self._fields:
             field.check(self._table, line, fields)

@@ -43,20 +43,20 @@ class SwfReader(FieldReader):
     def __init__(self, table: Table, limits: Limits) -> None:
         self._most = limits.gpus
         fields: list[tuple[Field[Any], Any]] = [
-            (_known_or_not("job_number", 1), None),
+            (_number("job_number"), None),
             (_seconds("submit_time"), None),
             (_seconds("wait_time"), None),
             (_seconds("run_time"), None),
-            (_known_or_not("allocated_processors", 1), None),
-            (_known_or_not("requested_processors", 1), None),
+            (_number("allocated_processors"), None),
+            (_number("requested_processors"), None),
             (_seconds("requested_time"), None),
             (_decimal("requested_memory_kib"), None),
-            (_known_or_not("status", 1), None),
-            (_known_or_not("user", 1), None),
-            (_known_or_not("executable", 1), None),
-            (_known_or_not("queue", 1), None),
+            (_number("status"), None),
+            (_number("user"), None),
+            (_number("executable"), None),
+            (_number("queue"), None),
         ]
-        super().__init__(table, fields, "submit_time")
+        super().__init__(table, fields)
 
     def make(self, *values: Any) -> Job:
         (
@@ -124,28 +124,23 @@ def nodes(table: Table) -> tuple[Node, ...] | None:
     )
 
 
-def _known_or_not(name: str, step: int) -> Field[int]:
+def _number(name: str) -> Field[int]:
     whole = integer(name)
 
     def parse(text: str) -> int:
         value = whole.parse(text)
         if value < _UNKNOWN:
             raise ValueError(text)
-        return value * step
+        return value
 
     return Field(name, parse, "a whole number of 0 or more, or -1 for unknown")
 
 
 def _decimal(name: str) -> Field[float]:
-    whole = integer(name)
+    whole = _number(name)
 
     def parse(text: str) -> float:
-        if re.fullmatch(r"[0-9]{1,15}\.[0-9]{1,9}", text):
-            return float(text)
-        value = whole.parse(text)
-        if value < _UNKNOWN:
-            raise ValueError(text)
-        return value
+        return float(text) if re.fullmatch(r"[0-9]{1,15}\.[0-9]{1,9}", text) else whole.parse(text)
 
     return Field(name, parse, "a number of 0 or more, or -1 for unknown")
 

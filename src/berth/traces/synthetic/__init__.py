@@ -36,6 +36,22 @@ class Workload:
     jobs: Callable[[], Iterator[Job]]
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What every workload can be told."""
+
+    jobs: int = 10_000
+    """Jobs in all."""
+    seed: int = 0
+    """Other seeds give other workloads of the same kind."""
+    load: float = 0.9
+    """GPU time that is asked for over what the cluster has while jobs arrive; above 1 the queue grows."""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6:
+            raise SettingError("expected jobs and seed of 0 or more and a load above 0")
+
+
 def settings_of(name: str) -> Any:
     """The class of a workload's settings; SettingError where there is no workload of this name."""
     if name not in WORKLOADS:

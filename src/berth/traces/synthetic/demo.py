@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.model import WHOLE_GPU, Job, Node, Share
-from berth.traces.synthetic import Workload
+from berth.traces.synthetic import Drawn, Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 
 _NODES = (
@@ -41,19 +40,11 @@ _USERS = 16
 
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(Drawn):
     """Settings of `synthetic:demo`."""
 
     jobs: int = 400
-    """Jobs in all."""
-    seed: int = 0
-    """Other seeds give other workloads of the same kind."""
     load: float = 1.1
-    """GPU time that is asked for over what the cluster has while jobs arrive; above 1 the queue grows."""
-
-    def __post_init__(self) -> None:
-        if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6:
-            raise SettingError("expected jobs and seed of 0 or more and a load above 0")
 
     def __call__(self) -> Workload:
         return Workload(_NODES, self._jobs)

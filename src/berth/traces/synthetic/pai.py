@@ -32,7 +32,7 @@ from berth.errors import SettingError
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.job_draft import draft, finished
 from berth.traces.published_clusters import PAI_MACHINES, pai_nodes
-from berth.traces.synthetic import Workload
+from berth.traces.synthetic import Drawn, Workload
 from berth.traces.synthetic.draws import arrivals, chosen, numbers_of, quantile, span_ms, uniform
 
 # weight (per mille of tasks), GPUs, milli
@@ -62,21 +62,16 @@ _GIB_WEIGHTS: Final = (30, 20, 35, 690, 70, 20)
 
 
 @dataclass(frozen=True)
-class PaiLike:
+class PaiLike(Drawn):
     """Settings of `synthetic:pai-like`."""
 
-    jobs: int = 10_000
-    """Jobs in all."""
-    seed: int = 0
-    """Other seeds give other workloads of the same kind."""
-    load: float = 0.9
-    """GPU time that is asked for over what the cluster has while jobs arrive."""
     pinned: float = 0.33
     """Fraction of the jobs that may run on one GPU type only."""
 
     def __post_init__(self) -> None:
-        if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6 or not 0 <= self.pinned <= 1:
-            raise SettingError("expected jobs and seed of 0 or more, load above 0, pinned from 0 to 1")
+        super().__post_init__()
+        if not 0 <= self.pinned <= 1:
+            raise SettingError("expected pinned from 0 to 1")
 
     def __call__(self) -> Workload:
         return Workload(pai_nodes(), self._jobs)

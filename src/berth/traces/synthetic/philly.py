@@ -15,10 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from berth.errors import SettingError
 from berth.model import Job
 from berth.traces.published_clusters import philly_nodes
-from berth.traces.synthetic import Workload
+from berth.traces.synthetic import Drawn, Workload
 from berth.traces.synthetic.draws import arrivals, chosen, numbers_of, quantile, span_ms, uniform
 
 # GPUs of a job, jobs in the trace, which run times
@@ -40,19 +39,8 @@ _CLUSTERS: Final = (41_226, 16_091, 9_953, 7_423, 1_934, 1_511, 1_435, 1_137, 72
 
 
 @dataclass(frozen=True)
-class PhillyLike:
+class PhillyLike(Drawn):
     """Settings of `synthetic:philly-like`."""
-
-    jobs: int = 10_000
-    """Jobs in all."""
-    seed: int = 0
-    """Other seeds give other workloads of the same kind."""
-    load: float = 0.9
-    """GPU time that is asked for over what the cluster has while jobs arrive."""
-
-    def __post_init__(self) -> None:
-        if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6:
-            raise SettingError("expected jobs and seed of 0 or more and a load above 0")
 
     def __call__(self) -> Workload:
         return Workload(philly_nodes(), self._jobs)

@@ -15,20 +15,16 @@ from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.model import Job, Node
 from berth.traces.job_draft import draft, finished
-from berth.traces.synthetic import Workload
+from berth.traces.synthetic import Drawn, Workload
 from berth.traces.synthetic.draws import exponential, uniform
 
 _GPUS_OF_NODE = 8
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Drawn):
     """Settings of `synthetic:poisson`."""
 
-    jobs: int = 10_000
-    """Jobs in all."""
-    seed: int = 0
-    """Other seeds give other workloads of the same kind."""
     load: float = 0.8
     """Arrival rate times mean work over GPUs; the queue grows without end from 1 on."""
     gpus: int = 8
@@ -37,16 +33,9 @@ class Poisson:
     """Mean run time in seconds."""
 
     def __post_init__(self) -> None:
-        if (
-            self.jobs < 0
-            or self.seed < 0
-            or not 0 < self.load < 1e6
-            or self.gpus < 1
-            or not 0 < self.work_s < 1e9
-        ):
-            raise SettingError(
-                "expected jobs and seed of 0 or more, load and work_s above 0, and at least one GPU"
-            )
+        super().__post_init__()
+        if self.gpus < 1 or not 0 < self.work_s < 1e9:
+            raise SettingError("expected work_s above 0, and at least one GPU")
 
     def __call__(self) -> Workload:
         sizes = [_GPUS_OF_NODE] * (self.gpus // _GPUS_OF_NODE) + [self.gpus % _GPUS_OF_NODE]

@@ -22,7 +22,6 @@ class FakeApi(ApiServer):
         self.labels: dict[str, str | None] = {}
         self.annotations: dict[str, dict[str, str]] = {}
         self.events: list[tuple[str, str, str]] = []
-        self.evicted: list[str] = []
         self.counters = "apart"
         """Whether counters of devices are kept, `apart` from them; empty: they are dropped."""
         self.down = False
@@ -80,10 +79,6 @@ class FakeApi(ApiServer):
     async def tell(self, pod: Pod, reason: str, message: str) -> None:
         self._check()
         self.events.append((pod.name, reason, message))
-
-    async def evict(self, pod: Pod) -> None:
-        self._check()
-        self.evicted.append(pod.name)
 
     def add_pod(
         self,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,14 +46,14 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devic
 class Watched(NodeWorld):
     """A node with an agent, and processes in containers of its pods."""
 
-    def __init__(self, folder: Path, policy: Literal["report", "evict"] = "report") -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.reaper = Reaper(self.allotments, self.api, None)
         self.dra()
         self.reaper.claims = self.claims
         self.uids: dict[int, str] = {}
         self.processes: list[subprocess.Popen[str]] = []
-        settings = AgentSettings(folder / "state", policy, pods_every_s=0)
+        settings = AgentSettings(folder / "state", pods_every_s=0)
         self.nvml = Cards(fake=True)
         self.agent = Agent(
             settings, self.nvml, self.allotments, self.api, self.reaper, lambda pid: self.uids.get(pid, "")
@@ -164,11 +164,7 @@ def test_each_pod_of_a_shared_gpu_has_its_own_use(watched: Watched) -> None:
     assert (told["berth_escaped_processes"], told['berth_registrations_total{plugin="dra"}']) == (0, 1)
 
 
-@pytest.mark.parametrize("policy", ["report", "evict"])
-def test_a_process_without_the_library_is_told_of_once_and_evicted_by_policy(
-    watched: Watched, policy: Literal["report", "evict"]
-) -> None:
-    object.__setattr__(watched.agent._settings, "on_lost_isolation", policy)
+def test_a_process_without_the_library_is_told_of_once(watched: Watched) -> None:
     good, bad = watched.pod(1, 0, 300, 4000), watched.pod(2, 1, 300, 4000)
     watched.process(good)
     assert watched.process(bad, library=False)["gpus"][0]["took_mib"] > 4000
@@ -180,12 +176,10 @@ def test_a_process_without_the_library_is_told_of_once_and_evicted_by_policy(
     name, reason, message = told
     assert (name, reason) == ("pod2", "GpuLimitLost")
     assert f"process {found.pid} (python" in message
-    assert watched.api.evicted == (["pod2"] if policy == "evict" else [])
     assert metrics(watched)["berth_escaped_processes"] == 1
 
 
-def test_a_pod_that_uses_a_gpu_unasked_is_told_of_and_never_evicted(watched: Watched) -> None:
-    object.__setattr__(watched.agent._settings, "on_lost_isolation", "evict")
+def test_a_pod_that_uses_a_gpu_unasked_is_told_of(watched: Watched) -> None:
     ours = watched.pod(1, 0, 300, 4000)
     watched.process(ours, library=False)
     stranger = watched.api.add_pod("stranger", uid=UID.format(9))
@@ -193,7 +187,6 @@ def test_a_pod_that_uses_a_gpu_unasked_is_told_of_and_never_evicted(watched: Wat
     watched.look()
     watched.look()
     assert [(name, reason) for name, reason, _ in watched.api.events] == [("stranger", "GpuWithoutLimit")]
-    assert watched.api.evicted == []
 
 
 def test_out_of_memory_is_recognised_and_what_was_needed_is_told(watched: Watched) -> None:
@@ -363,7 +356,7 @@ def test_errors_of_a_gpu_are_heard_and_those_of_programs_are_not(
     watch = XidWatch(lambda gpu, xid: heard.append((gpu, xid)), watched.folder / "nvml")
     watch.start()
     try:
-        limit_s = time.monotonic() + 20
+        limit_s = time.monotonic() + 60
         while len(heard) < 2 and time.monotonic() < limit_s:
             time.sleep(0.02)
     finally:

@@ -173,21 +173,6 @@ def test_containers_of_one_pod_take_their_gpus_in_their_order(folder: Path) -> N
     asyncio.run(story())
 
 
-def test_a_container_that_initialises_does_not_start_with_a_gpu_and_hears_why(folder: Path) -> None:
-    """The kubelet's pod-resources service does not name such containers, so that theirs cannot be told."""
-
-    async def story() -> None:
-        world = NodeWorld(folder)
-        async with running(world):
-            containers = [Container("setup", 1, init=True), Container("main", 1)]
-            pod = world.api.add_pod("one", (0, 300, 5000), containers=containers)
-            await world.kubelet.admit(pod, RESOURCE)
-            with pytest.raises(grpc.aio.AioRpcError, match=r"which has the units .* is an init container"):
-                await world.kubelet.pre_start(pod, "setup", RESOURCE)
-
-    asyncio.run(story())
-
-
 def test_a_restarted_kubelet_gets_the_plugin_again_and_old_pods_keep_their_limits(folder: Path) -> None:
     async def story() -> None:
         world = NodeWorld(folder)

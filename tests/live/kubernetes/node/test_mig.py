@@ -12,21 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import celpy
-import msgspec
 import pytest
 from celpy.adapter import json_to_cel
 
-from berth.errors import SettingError
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, cut_devices_of, devices_of
-from berth.live.kubernetes.objects import ResourceSlice
-from berth.live.kubernetes.slices import gpus_in
 from berth.live.local.cards import Card, fake_gpus
-from berth.model import Share
 from berth.partition.mig import Place
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
@@ -88,14 +83,14 @@ def test_an_instance_that_was_made_by_hand_leaves_its_own_device_and_those_besid
     ],
 )
 def test_slices_have_the_form_that_the_api_server_keeps(
-    tmp_path: Path, form: str, expected: dict[str, tuple[int, int]]
+    form: str, expected: dict[str, tuple[int, int]]
 ) -> None:
     """A server whose gate is off drops the counters, and is told no device."""
 
     async def story() -> None:
         api = FakeApi()
         api.counters = form
-        publisher = SlicePublisher("here", tmp_path, api)
+        publisher = SlicePublisher("here", api)
         whole = devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {})
         cut = [cut_devices_of(CUT, {}, (), ())]
         assert await publisher.publish(whole, cut)
@@ -116,12 +111,12 @@ def test_slices_have_the_form_that_the_api_server_keeps(
     asyncio.run(story())
 
 
-def test_slices_that_stay_tell_how_many_are_left(tmp_path: Path) -> None:
+def test_slices_that_stay_tell_how_many_are_left() -> None:
     """A scheduler takes nothing from a pool with fewer slices than each of them tells."""
 
     async def story() -> None:
         api = FakeApi()
-        publisher = SlicePublisher("here", tmp_path, api)
+        publisher = SlicePublisher("here", api)
         whole = devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {})
         await publisher.publish(whole, [cut_devices_of(CUT, {}, (), ())])
         assert len(api.known_slices) == 3
@@ -147,7 +142,7 @@ def test_slices_that_stay_tell_how_many_are_left(tmp_path: Path) -> None:
     ids=["apart", "refused", "dropped"],
 )  # fmt: skip
 def test_a_real_api_server_is_asked_whether_it_keeps_counters(
-    play: Played, server: Server, tmp_path: Path, spec_of_slices: dict[str, Any], expected: list[str]
+    play: Played, server: Server, spec_of_slices: dict[str, Any], expected: list[str]
 ) -> None:
     """By a write that is not carried out: a slice of its own for counters may be refused, and their fields dropped."""
     if server.is_at_least(34) and spec_of_slices is not ANYTHING:
@@ -159,33 +154,12 @@ def test_a_real_api_server_is_asked_whether_it_keeps_counters(
             await world.node("here", gpus=0)
             api = ApiServer(world.api, "here")
             assert await api.find_claims()
-            publisher = SlicePublisher("here", tmp_path, api)
+            publisher = SlicePublisher("here", api)
             await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
             assert sorted(await slices_of(world)) == [f"{publisher.name}{rest}" for rest in expected]
             assert not await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
 
     play(story)
-
-
-def test_the_scheduler_reads_what_the_node_publishes() -> None:
-    told = cut_devices_of(CUT, {}, (), ())
-    meta = {"name": "s", "uid": "u"}
-    pool = {"name": "here", "generation": 1, "resourceSliceCount": 2}
-    spec = {"driver": DRIVER, "nodeName": "here", "pool": pool}
-    slices = [
-        msgspec.convert({"metadata": meta, "spec": {**spec, **part}}, ResourceSlice)
-        for part in ({"sharedCounters": [told.counters]}, {"devices": list(told.devices)})
-    ]
-    (gpu,) = gpus_in(slices)
-    assert (gpu.index, gpu.uuid, gpu.model, gpu.mem_mib, gpu.device) == (
-        1,
-        "GPU-1",
-        "A100-80",
-        81920,
-        "gpu-1",
-    )
-    assert gpu.parts["gpu-1-mig-1g-10gb-6"] == Share(143, 10240)
-    assert gpu.parts["gpu-1-mig-7g-80gb-0"] == Share(1000, 81920)
 
 
 def test_a_class_chooses_whole_gpus_or_instances() -> None:
@@ -207,24 +181,16 @@ def test_a_class_chooses_whole_gpus_or_instances() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dra", "plugin", "has_claims", "expected"),
+    ("dra", "has_claims", "expected"),
     [
-        ("auto", "auto", True, ((1,), (0,))),
-        ("auto", "all", True, ((1,), (0,))),
-        ("auto", "auto", False, ((), (0,))),
-        ("none", "auto", True, ((), (0,))),
-        ("0", "auto", True, ((0,), ())),
+        ("auto", True, ((1,), (0,))),
+        ("auto", False, ((), (0,))),
+        ("none", True, ((), (0,))),
+        ("0", True, ((0,), ())),
     ],
 )
-def test_a_gpu_whose_mig_is_on_is_for_claims_alone(
-    dra: str, plugin: str, has_claims: bool, expected: Any
-) -> None:
-    assert split_gpus(dra, plugin, [0, 1], has_claims=has_claims, cut=[1]) == expected
-
-
-def test_the_device_plugin_is_not_given_a_gpu_whose_mig_is_on() -> None:
-    with pytest.raises(SettingError, match="--device-plugin names GPU 1, whose MIG is on"):
-        split_gpus("auto", "0,1", [0, 1], has_claims=True, cut=[1])
+def test_a_gpu_whose_mig_is_on_is_for_claims_alone(dra: str, has_claims: bool, expected: Any) -> None:
+    assert split_gpus(dra, [0, 1], has_claims=has_claims, cut=[1]) == expected
 
 
 async def slices_of(world: World) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from berth.live.kubernetes.access import from_kubeconfig
-from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER, PLACED_UID, PLACEMENT, RESOURCE
@@ -31,7 +29,7 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
     server.audit.unlink(missing_ok=True)
     server.stop_api()
     server.start_api()
-    install = Install(IMAGE, evict=True, claims=True)
+    install = Install(IMAGE, claims=True)
 
     async def story(world: World) -> None:
         for each in [each for made in manifests(install).values() for each in made]:
@@ -67,10 +65,6 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
             kubelet.end(pod)
             await world.ended("one", "Failed")
             await running.until(lambda: used(("pods", "patch")))
-            async with Api(from_kubeconfig(agents.kubeconfig)) as api:
-                await ApiServer(api, "here").evict(
-                    pod
-                )  # as after an escape, for which it takes a real cgroup
             claim = {
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceClaim",
@@ -86,29 +80,23 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
             await kubelet.prepare(DRIVER, [("default", "blue", made["metadata"]["uid"])])
             (folder / "xids").write_text("1 79\n")
             await running.until(lambda: used(("resourceslices", "update"), ("resourceclaims", "get")))
-        async with node(agents, folder, "--device-plugin", "all") as (running, _):
+        async with node(agents, folder) as (running, _):
             await running.until(lambda: used(("resourceslices", "delete")))
 
     play(story)
     given = {
         (resource, verb)
-        for rule in manifests(Install(IMAGE, evict=True))["node-rights"][1]["rules"]
+        for rule in manifests(Install(IMAGE))["node-rights"][1]["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
     assert server.rights_used("berth-node") == given
 
 
-def test_no_agent_may_delete_pods_unless_it_is_to_evict_them() -> None:
-    def verbs(install: Install) -> set[str]:
-        role = next(each for each in manifests(install)["node-rights"] if each["kind"] == "ClusterRole")
-        return {verb for rule in role["rules"] if "pods" in rule["resources"] for verb in rule["verbs"]}
-
-    assert verbs(Install(IMAGE)) == {"get", "list", "patch"}
-    assert verbs(Install(IMAGE, evict=True)) == {"get", "list", "patch", "delete"}
-    (made,) = manifests(Install(IMAGE, evict=True))["node"]
-    command = made["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert command[-2:] == ["--on-lost-isolation", "evict"]
+def test_no_agent_may_delete_pods() -> None:
+    role = next(each for each in manifests(Install(IMAGE))["node-rights"] if each["kind"] == "ClusterRole")
+    rights = {verb for rule in role["rules"] if "pods" in rule["resources"] for verb in rule["verbs"]}
+    assert rights == {"get", "list", "patch"}
 
 
 def test_the_daemon_set_sees_the_hosts_folders_at_their_own_paths() -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow  # three kinds are made and taken away for each ve
 @pytest.mark.usefixtures("kinds_of_ours")
 @pytest.mark.parametrize("version", sorted(path.stem for path in SCHEMAS.glob("*.json")))
 def test_each_version_keeps_all_that_berth_writes_and_refuses_what_is_of_another_type(
-    play: Played, tmp_path: Path, version: str
+    play: Played, version: str
 ) -> None:
     schemas = json.loads((SCHEMAS / f"{version}.json").read_text())
 
@@ -39,7 +39,7 @@ def test_each_version_keeps_all_that_berth_writes_and_refuses_what_is_of_another
                 devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {0: "79"}),
                 cut_devices_of(CUT, {}, (), ()),
             )
-            await SlicePublisher("here", tmp_path, api).publish(whole, [cut])
+            await SlicePublisher("here", api).publish(whole, [cut])
             kept = (await slices_of(world)).values()
             devices = [device for spec in kept for device in spec.get("devices", ())]
             name = itemgetter("name")

@@ -1,8 +1,8 @@
 """The agent of a node looks: what each pod uses, what ended, which GPU ails, and whether limits are really kept.
 
 A process of a pod that holds GPU memory and is no member of its pod's region has lost libberth, or never had it: no
-limit holds it. It is told of as an event and a metric, and by policy its pod is evicted. Two looks must agree, since a
-process joins its region before it makes a context, but may end between the two questions.
+limit holds it. It is told of as an event and a metric. Two looks must agree, since a process joins its region before it
+makes a context, but may end between the two questions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -53,7 +52,6 @@ class AgentSettings:
 
     state: Path
     """Folder for samples, what has ended, and the history."""
-    on_lost_isolation: Literal["report", "evict"] = "report"
     pods_every_s: float = 10.0
     """How often the API server is asked for the pods of this node."""
     window_s: float = 600.0
@@ -121,7 +119,6 @@ class Agent:
         self._window_ms: dict[str, int] = {}
         """By the uid of a pod that runs: since when its use is in no profile."""
         self.view = View()
-        self.evicted = 0
         self.out_of_memory = 0
         self.xids: dict[int, str] = {}
         """Of each GPU: the last error that it does not get over."""
@@ -249,13 +246,10 @@ class Agent:
         self._suspected = suspected
         return tuple(sorted(both, key=lambda each: each.pid))
 
-    async def _say(self, pod: Pod, reason: str, message: str, *, evicts: bool = False) -> bool:
-        """Write an event about a pod, and evict it by policy; whether that is done: else the next look tries again."""
+    async def _say(self, pod: Pod, reason: str, message: str) -> bool:
+        """Write an event about a pod; whether that is done: else the next look tries again."""
         try:
             await self._api.tell(pod, reason, message)
-            if evicts and self._settings.on_lost_isolation == "evict":
-                await self._api.evict(pod)
-                self.evicted += 1
         except KubernetesError as error:
             log.warning("%s; it will be reported at the next look", error)
             return False
@@ -276,7 +270,7 @@ class Agent:
                 else (NONE_REASON, "and its pod was given no part of one by berth")
             )
             message = f"process {each.pid} ({each.command}) uses a GPU{'' if ours else ','} {why}"
-            if await self._say(pod, reason, message, evicts=ours):
+            if await self._say(pod, reason, message):
                 self._told.add(each)
         self._told &= set(escaped)
 

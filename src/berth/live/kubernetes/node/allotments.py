@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -94,25 +94,6 @@ class Allotment:
     """A digest of the scheduler's placement that it was given by."""
 
 
-@dataclass(slots=True)
-class _Taken:
-    """What is given of one GPU."""
-
-    mem_mib: int = 0
-    milli: int = 0
-    claims: int = 0
-    """Parts of claims, and parts of containers."""
-    containers: int = 0
-
-    def add(self, allotment: Allotment, part: Part, sign: int = 1) -> None:
-        self.mem_mib += sign * part.mem_mib
-        self.milli += 0 if part.best_effort else sign * part.milli
-        if allotment.holder.container:
-            self.containers += sign
-        else:
-            self.claims += sign
-
-
 class Allotments:
     """All allotments of this node."""
 
@@ -138,8 +119,6 @@ class Allotments:
         self.held_now: Callable[[], Mapping[str, int]] = dict
         """What allotments hold of each of their GPUs, in MiB, if that is not what they were given: they have grown, or
         are suspended and hold 0."""
-        self._of_holder: dict[str, dict[str, Allotment]] = {}
-        self._taken: dict[int, _Taken] = {}
         self._batches = 0
         self._changed = False
 
@@ -165,7 +144,7 @@ class Allotments:
             except PartitionError as error:
                 self.damaged.append(f"{self.path}: {found.name}: {error}")
                 continue
-            self._enter(found)
+            self.given[found.name] = found
         self._changed = bool(self.damaged)
         for folder in (self.root, *([self._device_nodes] if self._device_nodes else [])):
             for path in sorted(folder.glob("[!.]*")) if folder.exists() else ():
@@ -218,7 +197,7 @@ class Allotments:
                 raise
 
     def _give(self, asked: Allotment) -> None:
-        self._check_room(asked, self.given.get(asked.name))
+        self._check_room(asked)
         if asked.name in self.given:
             self.take_back(asked.name)
         self._remove_region(asked.name, force=False)  # one that is left over has the limits of another
@@ -227,7 +206,8 @@ class Allotments:
         except (OSError, PartitionError):
             self._remove_region(asked.name, force=True)
             raise
-        self._enter(asked)
+        self.given[asked.name] = asked
+        self._changed = True
 
     def take_back(self, name: str, *, force: bool = False) -> None:
         """Take an allotment away; PartitionError while processes use it, unless forced. Unknown names are no error."""
@@ -241,12 +221,6 @@ class Allotments:
         gone = self.given.pop(name, None)
         if gone is None:
             return
-        mine = self._of_holder[gone.holder.uid]
-        del mine[name]
-        if not mine:
-            del self._of_holder[gone.holder.uid]
-        for part in gone.parts:
-            self._taken[part.index].add(gone, part, -1)
         self._changed = True
         with self.batch():
             pass
@@ -273,7 +247,7 @@ class Allotments:
 
     def of_holder(self, uid: str) -> list[Allotment]:
         """Those of a pod or claim."""
-        return list(self._of_holder.get(uid, {}).values())
+        return [each for each in self.given.values() if each.holder.uid == uid]
 
     def region_of(self, allotment: Allotment, part: Part) -> tuple[str, Hardware | None]:
         """What the region of a part is called, and the instance of MIG where it is one."""
@@ -289,49 +263,36 @@ class Allotments:
         parts = (part for each in self.given.values() for part in each.parts)
         return {(part.profile, part.start) for part in parts if part.profile and part.index == index}
 
-    def _enter(self, allotment: Allotment) -> None:
-        self.given[allotment.name] = allotment
-        self._of_holder.setdefault(allotment.holder.uid, {})[allotment.name] = allotment
-        for part in allotment.parts:
-            self._taken.setdefault(part.index, _Taken()).add(allotment, part)
-        self._changed = True
-
-    def _check_room(self, asked: Allotment, before: Allotment | None) -> None:
-        """Whether there is room when `before`, which it takes the place of, is gone."""
+    def _check_room(self, asked: Allotment) -> None:
+        """Whether there is room for it, in place of one of its name."""
+        held = self.held_now()
         for part in asked.parts:
-            card, there = self.cards.get(part.index), replace(self._taken.get(part.index) or _Taken())
-            if before is not None:
-                for other in before.parts:
+            card, mib, milli, ways = self.cards.get(part.index), 0, 0, set[bool]()
+            for each in self.given.values():
+                for other in each.parts if each.name != asked.name and held.get(each.name) != 0 else ():
                     if other.index == part.index:
-                        there.add(before, other, -1)
-            for name, mem_mib in self.held_now().items():
-                moved = self.given.get(name)
-                for other in moved.parts if moved is not None and moved is not before else ():
-                    if other.index != part.index:
-                        continue
-                    if moved is not None and not mem_mib:
-                        there.add(moved, other, -1)
-                    else:
-                        there.mem_mib += mem_mib - other.mem_mib
+                        mib += held.get(each.name, other.mem_mib)
+                        milli += 0 if other.best_effort else other.milli
+                        ways.add(bool(each.holder.container))
             if card is None:
                 raise KubernetesError(
                     f"{asked.holder} is to have a part of GPU {part.index}, and this node has"
                     f" {_list(self.cards)}; is it placed on another node's GPUs?"
                 )
-            if there.claims if asked.holder.container else there.containers:
+            if (not asked.holder.container) in ways:
                 theirs = "claims" if asked.holder.container else "pods that ask for berth.dev/gpu"
                 raise KubernetesError(
                     f"{asked.holder} is to have a part of GPU {part.index}, of which {theirs} have parts; a GPU is"
                     " given by one of the two ways only, and changes its way when those have ended"
                 )
-            if there.mem_mib + part.mem_mib > card.mem_mib:
+            if mib + part.mem_mib > card.mem_mib:
                 raise KubernetesError(
                     f"{asked.holder} is to have {part.mem_mib} MiB of GPU {part.index}, of whose {card.mem_mib} MiB"
-                    f" {there.mem_mib} are given; it starts when others have ended"
+                    f" {mib} are given; it starts when others have ended"
                 )
-            if not part.best_effort and there.milli + part.milli > 1000:
+            if not part.best_effort and milli + part.milli > 1000:
                 raise KubernetesError(
-                    f"{asked.holder} is to have {part.milli} milli of GPU {part.index}, of which {there.milli} are"
+                    f"{asked.holder} is to have {part.milli} milli of GPU {part.index}, of which {milli} are"
                     " given; it starts when others have ended"
                 )
 

@@ -29,8 +29,6 @@ class Container:
     name: str
     gpus: int
     """Units of `berth.dev/gpu` that it asks for."""
-    init: bool = False
-    """It ends before the others start; one that stays beside them (a sidecar) is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +195,6 @@ class ApiServer:
         body = event(about, reason, message, f"berth-node on {self._node}")
         await self._ask("POST", f"/api/v1/namespaces/{pod.namespace}/events", body)
 
-    async def evict(self, pod: Pod) -> None:
-        """Delete a pod with its own grace, if it is still the same one."""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-        await self._api.change("DELETE", _path(pod), body, patience_s=PATIENCE_S)
-
     async def _ask(
         self, method: str, path: str, body: object = None, *, patience_s: float = PATIENCE_S, **more: Any
     ) -> bytes:
@@ -235,11 +228,8 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
     pod = msgspec.convert(told, objects.Pod)
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
-        Container(
-            each.name, whole(each.resources.limits.get(RESOURCE, 0)), init and each.restart_policy != "Always"
-        )
-        for init, those in ((True, pod.spec.init_containers), (False, pod.spec.containers))
-        for each in those
+        Container(each.name, whole(each.resources.limits.get(RESOURCE, 0)))
+        for each in (*pod.spec.init_containers, *pod.spec.containers)
     ]
     claims = [
         each.get("resourceClaimName") or ""

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from berth.live.kubernetes.names import MEMORY_SLICE
 from berth.live.local.cards import Card
 from berth.partition.mig import Place
 
@@ -97,7 +96,7 @@ class CutGpu:
 
 
 def _counts(slices: int, mem_mib: int, taken: range) -> dict[str, dict[str, str]]:
-    memory = {f"{MEMORY_SLICE}{number}": {"value": "1"} for number in taken}
+    memory = {f"memory-slice-{number}": {"value": "1"} for number in taken}
     return {"slices": {"value": str(slices)}, "memory": {"value": f"{mem_mib}Mi"}, **memory}
 
 

@@ -43,12 +43,6 @@ class Identity:
         """The container that holds exactly these units; KubernetesError where the kubelet names none."""
         asked = frozenset(device_ids)
         found = [held for held in await self.all_held() if held.device_ids == asked]
-        if not found and (container := self._noted(asked)):
-            units = ", ".join(sorted(asked))
-            raise KubernetesError(
-                f"'{container}', which has the units {units}, is an init container, or its pod is going; the kubelet"
-                f" does not report which pod an init container belongs to, so give GPUs to the others alone"
-            )
         if len(found) != 1:
             raise KubernetesError(
                 f"the kubelet names {len(found)} containers that hold the units {', '.join(sorted(asked))};"
@@ -82,10 +76,6 @@ class Identity:
                     continue  # the two were read at different moments, or the pod is going
                 found.append(Held(pod.namespace, pod.name, container.name, ids, uid))
         return found
-
-    def _noted(self, asked: frozenset[str]) -> str:
-        """The container that the checkpoint has for units; empty where there is none."""
-        return next((name for name, units in self._uids() or () if units == asked), "")
 
     def _uids(self) -> dict[tuple[str, frozenset[str]], str] | None:
         """The pods' uids by container and units; None where there is no checkpoint that can be read."""

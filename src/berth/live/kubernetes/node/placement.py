@@ -19,8 +19,7 @@ from berth.live.local.cards import Card
 def parts_of(pod: Pod, container: str, cards: Mapping[int, Card]) -> tuple[Part, ...]:
     """The parts of one container, in the placement's order; KubernetesError says what is wrong with the placement.
 
-    The placement lists the pod's GPUs. Containers take from it in their order in the pod, as many as each asks for; an
-    init container, which has ended when the others start, takes from the beginning.
+    The placement lists the pod's GPUs. Containers take from it in their order in the pod, as many as each asks for.
     """
     parts = _placed(pod, {card.uuid: card.index for card in cards.values()})
     mine = next((each for each in pod.containers if each.name == container), None)
@@ -32,8 +31,7 @@ def parts_of(pod: Pod, container: str, cards: Mapping[int, Card]) -> tuple[Part,
     for each in pod.containers:
         if each.name == container:
             break
-        if not each.init and not mine.init:
-            start += each.gpus
+        start += each.gpus
     found = parts[start : start + mine.gpus]
     if len(found) < mine.gpus:
         raise KubernetesError(

@@ -66,9 +66,6 @@ class NodeCollector(Collector):
             value=len(view.ailing),
         )
         yield Counter(
-            "berth_evicted_pods", "Pods that were evicted, because their limit was lost.", value=agent.evicted
-        )
-        yield Counter(
             "berth_out_of_memory_pods",
             "Pods that failed after they were refused memory.",
             value=agent.out_of_memory,

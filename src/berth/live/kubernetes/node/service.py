@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from berth.errors import ApiError, BerthError, SettingError
 from berth.live.card_models import card_model
@@ -60,15 +60,12 @@ class NodeSettings:
     kubelet: Path
     """The kubelet's folder."""
     dra: str = "auto"
-    """GPUs of which claims get parts: `all`, `none`, indices such as `0,1`; auto: those that `device_plugin` leaves
-    out, where it names some and the cluster has claims, else none."""
-    device_plugin: str = "auto"
-    """GPUs of which `berth.dev/gpu` gives parts; auto: those that claims do not get."""
+    """GPUs of which claims get parts, `berth.dev/gpu` those of the others: `all`, `none`, indices such as `0,1`; auto:
+    those whose MIG is on."""
     metrics: str = ""
     """Where Prometheus may ask, such as `:9400`; empty: nowhere."""
     every_s: float = 2.0
     """How often the agent looks."""
-    on_lost_isolation: Literal["report", "evict"] = "report"
     fake: bool = False
     grow: str = "off"
     """Which memory may grow: `off`, of pods that say how far; `on`, of all up to the card; `suspend`, the same, and a
@@ -76,58 +73,30 @@ class NodeSettings:
 
 
 def split_gpus(
-    dra: str, device_plugin: str, gpus: Sequence[int], *, has_claims: bool, cut: Collection[int] = ()
+    dra: str, gpus: Sequence[int], *, has_claims: bool, cut: Collection[int] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The GPUs of the DRA driver and those of the device plugin; SettingError where one would have two masters.
-
-    GPUs whose MIG is on (`cut`) are for claims alone.
-
-    A cluster that begins to serve claims takes no GPU from pods that ask for `berth.dev/gpu`: claims get those that
-    are named for them, or left out by `device_plugin`.
-    """
-    first = [] if dra == "auto" else _named(dra, "--dra", gpus)
-    second = [gpu for gpu in gpus if gpu not in first and gpu not in cut]
-    if device_plugin != "auto":
-        second = _named(device_plugin, "--device-plugin", gpus)
-        if device_plugin == "all":
-            second = [gpu for gpu in second if gpu not in cut]
-    if wrong := sorted(set(second) & set(cut)):
+    """The GPUs of the DRA driver, and those of the device plugin: the others, without those whose MIG is on (`cut`),
+    which are for claims alone. Raises SettingError if claims are not served, or for a GPU that is not there."""
+    if dra in ("auto", "none", "all"):
+        first = {"auto": sorted(cut) if has_claims else [], "none": [], "all": [*gpus]}[dra]
+    else:
+        first = sorted({int(word) for word in dra.split(",")})
+    if not set(first) <= set(gpus):
+        there = ",".join(map(str, gpus))
         raise SettingError(
-            f"--device-plugin names GPU {wrong[0]}, whose MIG is on: its instances are for claims; leave it out, or"
-            f" turn MIG off with: nvidia-smi -i {wrong[0]} -mig 0"
-        )
-    if dra == "auto" and has_claims:
-        first = [gpu for gpu in gpus if gpu not in second]
-    if both := sorted(set(first) & set(second)):
-        raise SettingError(
-            f"GPU {both[0]} is named by --dra and by --device-plugin; a GPU is given by one of them only"
+            f"--dra '{dra}'; write auto, all, none or indices of this node's GPUs ({there}), such as 0,1"
         )
     if first and not has_claims:
         raise SettingError("--dra names GPUs, and the API server serves no resource.k8s.io/v1; leave it out")
-    return tuple(first), tuple(second)
+    return tuple(first), tuple(gpu for gpu in gpus if gpu not in first and gpu not in cut)
 
 
-def check_options(dra: str, device_plugin: str, metrics: str) -> None:
+def check_options(dra: str, metrics: str) -> None:
     """SettingError for what is wrong on any node."""
-    for text, option in ((dra, "--dra"), (device_plugin, "--device-plugin")):
-        words = text.split(",")
-        if text not in ("auto", "all", "none") and not all(word.isdecimal() for word in words):
-            raise SettingError(f"{option} '{text}'; write auto, all, none or indices of GPUs, such as 0,1")
+    if dra not in ("auto", "all", "none") and not all(word.isdecimal() for word in dra.split(",")):
+        raise SettingError(f"--dra '{dra}'; write auto, all, none or indices of GPUs, such as 0,1")
     if metrics:
         host_and_port(metrics)
-
-
-def _named(text: str, option: str, gpus: Sequence[int]) -> list[int]:
-    """The GPUs of an option that `check_options` has seen."""
-    if text in ("all", "none"):
-        return list(gpus) if text == "all" else []
-    found = sorted({int(word) for word in text.split(",")})
-    if not set(found) <= set(gpus):
-        raise SettingError(
-            f"{option} '{text}'; write auto, all, none or indices of this node's GPUs"
-            f" ({','.join(map(str, gpus))}), such as 0,1"
-        )
-    return found
 
 
 def _driver(settings: NodeSettings, cards: Cards) -> DriverFiles:
@@ -147,7 +116,6 @@ class _Node:
         cut = [gpu for gpu in found if gpu.places]
         self.dra_gpus, self.plugin_gpus = split_gpus(
             settings.dra,
-            settings.device_plugin,
             [card.index for card in cards.cards],
             has_claims=server.has_claims,
             cut=[gpu.card.index for gpu in cut],
@@ -197,13 +165,13 @@ class _Node:
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
         self.agent = Agent(
-            AgentSettings(state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
+            AgentSettings(state, PODS_EVERY * settings.every_s),
             cards,
             self.allotments,
             server,
             self.reaper,
         )
-        self._publisher = SlicePublisher(settings.node, state, server)
+        self._publisher = SlicePublisher(settings.node, server)
         self._labels_told: dict[str, str | None] | None = None
         self._devices_told: tuple[list[dict[str, Any]], list[CutDevices]] | None = None
         self._published_s = self._labelled_s = 0.0
@@ -316,9 +284,9 @@ def _resources(cards: Sequence[Card]) -> dict[str, str | None]:
 async def run_node(settings: NodeSettings, api: Api) -> None:
     """Serve the kubelet and look, until cancelled."""
     cards = Cards(fake=settings.fake)
-    for text, option in ((settings.dra, "--dra"), (settings.device_plugin, "--device-plugin")):
-        if text != "auto":
-            _named(text, option, [card.index for card in cards.cards])  # wrong before the cluster is asked
+    split_gpus(
+        settings.dra, [card.index for card in cards.cards], has_claims=True
+    )  # before the cluster is asked
     server = ApiServer(api, settings.node)
     await server.find_claims()
     node = _Node(settings, cards, server)

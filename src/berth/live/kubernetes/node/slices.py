@@ -1,20 +1,15 @@
 """The GPUs of this node as ResourceSlices: devices that many claims share by memory and milli, devices that are places
 of instances of MIG, and what ails them.
 
-The generation of the node's pool never goes back: a scheduler heeds only the highest. It is kept on disk and compared
-with what the API server has before each write.
+The generation of the node's pool never goes back: a scheduler heeds only the highest that the API server has.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from berth.files import whole_file
 from berth.live.card_models import card_model
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.api_server import ApiServer
@@ -92,10 +87,9 @@ def _capacity(whole: str, step: str) -> dict[str, Any]:
 class SlicePublisher:
     """Writes the slices of this node when they change."""
 
-    def __init__(self, node: str, folder: Path, api: ApiServer) -> None:
-        """`folder` keeps the last generation."""
+    def __init__(self, node: str, api: ApiServer) -> None:
         self._node, self._api = node, api
-        self._path = folder / "slice-generation"
+        self._specs_told: dict[str, dict[str, Any]] | None = None
         self._has_counters: bool | None = None
 
     @property
@@ -111,18 +105,17 @@ class SlicePublisher:
         """
         specs = await self._specs(devices, [each for each in cut if each.devices])
         there = await self._api.slices()
-        digest = hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
-        kept, of = self._kept()
-        newest = max([kept, *there.values()])
+        newest = max(there.values(), default=0)
         # Each tells how many there are, so that one that goes changes all.
-        written = digest != of or there != dict.fromkeys(specs, newest)
+        written = specs != self._specs_told or there != dict.fromkeys(specs, newest)
+        self._specs_told = None
         if written and specs:
-            self._keep(newest + 1, digest)
             pool = {"name": self._node, "generation": newest + 1, "resourceSliceCount": len(specs)}
             for name, spec in specs.items():
                 await self._api.write_slice(name, {**spec, "pool": pool})
         for name in there.keys() - specs.keys():
             await self._api.remove_slice(name)
+        self._specs_told = specs
         return written
 
     async def _specs(
@@ -156,16 +149,3 @@ class SlicePublisher:
             )
         self._has_counters = found
         return found
-
-    def _kept(self) -> tuple[int, str]:
-        """Return the last generation and the digest of what was published then."""
-        try:
-            generation, _, digest = self._path.read_text().partition(" ")
-            return int(generation), digest
-        except (OSError, ValueError):
-            return 0, ""
-
-    def _keep(self, generation: int, digest: str) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(self._path) as aside:
-            aside.write_text(f"{generation} {digest}")
