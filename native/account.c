@@ -245,9 +245,6 @@ void account_end(struct berth_use_file *use, uint32_t index)
         exported != 0 && account_is_borrowed(use, index) ? (exported < held ? exported : held) : 0;
     if (held != lent)
         change(use, index, 0, held - lent, 0, NULL, false);
-    uint64_t measuring = LOAD(use->measuring_ns);
-    if (measuring != 0 && (measuring & BERTH_MEASURING_SLOT) == index)
-        atomic_compare_exchange_strong(&use->measuring_ns, &measuring, 0);
     STORE_RELEASE(slot->state, lent != 0 ? BERTH_LENDS : BERTH_FREE);
 }
 

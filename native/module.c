@@ -6,6 +6,8 @@
 #include "settings.h"
 #include "steps.h"
 
+#include <stdlib.h>
+
 enum { FIRST_MODULE_BYTES = 64 << 20 };
 
 /* One attempt to load: `overhead.device` is NULL where nothing is counted. */
@@ -74,7 +76,7 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
     }
     uint64_t loaded_free = driver_free();
     if (unload(*(void *const *)out) != CUDA_SUCCESS) {
-        snapshot_end(overhead->device, overhead->before);
+        free(overhead->before);
         keep_loaded(overhead, kind, *(void *const *)out, load->bytes);
         *result = CUDA_ERROR_OUT_OF_MEMORY;
         return false;

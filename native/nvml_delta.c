@@ -104,16 +104,18 @@ bool processes_known(struct berth_region *region)
     return true;
 }
 
-/* Whether the partition has another living process, of this pid in NVML; 0: of any. */
+/* Whether the partition has another living process of this pid in NVML; 0: whether anything else
+   is charged to it, be it of the dead. */
 static bool has_fellow(struct device *device, unsigned pid)
 {
     const struct berth_slot *own = processes_slot(device);
     bool own_numbers = processes_own_pid(device) != 0;
     EACH_SLOT (slot, &device->region)
-        if (slot != own && atomic_load(&slot->state) == BERTH_MEMBER &&
-            (pid == 0 || atomic_load(&slot->outer_pid) == pid ||
-             (own != NULL && own_numbers && slot->pid == pid &&
-              slot->pid_namespace == own->pid_namespace)))
+        if (slot != own && atomic_load(&slot->state) != BERTH_FREE &&
+            (pid == 0 || (atomic_load(&slot->state) == BERTH_MEMBER &&
+                          (atomic_load(&slot->outer_pid) == pid ||
+                           (own != NULL && own_numbers && slot->pid == pid &&
+                            slot->pid_namespace == own->pid_namespace)))))
             return true;
     return false;
 }
@@ -240,17 +242,15 @@ enum { MOST = 256 };
 enum {
     KNOWN_CONTEXT_BYTES = 512 << 20
 }; /* what a context takes on the cards of a data centre, with some to spare */
-#define LEAST_BYTES (1ull << 20)    /* no context is smaller */
-#define MOST_BYTES (2ull << 30)     /* or larger */
-#define APART_BYTES (16ull << 20)   /* how far two of NVML's words may be apart */
-#define MEASURING_NS 30000000000ull /* one that has measured for longer has died */
+#define LEAST_BYTES (1ull << 20)  /* no context is smaller */
+#define MOST_BYTES (2ull << 30)   /* or larger */
+#define APART_BYTES (16ull << 20) /* how far two of NVML's words may be apart */
 
 struct nvml_snapshot {
     NVprocess list[MOST];
     unsigned count;
     bool listed, totalled, steady; /* steady: no process of the partition allocated meanwhile */
     uint64_t total, free_bytes, charged, change, held;
-    uint64_t measuring; /* what this look has put down as its own, 0 where another measures */
 };
 
 static bool read_list(NVdevice handle, struct nvml_snapshot *look)
@@ -322,24 +322,8 @@ struct nvml_snapshot *snapshot_before(struct device *device)
     struct nvml_snapshot *look = calloc(1, sizeof *look);
     if (look == NULL)
         return NULL;
-    /* Two of a partition that measure at once would measure each other. Neither waits: the second
-       charges what is known. */
-    shared64 *measuring = &device->region.use->measuring_ns;
-    uint64_t since = 0, now = clock_ns() & ~(uint64_t)BERTH_MEASURING_SLOT;
-    uint64_t own = now | ((unsigned)device->region.slot & BERTH_MEASURING_SLOT);
-    if (atomic_compare_exchange_strong(measuring, &since, own) ||
-        (now - since > MEASURING_NS && atomic_compare_exchange_strong(measuring, &since, own)))
-        look->measuring = own;
     fill(device, look);
     return look;
-}
-
-void snapshot_end(struct device *device, struct nvml_snapshot *before)
-{
-    uint64_t own = before != NULL ? before->measuring : 0;
-    if (own != 0)
-        atomic_compare_exchange_strong(&device->region.use->measuring_ns, &own, 0);
-    free(before);
 }
 
 static uint64_t bytes_of(const struct nvml_snapshot *look, unsigned pid)
@@ -530,10 +514,10 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
         tell(device, "a context", least, "the least of several that began at once", 0);
         return least;
     }
-    /* Where no process of the partition allocated between the looks, and few were about to. */
+    /* Of a process that is alone in its partition, where nothing was charged between the looks. */
     bool still = before->steady && after->steady && before->change == after->change;
     bytes = above(rise, before->listed && after->listed ? others_growth(before, after, known) : 0);
-    if (totals && still && before->measuring != 0 && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
+    if (totals && still && !has_fellow(device, 0) && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
         bytes <= foreign) {
         *how = EVIDENCE_TOTAL;
         tell(device, "a context", bytes, "what the card as a whole lost meanwhile", 0);
@@ -554,19 +538,13 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
     return bytes;
 }
 
-/* Whether no process of the partition was charged or given back anything from before the call on,
-   and for a moment after: what one frees is given back a little later. */
-static bool was_still(struct device *device, const struct nvml_snapshot *before,
+/* Whether nobody else of the partition can have changed what the card has: the driver takes back
+   what a neighbour frees, or leaves behind when it is killed, before the account says so. */
+static bool was_alone(struct device *device, const struct nvml_snapshot *before,
                       const struct nvml_snapshot *after)
 {
-    struct nvml_snapshot again = *after;
-    for (int looks = 0; looks < 3; looks++) {
-        if (!before->steady || !again.steady || again.change != before->change)
-            return false;
-        sched_yield();
-        read_sums(device, &again);
-    }
-    return true;
+    return before->steady && after->steady && after->change == before->change &&
+           !has_fellow(device, 0);
 }
 
 /* Whether the driver has less of the card than the list explains: the list is older than the call.
@@ -607,7 +585,7 @@ static uint64_t module_taken(struct device *device, const struct nvml_snapshot *
                                    : 0;
     uint64_t lost = before->free_bytes + others_shrink(before, after, known);
     uint64_t bytes = above(lost, after->free_bytes + growth);
-    *how = was_still(device, before, after) ? EVIDENCE_TOTAL : EVIDENCE_LEAST;
+    *how = was_alone(device, before, after) ? EVIDENCE_TOTAL : EVIDENCE_LEAST;
     bytes = bytes > in_list ? bytes : in_list;
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
@@ -628,6 +606,6 @@ uint64_t snapshot_delta(struct device *device, struct nvml_snapshot *before, uin
         context_leave(entered); /* both may have looked again, for which it needs a context */
     }
     free(after);
-    snapshot_end(device, before);
+    free(before);
     return bytes;
 }

@@ -10,7 +10,7 @@
 struct nvml_snapshot;
 
 /* Before a call that makes the driver take memory for itself; NULL where there is no room for a
-   look. Each look is ended by one of the two calls below. */
+   look. It is freed by `snapshot_delta`, or by free() where the call failed. */
 struct nvml_snapshot *snapshot_before(struct device *device);
 /* How well it is known what a call took: what is known of contexts, the least of several that began
    to hold memory at once or what the card lost while others allocated, what it lost while none did,
@@ -22,8 +22,6 @@ uint64_t snapshot_delta(struct device *device, struct nvml_snapshot *before, uin
                         CUcontext made, enum evidence *reported);
 /* What the card has free; 0 where the driver does not say, as without a context. */
 uint64_t driver_free(void);
-/* The call failed. */
-void snapshot_end(struct device *device, struct nvml_snapshot *before);
 
 /* This process's slot in a device's region; NULL where it has none. */
 struct berth_slot *processes_slot(struct device *device);

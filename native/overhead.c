@@ -10,6 +10,7 @@
 #include "steps.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <time.h>
 
 #define SANE_BYTES (2ull << 30)
@@ -131,7 +132,7 @@ void overhead_begin_part(struct overhead *overhead, struct device *device, share
 
 void overhead_cancel(struct overhead *overhead)
 {
-    snapshot_end(overhead->device, overhead->before);
+    free(overhead->before);
     give(overhead->device, overhead->reserved);
     making_ends(overhead);
 }

@@ -32,8 +32,7 @@ enum {
     /* A slot's state; what is between these is being cleared (members.c). */
     BERTH_FREE = 0,
     BERTH_MEMBER = 1,
-    BERTH_LENDS = BERTH_SLOTS + 3, /* its process died, and others hold memory that it exported */
-    BERTH_MEASURING_SLOT = BERTH_SLOTS - 1 /* the bits of `measuring_ns` that are a slot */
+    BERTH_LENDS = BERTH_SLOTS + 3 /* its process died, and others hold memory that it exported */
 };
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
 #define BERTH_USE_MAGIC 0x3155485452454231ull
@@ -155,9 +154,8 @@ struct berth_use_file {
     shared64 refusal_count;
     shared64 backlog_ns; /* how long work of the partition was on its way to the GPU, all in all */
     shared64 backlog_until_ns, backlog_mark_ns;
-    shared64 longest_ns;   /* the longest launch of late, with its wait for others */
-    shared64 measuring_ns; /* since when a slot measures what the driver takes, which its lowest
-                              bits name; 0: none */
+    shared64 longest_ns;           /* the longest launch of late, with its wait for others */
+    uint64_t retired_measuring_ns; /* not read */
     shared32 given_pct, total_pct;
     shared32 distrust;       /* for how many more looks NVML's word on compute is not taken */
     shared32 left_out_looks; /* at how many looks of late NVML's samples left this partition out:

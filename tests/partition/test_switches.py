@@ -86,7 +86,9 @@ def test_no_instant_is_above_the_limit_and_no_share_is_missed(card: Card, progra
     )
     assert code == 0, output
     seen = json.loads(output)
-    assert (seen["violations"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0), output
+    assert (seen["violations"], seen["uncounted"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0, 0), (
+        output
+    )
     assert (seen["killed"], seen["operations"] >= 4000) == (20, True)
     assert seen["refused"] > 0
     region = card.folder / "region"

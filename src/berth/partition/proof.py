@@ -10,6 +10,7 @@ import os
 import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,7 @@ from berth.partition.sizes import size_text
 
 LEAST_MIB = 64
 """A smaller limit could not be told from what contexts take."""
+_LONGEST_END_S = 60.0
 _ROOM = 3
 """How many limits must be free on the GPU: a way takes at most two, and contexts take some."""
 
@@ -227,9 +229,23 @@ def _ran(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End all processes of a way: what they held is given back before the next."""
+    """End all processes of a way, its children too: what they held is given back before the next."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
     process.wait()
+    until_s = time.monotonic() + _LONGEST_END_S
+    while time.monotonic() < until_s and any(
+        _holds_files(folder, process.pid) for folder in Path("/proc").glob("[0-9]*")
+    ):
+        time.sleep(0.01)
+
+
+def _holds_files(folder: Path, session: int) -> bool:
+    """Whether a process is one of a session and not yet a zombie."""
+    try:
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[3]) == session and fields[0] not in "ZX"

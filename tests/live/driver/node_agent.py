@@ -40,5 +40,5 @@ async def serve(folder: Path, grow: str) -> None:
 
 
 if __name__ == "__main__":
-    suspending.START_S, suspending.MIB_PER_S, suspending.LEAST_MIB = 0.0, 800_000.0, 1 << 40
+    suspending.START_S, suspending.MIB_PER_S, suspending.LEAST_MIB = 1e-3, 800_000.0, 1 << 40
     asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))

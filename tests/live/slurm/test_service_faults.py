@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from berth.errors import LiveError, PolicyError, SchedulerError
+from berth.live.driver.site import Gpu
 from berth.live.slurm.claim import lock
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
@@ -256,3 +257,20 @@ def test_a_node_with_fewer_shards_than_gpus_has_none_that_are_counted_by_gpu() -
     nodes = Controller(few).nodes()  # type: ignore[arg-type]
     assert [(node.shards, len(node.used)) for node in nodes] == [(1, 2)]
     assert leaked_shards(nodes, ()) == {}
+
+
+def test_a_gpu_whose_shards_slurm_has_lost_gets_no_job(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"})
+
+    def lost(words: list[str], lines: str) -> str:
+        return slurm(words, lines).replace("shard:v100_0:4", "shard:v100_0:0")
+
+    for job_id in "12":
+        slurm.held(job_id, "gres:shard:2")
+    slurm.held("3", "gres:shard:1")
+    ours = service(lost, tmp_path, card_mib={"v100": 1000})  # type: ignore[arg-type]
+    ours.step()
+    assert ours.site.leaked == {Gpu("node1", 0): 4}
+    assert [slurm.jobs[job_id].get("tres_per_node") for job_id in "123"] == [
+        "gres:shard:v100_1:2", "gres:shard:v100_1:2", None,
+    ]  # fmt: skip

@@ -55,6 +55,9 @@ class SlurmNode:
     """All of its GPUs together; 0: it has none."""
     used: tuple[Gres, ...]
     """Its GPUs and shards in use, with their indices."""
+    without: tuple[str, ...] = ()
+    """The types of GPUs for which it has no shards, though it has some for others: Slurm 22.05 may lose them at a kill
+    of its daemons."""
     comment: str = ""
     reason: str = ""
     """Why it is down or drained, and who said so."""
@@ -76,7 +79,7 @@ class SlurmNode:
 
     @property
     def shards_a_gpu(self) -> int:
-        return self.shards // self.gpus if self.gpus else 0
+        return self.shards // max(1, self.gpus - len(self.without))
 
     @property
     def up(self) -> bool:
@@ -166,12 +169,14 @@ def nodes_of(text: str) -> Iterator[SlurmNode]:
 
 def _node(pairs: dict[str, str]) -> SlurmNode:
     kinds: list[str] = []
+    without: list[str] = []
     shards = 0
     for each in gres_list(pairs.get("Gres", ""), odd=True):
         if each.name == "gpu":
             kinds += [each.kind] * each.count
         elif each.name == "shard":
             shards += each.count
+            without += [each.kind] * (each.count == 0)
     return SlurmNode(
         name=pairs["NodeName"],
         state=pairs["State"],
@@ -181,6 +186,7 @@ def _node(pairs: dict[str, str]) -> SlurmNode:
         mem_mib=int(pairs["RealMemory"]),
         gpu_kinds=tuple(kinds),
         shards=shards,
+        without=tuple(without) if shards else (),
         used=gres_list(pairs.get("GresUsed", ""), odd=True),
         comment=pairs.get("Comment", ""),
         reason="" if pairs.get("Reason", "") in _NONE else pairs["Reason"],

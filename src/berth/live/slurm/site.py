@@ -689,13 +689,16 @@ def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
 
 def leaked_shards(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> dict[Gpu, int]:
     """The GPUs of which Slurm counts more shards as used than running jobs have, and how many more: Slurm 22.05 at
-    times goes on counting a shard of a job that has ended. None of a node where some job's shards are of any GPU."""
+    times goes on counting a shard of a job that has ended. None of a node where some job's shards are of any GPU. GPUs
+    whose shards it has lost count as full."""
     on_node: dict[str, dict[str, SlurmJob]] = {}
     for job in jobs:
         for name in expand(job.node_list) if job.runs else ():
             on_node.setdefault(name, {})[job.id] = job
-    found = {}
+    found: dict[Gpu, int] = {}
     for node in nodes:
+        lost = (at for kind in node.without if (at := node.index_of(kind)) is not None)
+        found |= {Gpu(node.name, at): node.shards_a_gpu for at in lost}
         used = [gres for gres in node.used if gres.name == "shard" and gres.count]
         told = used and node.typed and node.shards_a_gpu  # else a count says nothing of a GPU
         had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if told else None
