@@ -265,9 +265,9 @@ def test_easy_fills_the_gap_before_the_reservation_and_beside_it() -> None:
 
 def test_easy_goes_by_limits_then_estimates_then_the_truth() -> None:
     assert [
-        ExpectedMs(Oracle(), said=True)(Job("a", 0, 9, time_limit_ms=5, estimate_ms=7)),
-        ExpectedMs(Oracle(), said=True)(Job("b", 0, 9, estimate_ms=7)),
-        ExpectedMs(Oracle(), said=True)(Job("c", 0, 9)),
+        ExpectedMs(Oracle(), stated=True)(Job("a", 0, 9, time_limit_ms=5, estimate_ms=7)),
+        ExpectedMs(Oracle(), stated=True)(Job("b", 0, 9, estimate_ms=7)),
+        ExpectedMs(Oracle(), stated=True)(Job("c", 0, 9)),
     ] == [5, 7, 9]
     # The running job says 100 and ends at 20: the head starts then, and who was let in by the estimate had to fit it.
     jobs = [Job("runs", 0, 20, gpus=3, estimate_ms=100), Job("head", 1, 50, gpus=4), Job("fill", 2, 60)]

@@ -100,10 +100,9 @@ class Room(NodeRows):
     def fitting_gpus(self, node: int, job: Job) -> list[int]:
         """Numbers of the GPUs of a node that one GPU of the job fits on, ascending."""
         milli, mem_mib = job.share
-        if not mem_mib:
-            return [index for index, left in enumerate(self.free.milli[node].tolist()) if left >= milli]
-        free = zip(self.free.milli[node].tolist(), self.free.gpu_mem_mib[node].tolist(), strict=True)
-        return [index for index, (left, mem_left) in enumerate(free) if left >= milli and mem_left >= mem_mib]
+        fits = (self.free.milli[node] >= milli) & (self.free.gpu_mem_mib[node] >= mem_mib)
+        found: list[int] = np.flatnonzero(fits).tolist()
+        return found
 
     def slots_on(self, node: int, job: Job, *, tightest: bool = False) -> tuple[GpuSlot, ...]:
         """The slots that the job (one of its parts, for a gang) would take on a node that it fits on.

@@ -348,8 +348,7 @@ class Run:
         if self.suspension is not None:
             free_ms = now_ms + self.suspension.takes_ms(run, run.parked_mib, self.cluster.nodes)
             self.copied_out_ms |= {slot: max(free_ms, self.copied_out_ms.get(slot, 0)) for slot in run.slots}
-        event = (now_ms, SUSPEND, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-        self.new_events.append(new(Event, event))
+        self._note(SUSPEND, run, now_ms)
 
     def _resumed(self, run: Running, now_ms: int) -> None:
         """A suspended run is copied back, and then works on."""
@@ -366,8 +365,7 @@ class Run:
             self.schedule_end(run, now_ms)
         else:
             self.sharing.change(run.slots)
-        event = (now_ms, RESUME, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-        self.new_events.append(new(Event, event))
+        self._note(RESUME, run, now_ms)
 
     def _resized(self, run: Running, now_ms: int) -> None:
         """A run has another share: its neighbours and itself are looked at again."""
@@ -375,8 +373,7 @@ class Run:
             self.copied[run.job.id].share = run.share
         if self.sharing is not None and run.job.gpus:
             self.sharing.change(run.slots)
-        event = (now_ms, RESIZE, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-        self.new_events.append(new(Event, event))
+        self._note(RESIZE, run, now_ms)
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
@@ -454,14 +451,16 @@ class Run:
             self._evicted(self._left_its_gpus(run, now_ms), now_ms)
 
     def _evicted(self, run: Running, now_ms: int) -> None:
-        self.new_events.append(
-            Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-        )
+        self._note(EVICT, run, now_ms)
         self._queued_again(run, now_ms)
 
     def _failed(self, run: Running, reason: Reason, now_ms: int) -> None:
+        self._note(FAIL, run, now_ms, reason)
+
+    def _note(self, kind: EventKind, run: Running, now_ms: int, reason: Reason = NO_REASON) -> None:
+        """An event of a run."""
         self.new_events.append(
-            Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, reason, run.shared)
+            Event(now_ms, kind, run.job, run.attempt, run.slots, run.share, reason, run.shared)
         )
 
     def _queued_again(self, run: Running, now_ms: int) -> None:

@@ -61,7 +61,7 @@ def create(
     """
     root = root or root_folder()
     _check_new(name, gpu, root, alone=by != "libberth")
-    others = [] if overcommit else partitions(root)  # by the hundred, reading all is slow
+    others = [] if overcommit else partitions(root, gpu=_plain(gpu.uuid))
     _check_room(gpu, limit, others, overcommit)
     if by == "libberth":
         return _make(name, gpu.uuid, limit, access, root)

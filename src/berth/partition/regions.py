@@ -172,9 +172,11 @@ def regions(root: Path | None = None) -> list[Partition | Unreadable]:
     return [region for name in _names(root) for region in regions_of(name, root)]
 
 
-def partitions(root: Path | None = None) -> list[Partition]:
-    """Every partition of this machine that can be read, one for each of its GPUs, by name."""
-    return [region for region in regions(root) if isinstance(region, Partition)]
+def partitions(root: Path | None = None, *, gpu: str = "") -> list[Partition]:
+    """Every partition of this machine that can be read, one for each of its GPUs, by name; with `gpu`, a UUID as the
+    files have it, those of that GPU alone, as reading all takes long."""
+    found = [region for name in _names(root) for region in regions_of(name, root, gpu)]
+    return [region for region in found if isinstance(region, Partition)]
 
 
 def find(name: str, root: Path | None = None) -> list[Partition]:
@@ -214,11 +216,13 @@ def check_there(name: str, root: Path | None) -> None:
     raise PartitionError(f"no partition '{name}'; there are: {', '.join(_names(root)) or 'none'}")
 
 
-def regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
-    """The regions of one partition, the damaged and halved ones too."""
+def regions_of(name: str, root: Path | None, gpu: str = "") -> list[Partition | Unreadable]:
+    """The regions of one partition, the damaged and halved ones too; with `gpu`, of that GPU alone."""
     folder = (root or root_folder()) / name
     found: list[Partition | Unreadable] = []
     for uuid in _regions_and_halves(folder):
+        if gpu not in ("", uuid):
+            continue
         others = open_to(folder / f"{uuid}.use")
         if others is not None:
             why = f"it is not open to this user (uid {os.geteuid()}), but to {others}"

@@ -161,7 +161,7 @@ class LeastAttainedService(Ranks):
         """The waiting jobs by level; what a job has had does not change while it waits."""
         if self._usage is not cluster.usage():
             self._usage = cluster.usage()
-            self.key = self._new_key()
+            self.key: Key = lambda job: _level(self._had_before(job.id))
         return queue.by(self.key)
 
     def waiting(self, job: Job) -> Rank:
@@ -194,9 +194,6 @@ class LeastAttainedService(Ranks):
     def _rate(self, run: Running) -> int:
         """GPU milli × ms that a running job has in a millisecond."""
         return run.job.gpus * run.taken.milli
-
-    def _new_key(self) -> Key:
-        return lambda job: _level(self._had_before(job.id))
 
 
 class Gavel(LeastAttainedService):

@@ -39,7 +39,7 @@ from berth.partition.launch import environment
 AGENT = Path(__file__).with_name("node_agent.py")
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
 CARD = Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384)
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 class Node:

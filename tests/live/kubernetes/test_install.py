@@ -360,7 +360,7 @@ def test_each_right_that_is_missing_is_named_and_work_goes_on_when_it_is_given(
                 "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/test-nobody",
                 "/apis/scheduling.k8s.io/v1/priorityclasses/urgent",
             ):
-                await world.api.request("DELETE", left, patience_s=10)
+                await world.api.request("DELETE", left, patience_s=60)
 
     play(whole)
 

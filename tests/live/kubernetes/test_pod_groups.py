@@ -164,6 +164,6 @@ def test_a_group_on_a_cluster_is_whole_or_waits(play: Played) -> None:
                 await world.until_told("m2", "waits for room")
                 await world.check()
         finally:
-            await world.api.request("DELETE", f"{crds}/podgroups.{path}", patience_s=10)
+            await world.api.request("DELETE", f"{crds}/podgroups.{path}", patience_s=60)
 
     play(test)

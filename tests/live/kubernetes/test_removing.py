@@ -47,7 +47,7 @@ async def objects_of_every_kind(world: World) -> Objects:
         for kind in json.loads(await world.api.request("GET", base))["resources"]:
             if "list" not in kind["verbs"] or kind["name"] in ("events", "componentstatuses"):
                 continue
-            listed = json.loads(await world.api.request("GET", f"{base}/{kind['name']}", patience_s=30))
+            listed = json.loads(await world.api.request("GET", f"{base}/{kind['name']}", patience_s=60))
             for each in listed["items"] or ():
                 meta = each["metadata"]
                 found[kind["name"], f"{meta.get('namespace', '')}/{meta['name']}"] = each

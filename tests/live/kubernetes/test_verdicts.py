@@ -204,7 +204,7 @@ async def unmade(world: World) -> None:
         "/apis/scheduling.k8s.io/v1/priorityclasses/never", "/api/v1/namespaces/default/persistentvolumeclaims",
         "/api/v1/persistentvolumes",
     ):  # fmt: skip
-        await world.api.request("DELETE", path, {"gracePeriodSeconds": 0}, patience_s=10)
+        await world.api.request("DELETE", path, {"gracePeriodSeconds": 0}, patience_s=60)
 
 
 async def verdicts(world: World, *, steered: bool) -> dict[str, str]:

@@ -45,7 +45,7 @@ class World:
             f"/api/v1/namespaces/{names.NAMESPACE}/configmaps",
             f"/api/v1/namespaces/{names.NAMESPACE}/events",
         ):
-            await self.api.request("DELETE", path, NOW, patience_s=10)
+            await self.api.request("DELETE", path, NOW, patience_s=60)
         kinds = ("admissionpolicybindings", "admissionpolicies")
         for kind in [f"{sort}{kind}" for kind in kinds for sort in ("validating", "mutating")]:
             try:
@@ -60,7 +60,7 @@ class World:
         """Post an object; nothing if there is one of its name."""
         try:
             made: dict[str, Any] = json.loads(
-                await self.api.request("POST", path, {"apiVersion": "v1", **body}, patience_s=10, limit_s=60)
+                await self.api.request("POST", path, {"apiVersion": "v1", **body}, patience_s=60, limit_s=60)
             )
         except ApiError as error:
             if error.status != 409:
@@ -166,12 +166,12 @@ class World:
     async def delete(self, name: str, kind: str = "pods", namespace: str | None = NAMESPACE) -> None:
         """Delete a pod, or a node with `kind` and no namespace."""
         where = f"/api/v1/namespaces/{namespace}/{kind}" if namespace else f"/api/v1/{kind}"
-        await self.api.request("DELETE", f"{where}/{name}", NOW, patience_s=10)
+        await self.api.request("DELETE", f"{where}/{name}", NOW, patience_s=60)
 
     async def patch(self, path: str, body: dict[str, Any]) -> None:
         """Change part of an object."""
         await self.api.request(
-            "PATCH", path, body, content_type="application/merge-patch+json", patience_s=10
+            "PATCH", path, body, content_type="application/merge-patch+json", patience_s=60
         )
 
     async def ended(self, name: str, phase: str = "Succeeded") -> None:
@@ -180,7 +180,7 @@ class World:
 
     async def pods(self) -> dict[str, dict[str, Any]]:
         """All pods by name."""
-        listed = json.loads(await self.api.request("GET", "/api/v1/pods", patience_s=30))
+        listed = json.loads(await self.api.request("GET", "/api/v1/pods", patience_s=60))
         return {pod["metadata"]["name"]: pod for pod in listed["items"]}
 
     async def places(self) -> dict[str, str]:
@@ -193,7 +193,7 @@ class World:
 
     async def events(self, reason: str = "") -> list[tuple[str, str]]:
         """Pod and message of each event of that reason."""
-        listed = json.loads(await self.api.request("GET", "/api/v1/events", patience_s=30))
+        listed = json.loads(await self.api.request("GET", "/api/v1/events", patience_s=60))
         return [
             (each["involvedObject"]["name"], each["message"])
             for each in listed["items"]
@@ -268,13 +268,13 @@ class World:
         """See from outside that no GPU is given away beyond what it has, and that gangs are whole."""
         used: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
         gangs: dict[tuple[str, str], int] = defaultdict(int)
-        nodes = json.loads(await self.api.request("GET", "/api/v1/nodes", patience_s=30))["items"]
+        nodes = json.loads(await self.api.request("GET", "/api/v1/nodes", patience_s=60))["items"]
         cards_mib = {
             node["metadata"]["name"]: int(node["metadata"]["labels"][names.LABEL_GPU_MEMORY_MIB])
             for node in nodes
             if names.LABEL_GPU_MEMORY_MIB in node["metadata"].get("labels", {})
         }
-        for pod in json.loads(await self.api.request("GET", "/api/v1/pods", patience_s=30))["items"]:
+        for pod in json.loads(await self.api.request("GET", "/api/v1/pods", patience_s=60))["items"]:
             name, said = pod["metadata"]["name"], pod["metadata"].get("annotations", {})
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue

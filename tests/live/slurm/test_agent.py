@@ -35,7 +35,7 @@ from berth.partition import fake_driver_folder, partitions
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 SQUEUE = """#!{python}
 import json, sys
 job = json.load(open("{folder}/" + sys.argv[sys.argv.index("-j") + 1] + ".job"))

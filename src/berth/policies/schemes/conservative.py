@@ -39,7 +39,6 @@ class Conservative:
         self.order = order
         self.place = place
         self.draws = draws(place)
-        """Whether its decisions may depend on the seed."""
         self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._reserved_ms: dict[str, int] = {}
 

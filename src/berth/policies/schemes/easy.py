@@ -44,7 +44,6 @@ class Easy:
         self.order = order
         self.place = place
         self.draws = draws(place)
-        """Whether its decisions may depend on the seed."""
         self._key = key_of(order) or as_queued
         self._as_queued = key_of(order) is as_queued
         self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)

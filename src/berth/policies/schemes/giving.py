@@ -19,9 +19,7 @@ class Giving:
         self.inner = inner
         self.given = place.given
         self.draws = draws(inner)
-        """Whether its decisions may depend on the seed."""
         self.resumes = isinstance(inner, Resuming) and inner.resumes
-        """Whether the policy says when suspended jobs run on."""
         self.order = inner.order if isinstance(inner, InOrder) else None
 
     @property

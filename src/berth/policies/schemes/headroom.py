@@ -48,9 +48,7 @@ class Headroom:
         self.quantile = quantile
         self.step_ms = max(1, ahead_s * 1000 // SAMPLES_AHEAD)
         self.draws = draws(inner)
-        """Whether its decisions may depend on the seed."""
         self.resumes = isinstance(inner, Resuming) and inner.resumes
-        """Whether the other policy says when suspended jobs run on."""
         self._key = key_of(inner.order if isinstance(inner, InOrder) else None) or as_queued
         self._samples: list[tuple[int, Mapping[Models, int]]] = []  # time, milli of GPUs
         self._reserve_milli: dict[Models, int] = {}

@@ -36,9 +36,7 @@ class Limits:
         self.inner = inner
         self.limits = {(limit.scope, limit.name): limit for limit in limits}
         self.draws = draws(inner)
-        """Whether its decisions may depend on the seed."""
         self.resumes = isinstance(inner, Resuming) and inner.resumes
-        """Whether the other policy says when suspended jobs run on."""
         self._key = key_of(inner.order if isinstance(inner, InOrder) else None) or as_queued
         self._seen: _Seen | None = None
 

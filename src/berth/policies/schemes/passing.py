@@ -35,7 +35,6 @@ class Passing:
         self.order = order
         self.place = place
         self.draws = draws(place)
-        """Whether its decisions may depend on the seed."""
         self._key = key_of(order)
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:

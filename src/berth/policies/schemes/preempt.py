@@ -78,7 +78,6 @@ class Preemptive:
         self.ranks = ranks
         self.place = place
         self.draws = draws(place)
-        """Whether its decisions may depend on the seed."""
 
     def __call__(
         self, queue: Queue, cluster: Cluster, now_ms: int

@@ -34,7 +34,6 @@ class Quotas:
         self.borrow = borrow
         self.reclaim = reclaim
         self.draws = draws(place)
-        """Whether its decisions may depend on the seed."""
         self._key = key_of(order)
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict]:

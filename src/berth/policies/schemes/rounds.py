@@ -23,9 +23,7 @@ class Rounds:
         self.policy = policy
         self.period_ms = period_ms
         self.draws = draws(policy)
-        """Whether its decisions may depend on the seed."""
         self.resumes = isinstance(policy, Resuming) and policy.resumes
-        """Whether the policy says when suspended jobs run on."""
         self._queue: Queue | None = None
         self._due_ms: int | None = None  # the round that jobs wait for
         self._emptied = 0  # the queue's count when they began to

@@ -27,7 +27,6 @@ class Ordered:
         self.order = order
         self.place = place
         self.draws = draws(place)
-        """Whether its decisions may depend on the seed."""
         self._as_queued = key_of(order) is as_queued
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:

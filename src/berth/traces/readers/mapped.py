@@ -234,29 +234,9 @@ class MappedReader(FieldReader):
         self.id_column = columns["id"]
 
     def make(self, *values: Any) -> Job:
-        (
-            job_id,
-            submit_ms,
-            run_ms,
-            start_ms,
-            end_ms,
-            user,
-            application,
-            pool,
-            gpus,
-            per_node,
-            per_worker,
-            workers,
-            gpu_gib,
-            nodes,
-            cores,
-            gib,
-            node_gib,
-            models,
-            priority,
-            limit_ms,
-            estimate_ms,
-        ) = values
+        job_id, submit_ms, run_ms, start_ms, end_ms, user, application, pool, *size_and_limits = values
+        gpus, per_node, per_worker, workers, gpu_gib, nodes, cores, gib, node_gib, *limits = size_and_limits
+        models, priority, limit_ms, estimate_ms = limits
         if submit_ms is None:
             submit_ms = self._submitted_ms
             start_ms = submit_ms if start_ms is None else start_ms

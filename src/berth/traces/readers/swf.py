@@ -59,20 +59,8 @@ class SwfReader(FieldReader):
         super().__init__(table, fields)
 
     def make(self, *values: Any) -> Job:
-        (
-            number,
-            submit_ms,
-            wait_ms,
-            run_ms,
-            given,
-            wanted,
-            limit_ms,
-            memory_kib,
-            status,
-            user,
-            program,
-            queue,
-        ) = values
+        number, submit_ms, wait_ms, run_ms, given, wanted, limit_ms, memory_kib, *of_job = values
+        status, user, program, queue = of_job
         if number < 0 or submit_ms < 0:
             column = "job_number" if number < 0 else "submit_time"
             raise Contradiction(

@@ -11,7 +11,7 @@ from pathlib import Path
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
+from berth.live.kubernetes.node.device_plugin import DevicePlugin
 from berth.live.kubernetes.node.dra_driver import DraDriver
 from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, with_library
 from berth.live.kubernetes.node.identity import Identity
@@ -60,12 +60,11 @@ class NodeWorld:
 
     def plugin(self) -> DevicePlugin:
         """A device plugin for all GPUs."""
-        settings = PluginSettings(
-            "here", self.kubelet.plugins_folder, self.folder / "nodes",
-            tuple(card.index for card in self.cards),
-        )  # fmt: skip
+        places = self.kubelet.plugins_folder, self.folder / "nodes", tuple(card.index for card in self.cards)
         identity = Identity(self.kubelet.resources_socket, self.kubelet.plugins_folder / CHECKPOINT)
-        return DevicePlugin(settings, self.allotments, self.driver, identity, self.api, self._make_room)
+        return DevicePlugin(
+            "here", *places, self.allotments, self.driver, identity, self.api, self._make_room
+        )
 
     def dra(self) -> DraDriver:
         """A DRA driver for all GPUs, as a new process makes it."""

@@ -22,7 +22,7 @@ import berth.live.local.cards as cards_module
 from berth.history.store.folder import open_history
 from berth.live.kubernetes.collecting import Collector
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.agent import EXPORT, Agent, AgentSettings
+from berth.live.kubernetes.node.agent import EXPORT, Agent
 from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
 from berth.live.kubernetes.node.api_server import Container, Pod
 from berth.live.kubernetes.node.ledger import SEEN, Seen
@@ -53,10 +53,11 @@ class Watched(NodeWorld):
         self.reaper.claims = self.claims
         self.uids: dict[int, str] = {}
         self.processes: list[subprocess.Popen[str]] = []
-        settings = AgentSettings(folder / "state", pods_every_s=0)
         self.nvml = Cards(fake=True)
         self.agent = Agent(
-            settings, self.nvml, self.allotments, self.api, self.reaper, lambda pid: self.uids.get(pid, "")
+            *(folder / "state", self.nvml, self.allotments, self.api, self.reaper),
+            lambda pid: self.uids.get(pid, ""),
+            pods_every_s=0,
         )
         self.now_ms = 1_700_000_000_000
 
@@ -139,7 +140,7 @@ def test_a_pod_that_is_refused_memory_is_told_of_once(watched: Watched) -> None:
 
 
 def test_a_pod_that_began_and_ended_between_two_lists_is_recorded(watched: Watched) -> None:
-    watched.agent._settings = replace(watched.agent._settings, pods_every_s=1e6)
+    watched.agent._pods_every_s = 1e6
     watched.look()
     watched.end(watched.pod(1, 0, 300, 4000), "Succeeded", 0)
     watched.look()
@@ -233,11 +234,12 @@ def life_of(world: Watched, application: str) -> tuple[Profile, dict[str, Any]]:
 
 def windows(world: Watched, count: int) -> None:
     """Look until that many windows of six seconds are over, and have each recorded."""
-    world.agent._settings = replace(world.agent._settings, window_s=6)
-    for _ in range(count):
-        for _ in range(4):
-            world.look()
-        asyncio.run(world.agent.record())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("berth.live.kubernetes.node.agent.WINDOW_S", 6)
+        for _ in range(count):
+            for _ in range(4):
+                world.look()
+            asyncio.run(world.agent.record())
 
 
 def test_a_service_is_profiled_while_it_runs_and_an_end_that_completes_counts_more(watched: Watched) -> None:

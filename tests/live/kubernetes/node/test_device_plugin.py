@@ -78,7 +78,7 @@ def test_units_are_counted_and_lost_gpus_are_not(folder: Path) -> None:
             await plugin.set_lost(frozenset())
             await world.kubelet.until_registered(RESOURCE, lists=3)
             assert world.kubelet.capacity(RESOURCE) == (32, 32)
-            assert (plugin._settings.folder / "berth.sock").stat().st_mode & 0o777 == 0o600
+            assert (plugin._folder / "berth.sock").stat().st_mode & 0o777 == 0o600
 
     asyncio.run(story())
 

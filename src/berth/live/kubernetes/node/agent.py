@@ -44,18 +44,8 @@ EXPORT = "history.tar.gz"
 """In the state folder: the history, for `berth k8s history`."""
 REFUSED_REASON = "GpuMemoryRefused"
 SAMPLES = "samples"
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """How the agent works."""
-
-    state: Path
-    """Folder for samples, what has ended, and the history."""
-    pods_every_s: float = 10.0
-    """How often the API server is asked for the pods of this node."""
-    window_s: float = 600.0
-    """How often what a pod used since then goes into its application's profile while the pod runs on."""
+WINDOW_S = 600.0
+"""How often what a pod used since then goes into its application's profile while the pod runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +85,20 @@ class Agent:
 
     def __init__(
         self,
-        settings: AgentSettings,
+        state: Path,
         cards: Cards,
         allotments: Allotments,
         api: ApiServer,
         reaper: Reaper,
         pod_of: Callable[[int], str] = pod_uid_of,
+        *,
+        pods_every_s: float = 10.0,
     ) -> None:
-        """`pod_of` tells the uid of the pod that a process belongs to; empty for one of no pod."""
-        self._settings, self._cards, self._allotments, self._api = settings, cards, allotments, api
+        """`state` is the folder of samples, what has ended, and the history. The API server is asked for the pods of
+        this node every `pods_every_s`. `pod_of` tells the uid of the pod that a process belongs to; empty for one of no
+        pod."""
+        self._state, self._cards, self._allotments, self._api = state, cards, allotments, api
+        self._pods_every_s = pods_every_s
         self._reaper, self._pod_of = reaper, pod_of
         self._pods: dict[str, Pod] = {}
         self._listed: Sequence[Pod] = ()
@@ -157,7 +152,7 @@ class Agent:
 
     async def _list_pods(self, now_ms: int) -> None:
         """Ask for the pods now and then: a thousand nodes that ask at every look would keep an API server busy."""
-        if now_ms - self._listed_ms < self._settings.pods_every_s * 1000:
+        if now_ms - self._listed_ms < self._pods_every_s * 1000:
             return
         try:
             self._listed = await self._api.pods()
@@ -210,7 +205,7 @@ class Agent:
                 for part in allotment.parts:
                     pods.setdefault(part.index, {})[pod.uid] = (part.index,)
         for look in looks:
-            folder = self._settings.state / SAMPLES / str(look.index)
+            folder = self._state / SAMPLES / str(look.index)
             folder.mkdir(parents=True, exist_ok=True)
             keep_samples(str(folder), (look,), now_ms, pods.get(look.index, {}))
 
@@ -222,11 +217,11 @@ class Agent:
         self._window_ms = {uid: self._window_ms.get(uid, now_ms) for uid in runs}
         for uid, parts in runs.items():
             since_ms, card = self._window_ms[uid], self._allotments.cards[parts[0].part.index]
-            if now_ms - since_ms >= self._settings.window_s * 1000:
+            if now_ms - since_ms >= WINDOW_S * 1000:
                 mine = tuple(each.part for each in parts)
                 usage = usage_of([each.region for each in parts])
                 seen = Seen(parts[0].pod, mine, usage, card.model, card.mem_mib, now_ms, since_ms)
-                keep_seen(self._settings.state, seen)
+                keep_seen(self._state, seen)
                 self._window_ms[uid] = now_ms
 
     def _escaped(
@@ -299,7 +294,7 @@ class Agent:
             parts, usage = self._ledger.take(mine)
             card = self._allotments.cards.get(min((part.index for part in parts), default=0))
             if card is not None:  # if a GPU is gone, what a share was a share of is unknown
-                keep_seen(self._settings.state, Seen(last, parts, usage, card.model, card.mem_mib, now_ms))
+                keep_seen(self._state, Seen(last, parts, usage, card.model, card.mem_mib, now_ms))
             self.out_of_memory += ran_out_of_memory(last, usage)
             try:
                 await self._api.annotate(last, {MEASURED: msgspec.json.encode(usage).decode()})
@@ -327,7 +322,7 @@ class Agent:
 
     async def record(self) -> None:
         """Have what was seen taken into the history and profiles, by a child."""
-        state = self._settings.state
+        state = self._state
         if not any((state / SEEN).glob("*.json")):
             return
         child = await asyncio.create_subprocess_exec(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +37,6 @@ SOCKET = "berth.sock"
 LOOK_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class PluginSettings:
-    """Where the device plugin works."""
-
-    node: str
-    """This node's name in the cluster."""
-    folder: Path
-    """The kubelet's folder of device plugins, with its own socket `kubelet.sock`."""
-    nodes: Path
-    """Where each container's device nodes are put, a folder each."""
-    gpus: tuple[int, ...]
-    """The GPUs that the plugin gives parts of."""
-
-
 def allotment_name(device_ids: Iterable[str]) -> str:
     """The partition of a container that holds these units."""
     return "dp-" + hashlib.sha256(",".join(sorted(device_ids)).encode()).hexdigest()[:32]
@@ -62,7 +47,10 @@ class DevicePlugin:
 
     def __init__(
         self,
-        settings: PluginSettings,
+        node: str,
+        folder: Path,
+        nodes: Path,
+        gpus: tuple[int, ...],
         allotments: Allotments,
         driver: DriverFiles,
         identity: Identity,
@@ -70,9 +58,12 @@ class DevicePlugin:
         make_room: Callable[[], Awaitable[None]],
         admit: Callable[[Allotment, Pod], None] = lambda allotment, pod: None,
     ) -> None:
-        """`make_room` takes back what containers that ended had; it is asked where something does not fit. `admit`
-        hears of each container that is about to start."""
-        self._settings, self._allotments, self._driver = settings, allotments, driver
+        """`folder` is the kubelet's folder of device plugins, with its own socket `kubelet.sock`; each container's
+        device nodes are put into a folder of `nodes`. The plugin gives parts of `gpus`. `make_room` takes back what
+        containers that ended had; it is asked where something does not fit. `admit` hears of each container that is
+        about to start."""
+        self._node, self._folder, self._nodes, self._gpus = node, folder, nodes, gpus
+        self._allotments, self._driver = allotments, driver
         self._identity, self._api, self._make_room, self._admit = identity, api, make_room, admit
         self._lost: frozenset[int] = frozenset()
         self._changed = asyncio.Condition()
@@ -83,7 +74,7 @@ class DevicePlugin:
 
     async def run(self) -> None:
         """Serve and register, again after each restart of the kubelet, until cancelled."""
-        own, kubelet = self._settings.folder / SOCKET, self._settings.folder / "kubelet.sock"
+        own, kubelet = self._folder / SOCKET, self._folder / "kubelet.sock"
         while True:
             server = await serve(own, {DEVICE_PLUGIN: self})
             try:
@@ -122,7 +113,7 @@ class DevicePlugin:
         """All units, and whether each is healthy. They count places on GPUs: the placement says which GPU it is."""
         return [
             (f"gpu{gpu}-{slot:02}", gpu not in self._lost)
-            for gpu in self._settings.gpus
+            for gpu in self._gpus
             for slot in range(SLOTS_PER_GPU)
         ]
 
@@ -150,29 +141,29 @@ class DevicePlugin:
         """The files and nodes of containers with these units, which are there when they start."""
         answer = plugins.AllocateResponse()
         for each in request.container_requests:
-            if len(each.devices_ids) > len(self._settings.gpus):
+            if len(each.devices_ids) > len(self._gpus):
                 await context.abort(
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"a container asks for {len(each.devices_ids)} of {RESOURCE}, a part of a GPU each,"
-                    f" and this node has {len(self._settings.gpus)} GPUs",
+                    f" and this node has {len(self._gpus)} GPUs",
                 )
             answer.container_responses.append(self._container(allotment_name(each.devices_ids)))
         return answer
 
     def _container(self, name: str) -> Any:
-        settings, region = self._settings, self._allotments.root / name
+        region = self._allotments.root / name
         answer = plugins.ContainerAllocateResponse(envs=dict(self._driver.environment))
 
         def mount(host: Path, inside: str, writable: bool = False) -> None:
             answer.mounts.add(host_path=str(host), container_path=inside, read_only=not writable)
 
-        for gpu in settings.gpus:
+        for gpu in self._gpus:
             uuid = self._allotments.cards[gpu].uuid.removeprefix("GPU-").lower()
             mount(region / f"{uuid}.limit", f"{INSIDE}/region/{uuid}.limit")
             mount(region / f"{uuid}.use", f"{INSIDE}/region/{uuid}.use", writable=True)
         for file in self._driver.mounts:
             mount(file.host, file.inside, file.writable)
-        answer.devices.add(host_path=str(settings.nodes / name), container_path="/dev", permissions="rw")
+        answer.devices.add(host_path=str(self._nodes / name), container_path="/dev", permissions="rw")
         return answer
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -190,13 +181,11 @@ class DevicePlugin:
             raise KubernetesError(
                 f"{held.namespace}/{held.pod} is gone, or another pod of its name is there now"
             )
-        if pod.node != self._settings.node:
-            raise KubernetesError(
-                f"{pod} is bound to the node '{pod.node}', and this is '{self._settings.node}'"
-            )
+        if pod.node != self._node:
+            raise KubernetesError(f"{pod} is bound to the node '{pod.node}', and this is '{self._node}'")
         parts = parts_of(pod, held.container, self._allotments.cards)
         mine = tuple(part.index for part in parts)
-        if foreign := [gpu for gpu in mine if gpu not in self._settings.gpus]:
+        if foreign := [gpu for gpu in mine if gpu not in self._gpus]:
             raise KubernetesError(
                 f"{pod} is placed on GPU {foreign[0]}, which the device plugin of this node does not give"
             )
@@ -210,7 +199,7 @@ class DevicePlugin:
             raise KubernetesError(
                 f"the placement of {pod} was changed after it started; a pod keeps the parts that it started with"
             )
-        closed = tuple(gpu for gpu in self._settings.gpus if gpu not in mine)
+        closed = tuple(gpu for gpu in self._gpus if gpu not in mine)
         holder = Holder(pod.namespace, pod.name, pod.uid, held.container)
         asked = Allotment(name, holder, parts, device_ids, closed, placement=digest)
         for other in self._allotments.of_devices(device_ids):
@@ -222,7 +211,7 @@ class DevicePlugin:
             await self._make_room()
             self._allotments.give(asked)
         self._admit(asked, pod)
-        node_folder(self._settings.nodes / name, self._driver.nodes_of(mine))
+        node_folder(self._nodes / name, self._driver.nodes_of(mine))
 
 
 def _stamp(socket: Path) -> tuple[int, int]:

@@ -16,13 +16,13 @@ from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.gpu_labels import label_of
-from berth.live.kubernetes.node.agent import EXPORT, Agent, AgentSettings
+from berth.live.kubernetes.node.agent import EXPORT, Agent
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
-from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
+from berth.live.kubernetes.node.device_plugin import DevicePlugin
 from berth.live.kubernetes.node.dra_driver import DraDriver
 from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, real_driver, with_library
 from berth.live.kubernetes.node.growing import Growing
@@ -143,11 +143,12 @@ class _Node:
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
         if self.plugin_gpus:
-            places = PluginSettings(settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus)
             card = os.environ["BERTH_FAKE_CARD"] if settings.fake else ""
             self.growing = Growing(self.allotments, server, settings.grow, fake_card=card)
+            places = settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus
+            admit = self.growing.admit
             self.plugin = DevicePlugin(
-                *(places, self.allotments, driver, identity, server, self._make_room, self.growing.admit)
+                *places, self.allotments, driver, identity, server, self._make_room, admit
             )
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, driver)
@@ -165,11 +166,7 @@ class _Node:
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
         self.agent = Agent(
-            AgentSettings(state, PODS_EVERY * settings.every_s),
-            cards,
-            self.allotments,
-            server,
-            self.reaper,
+            state, cards, self.allotments, server, self.reaper, pods_every_s=PODS_EVERY * settings.every_s
         )
         self._publisher = SlicePublisher(settings.node, server)
         self._labels_told: dict[str, str | None] | None = None
