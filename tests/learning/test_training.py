@@ -1,12 +1,8 @@
-"""A training is the same for a seed, goes on after a kill as if there had been none, and refuses what is not its."""
+"""A training measures what it learns, and is made of the sets of jobs that were asked for."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from berth.errors import ModelError, SettingError
+from berth.errors import SettingError
 from berth.interference import make_speeds
-from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from berth.learning.domains import Domain
 from berth.learning.forecast_learner import ForecastLearner
 from berth.learning.history_jobs import history_sets
 from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
 from berth.learning.plan import VALIDATION_SEED, Plan, file_of, make
-from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
+from berth.learning.training import Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
 from berth.network.forecast_network import new_network
 from berth.network.model_file import read_model
@@ -47,7 +42,6 @@ class Wandering:
 
     name = "wandering"
     compiled = True
-    settings = None
 
     def begin(self, seed: int):
         key, draw = jax.random.split(jax.random.key(seed))
@@ -60,39 +54,6 @@ class Wandering:
 
     def network(self, state):
         return state["network"]
-
-
-KILLED = """
-from pathlib import Path
-from tests.learning.test_training import Wandering, norm
-from berth.learning.training import TrainingSettings, train
-from berth.profiles import FIRST_TRAINING_SEED
-settings = TrainingSettings({iterations}, seed=5, measure_every=2, keep_every=1)
-train(Wandering(), norm, settings, folder=Path({folder!r}), resume=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_training_goes_on_to_the_same_result(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    code = KILLED.format(iterations=100_000, folder=str(tmp_path))
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
-    path = tmp_path / CHECKPOINT
-    deadline = time.monotonic() + 300
-    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert path.exists(), "nothing was kept before it was killed"
-    learner = Wandering()
-    described = {"learner": learner.name, "seed": 5, "measure_every": 2}
-    begun = learner.begin(5)
-    kept = read_checkpoint(path, described, (begun, (learner.network(begun), jnp.float32(0), jnp.int32(0))))
-    done = len(kept.notes["curve"])
-    longer = TrainingSettings(done + 3, seed=5, measure_every=2, keep_every=1)
-    resumed = train(learner, norm, longer, folder=tmp_path, resume=True)
-    assert equal(resumed.network, train(learner, norm, longer).network)
-    assert len(resumed.curve) == done + 3
 
 
 class Counting:
@@ -122,7 +83,6 @@ def test_the_last_network_of_a_budget_is_measured() -> None:
 @pytest.mark.parametrize("name", ["learned", "rule"])
 def test_every_learner_is_made_with_what_it_is_shown(name: str, tmp_path: Path) -> None:
     made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
-    json.dumps(made.described, allow_nan=False)
     network = made.learner.network(made.learner.begin(0))
     found = Trained(network, 0.9, 3)
     path = tmp_path / "model"
@@ -154,63 +114,16 @@ def test_rollouts_refuse_what_they_do_not_heed() -> None:
         make(Plan("learned", slots=3, sets=1, validation=1))
 
 
-def test_a_training_that_is_made_longer_gives_what_one_run_of_that_length_gives(tmp_path: Path) -> None:
-    worth = {0.0: 9.0, 10.0: 1.0}
-
-    def measure(network) -> float:
-        return worth.get(float(network["number"]), 5.0)
-
-    short = train(Counting(), measure, TrainingSettings(10), folder=tmp_path)
-    assert (short.iteration, short.measured) == (10, 1.0)
-    longer = train(Counting(), measure, TrainingSettings(40), folder=tmp_path, resume=True)
-    once = train(Counting(), measure, TrainingSettings(40))
-    assert (longer.iteration, longer.measured) == (once.iteration, once.measured) == (20, 5.0)
-    assert [point.measured for point in longer.curve] == [point.measured for point in once.curve]
-
-
-def test_a_checkpoint_without_a_curve_is_refused(tmp_path: Path) -> None:
-    learner = Counting()
-    begun = learner.begin(0)
-    state = (begun, (begun, jnp.float32(1), jnp.int32(0)))
-    described = {"learner": "counting", "seed": 0, "measure_every": 20}
-    write_checkpoint(tmp_path / CHECKPOINT, described, Checkpoint(state, {}))
-    with pytest.raises(ModelError, match="its curve is not that of a training"):
-        train(learner, norm, TrainingSettings(2), folder=tmp_path, resume=True)
-
-
-def checkpoint_in(folder: Path, **training: object) -> tuple[Path, dict[str, object]]:
-    path = folder / CHECKPOINT
-    state = {"a": np.arange(4, dtype=np.int32), "key": jax.random.key(3)}
-    write_checkpoint(path, {"seed": 1} | training, Checkpoint(state, {"curve": []}))
-    return path, state
-
-
-def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
-    path, state = checkpoint_in(tmp_path)
-    found = read_checkpoint(path, {"seed": 1}, state)
-    assert np.array_equal(found.state["a"], state["a"])
-    assert np.array_equal(jax.random.key_data(found.state["key"]), jax.random.key_data(state["key"]))
-    assert [entry.name for entry in tmp_path.iterdir()] == [CHECKPOINT]
-
-
-def test_checkpoints_of_something_else_are_refused_with_what_was_expected(tmp_path: Path) -> None:
-    path, state = checkpoint_in(tmp_path)
-    with pytest.raises(ModelError, match=r"its seed is 1; expected 2"):
-        read_checkpoint(path, {"seed": 2}, state)
-    with pytest.raises(ModelError, match=r"a is int32 \(4,\); expected int32 \(5,\)"):
-        read_checkpoint(path, {"seed": 1}, state | {"a": np.arange(5, dtype=np.int32)})
-    with pytest.raises(ModelError, match="b, too many or missing"):
-        read_checkpoint(path, {"seed": 1}, state | {"b": np.zeros(1)})
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="not a whole berth-checkpoint"):
-        read_checkpoint(path, {"seed": 1}, state)
-
-
-def test_a_folder_with_a_training_is_not_overwritten(tmp_path: Path) -> None:
-    checkpoint_in(tmp_path)
-    with pytest.raises(SettingError, match="go on from it with --resume"):
-        train(Wandering(), norm, TrainingSettings(1), folder=tmp_path)
+def test_the_best_measured_network_is_kept() -> None:
+    worth = {0.0: 9.0, 20.0: 1.0}
+    found = train(Counting(), lambda network: worth.get(float(network["number"]), 5.0), TrainingSettings(60))
+    assert (float(found.network["number"]), found.iteration, found.measured, found.begun) == (
+        20,
+        20,
+        1.0,
+        9.0,
+    )
+    assert [point.measured for point in found.curve if point.measured is not None] == [1.0, 5.0, 5.0]
 
 
 def test_training_and_test_sets_share_no_seed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +38,6 @@ def test_every_learner_is_made_with_what_it_is_shown(name: str, tmp_path: Path) 
     made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
     spec = learners()[name]
     assert made.task.horizon == 20
-    json.dumps(made.described, allow_nan=False)
     network = made.learner.network(made.learner.begin(0))
     found = Trained(network, 0.9, 3)
     if spec.file is None:

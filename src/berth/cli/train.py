@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +14,7 @@ from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
-    from berth.learning.training import Trained, TrainingSettings
+    from berth.learning.training import Trained
     from berth.network.model_file import Model
 
 
@@ -69,10 +66,6 @@ def train(
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="The model, by default model.npz."),
     ] = None,
-    checkpoints: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder for checkpoints to resume from.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume from the folder of checkpoints.")] = False,
     curve: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the training curve: .html, .png or .svg.")
     ] = None,
@@ -87,7 +80,7 @@ def train(
     from berth.files import whole_file
     from berth.learning.learners import learners
     from berth.learning.plan import Plan, file_of, make
-    from berth.learning.training import CHECKPOINT, TrainingSettings
+    from berth.learning.training import TrainingSettings
     from berth.learning.training import train as learn
     from berth.profiles import WORKLOADS
     from berth.report.image import image_kind
@@ -95,39 +88,21 @@ def train(
     models = names_of(interference)
     plan = Plan(learner, workload, models, slots, family=family)
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
-    if resume and checkpoints is None:
-        raise typer.BadParameter("name the folder to continue from with --checkpoints", param_hint="--resume")
     decides = learners()[learner].file is not None
     if out is not None and not decides:
         raise typer.BadParameter(
-            f"no model is written: no policy decides by what {learner} learns;"
-            " --curve draws what it learned, --checkpoints keeps it",
+            f"no model is written: no policy decides by what {learner} learns; --curve draws what it learned",
             param_hint="--out",
         )
     model = checked_place(out or Path("model.npz")) if decides else None
     if curve is not None:
         image_kind(checked_place(curve))
-    if resume and checkpoints is not None and not (checkpoints / CHECKPOINT).exists():
-        print(
-            f"berth: {checkpoints} has no checkpoint; the training starts from the beginning", file=sys.stderr
-        )
     first = _start(plan, start or ("shipped" if from_history else "none"))
     made = (
         _from_history(plan, from_history, profiles, seed, first) if from_history else make(plan, start=first)
     )
-    with (
-        _interruption_explained(checkpoints, settings),
-        progress_bar(f"training {learner}", long=True) as progress,
-    ):
-        found = learn(
-            made.learner,
-            made.measure,
-            settings,
-            training=made.described,
-            folder=checkpoints,
-            resume=resume,
-            progress=progress,
-        )
+    with progress_bar(f"training {learner}", long=True) as progress:
+        found = learn(made.learner, made.measure, settings, progress=progress)
     written = []
     if model is not None:
         names = (
@@ -152,35 +127,6 @@ def train(
         print(f"wrote {path}")
     if model is None:
         print(f"no model is written: no policy decides by what {learner} learns")
-
-
-@contextmanager
-def _interruption_explained(folder: Path | None, settings: TrainingSettings) -> Iterator[None]:
-    """On an interruption say how much is kept, and how one goes on from it."""
-    from berth.errors import ModelError
-    from berth.learning.checkpoint import FORMAT, VERSION
-    from berth.learning.training import CHECKPOINT
-    from berth.network.model_file import read_arrays
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        every = f"every {settings.keep_every} iterations"
-        if folder is None:
-            message = f"nothing is kept; --checkpoints FOLDER keeps the training {every}"
-        elif not (path := folder / CHECKPOINT).is_file():
-            message = f"nothing is kept yet in {folder}, which happens {every}; the same command starts anew"
-        else:
-            try:
-                done = len(read_arrays(path, FORMAT, VERSION)[0]["notes"]["curve"])
-            except (ModelError, KeyError, TypeError):
-                raise KeyboardInterrupt from None
-            message = (
-                f"{done} of {settings.iterations} iterations are in {path};"
-                " the same command with --resume continues from there"
-            )
-        print(f"berth: {message}", file=sys.stderr)
-        raise
 
 
 def _start(plan: Plan, name: str) -> Model | None:

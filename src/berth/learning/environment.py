@@ -20,7 +20,6 @@ from jax import Array
 from berth.errors import SettingError
 from berth.interference.speeds import Speeds, crossed
 from berth.learning.jobsets import JobSets, Task
-from berth.learning.rewards import Passed, Reward, unfinished
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells
 from berth.network.combinations import combinations
 
@@ -89,15 +88,12 @@ class Environment:
     Of several models of interference each episode has one, which `reset` is told.
     """
 
-    def __init__(
-        self, task: Task, *speeds: Speeds, settings: Settings | None = None, reward: Reward = unfinished
-    ) -> None:
+    def __init__(self, task: Task, *speeds: Speeds, settings: Settings | None = None) -> None:
         if not speeds:
             raise SettingError("an environment needs a model of interference, or several")
         self.task = task
         self.settings = settings or Settings()
         self.models = speeds
-        self.reward = reward
         self.members = jnp.asarray(combinations(self.settings.slots))  # (C, M)
         self.actions = self.members.shape[0]
         self.capacity = jnp.array(
@@ -149,7 +145,8 @@ class Environment:
         return jnp.all(state.end_ms >= 0)
 
     def step(self, state: State, action: Array) -> tuple[State, Array]:
-        """What an action leads to, and its reward. An action that `mask` forbids counts as holding."""
+        """What an action leads to, and its reward: −1 for each step of the horizon that goes by, so that the return is
+        minus the total time. An action that `mask` forbids counts as holding."""
         return self._stepped(state, action, self.mask(state))
 
     def step_masked(self, state: State, action: Array, mask: Array) -> tuple[State, Array]:
@@ -159,11 +156,9 @@ class Environment:
     def _stepped(self, state: State, action: Array, mask: Array) -> tuple[State, Array]:
         starts = (action > 0) & mask[action]
         started = self._started(state, self.members[action] & starts)
-        held, passed = self._held(state)
+        held = self._held(state)
         after = jax.tree.map(lambda new, old: jnp.where(starts, new, old), started, held)
-        nothing = Passed(*(jnp.zeros_like(value) for value in passed))
-        passed = jax.tree.map(lambda new, old: jnp.where(starts, new, old), nothing, passed)
-        return after, self.reward(passed)
+        return after, (state.now_ms - after.now_ms) / self.task.step_ms
 
     # Starting
 
@@ -199,7 +194,7 @@ class Environment:
 
     # Holding
 
-    def _held(self, state: State) -> tuple[State, Passed]:
+    def _held(self, state: State) -> State:
         """A job is out of memory now and leaves at once, or time goes on to what happens next."""
         present = state.tenant >= 0
         application, row, change_ms, done_ms = self._positions(state)
@@ -240,10 +235,8 @@ class Environment:
         left_ms = jnp.where(leaves, 0, left_ms)
         left_us = jnp.where(leaves, 0, left_us)
         tenant = jnp.where(leaves, NOBODY, state.tenant)
-        before_ms = state.waiting_ms + jnp.sum(state.left_ms, dtype=jnp.int32)
-        after_ms = queued.waiting_ms + jnp.sum(left_ms, dtype=jnp.int32)
         tenant, left_ms, left_us = _closed_up(tenant, left_ms, left_us)
-        after = replace(
+        return replace(
             queued,
             now_ms=now_ms,
             tenant=tenant,
@@ -251,11 +244,6 @@ class Environment:
             left_us=left_us,
             end_ms=jnp.where(ended | given_up, now_ms, state.end_ms),
             failures=failures,
-        )
-        alive = state.end_ms < 0
-        inverse = jnp.sum(jnp.where(alive, self.task.step_ms / state.work_ms, 0.0))
-        return after, Passed(
-            passes_ms / self.task.step_ms, (before_ms - after_ms) / self.task.step_ms, inverse
         )
 
     def _queued(self, state: State, job: Array, again: Array) -> State:

@@ -32,8 +32,6 @@ class Learner(Protocol):
     name: str
     compiled: bool
     """Whether JAX may compile `iterate`."""
-    settings: Any
-    """How it learns; a checkpoint tells it."""
 
     def begin(self, seed: int) -> Any:
         """The state before the first iteration; the same for a seed."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from hashlib import sha256
+from dataclasses import dataclass
 from typing import Any
-
-import jax
-import numpy as np
 
 from berth.errors import SettingError
 from berth.interference import make_speeds, mode_of
@@ -77,8 +73,6 @@ class Made:
     """Mean over the sets to measure on, and the models of interference, of total time over that of all jobs in turn."""
     greedy: Callable[[], float] | None
     """The same measure of `greedy`; None for learners that are not shown what it goes by."""
-    described: dict[str, Any]
-    """What a checkpoint says of the training, in plain values."""
 
 
 def make(
@@ -119,12 +113,7 @@ def make(
         domains = family(domains, plan.family, Errors(), FIRST_TRAINING_SEED)
     making = spec.make(LearnerInputs(domains, plan.slots, spec.shown, network))
     learner = making.learner
-    described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
-    described |= {"applications": list(task.applications), "card": task.gpu.name}
-    described |= {"interference": list(plan.interference), "jobs_digest": _digest(training, validation)}
-    described |= {"profiles_digest": _digest(*(one.usage for one in task.series))}
-    described |= {"start_digest": None if start is None else _digest(*jax.tree.leaves(start.network))}
-    return Made(plan, learner, task, unit_ms, making.worth, making.greedy, described)
+    return Made(plan, learner, task, unit_ms, making.worth, making.greedy)
 
 
 def file_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> bytes:
@@ -169,12 +158,3 @@ def _check_start(start: Model, plan: Plan, demand: Demand) -> None:
         raise SettingError(
             f"the model to begin with was shown the {start.demand} of jobs; {plan.learner} is shown the {demand}"
         )
-
-
-def _digest(*arrays: Any) -> str:
-    """Of arrays, or of named tuples of them, with their shapes."""
-    digest = sha256()
-    for leaf in jax.tree.leaves(arrays):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return digest.hexdigest()[:16]

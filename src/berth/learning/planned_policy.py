@@ -17,7 +17,7 @@ from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.interference import mode_of
 from berth.learning.jobsets import Task
-from berth.learning.queue_kernels import NONE, SEATS, SEEN
+from berth.learning.queue_kernels import SEATS, SEEN
 from berth.learning.rollouts import NETWORK_ALONE, STEP_MS, TICK_MS, Rollouts, Trace, as_heuristic, heuristic
 from berth.model import GpuModel
 from berth.policies.colocation.forecast import Offer
@@ -205,11 +205,10 @@ class LearnedWithPlans(Learned):
         tenants = np.zeros((SEATS, 3), np.int64)
         for seat, one in enumerate(scene.forecasts.offers[0].tenants):
             tenants[seat] = names[one.application], one.left_us, one.work_us
-        queue = np.array(
-            [(names.get(job.application, NONE), max(self.work_us(job), 1000)) for job in scene.queue],
-            np.int64,
-        )  # one without work takes 1 ms here: it would take no seat, and never be over
-        return None if (queue[:, 0] == NONE).any() else (model, tenants, queue)
+        queue = self.scores.waiting(scene).copy()
+        # One without work takes 1 ms here: it would take no seat, and never be over.
+        queue[:, 1] = np.maximum(queue[:, 1], 1000)
+        return None if len(queue) < scene.backlog_jobs else (model, tenants, queue)
 
     def _best_steps(
         self, model: Rollouts, tenants: IntArray, queue: IntArray, tries: int

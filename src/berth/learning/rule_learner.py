@@ -37,7 +37,6 @@ class RuleLearner:
 
     name = "rule"
     compiled = False
-    settings = None
 
     def __init__(self, domains: Sequence[Domain]) -> None:
         self.domains = [(Rollouts(one.task, one.speeds), one) for one in domains]

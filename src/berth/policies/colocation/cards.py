@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.interference.known_speeds import BITS, EMPTY, MOST, move
-from berth.policies.colocation.future_kernels import ENTERED, GUESSED, GUESSES, NEW, CardArrays
+from berth.policies.colocation.future_kernels import ENTERED, NEW, CardArrays
 from berth.profiles import Series
 
 TABLE = 1 << 14
@@ -56,7 +56,6 @@ class Card:
         )
         self.row_us: IntArray = np.array([one.interval_ms * 1000 for one in series], np.int64)
         self.rows: IntArray = np.array([len(one.usage) for one in series], np.int64)
-        self.arrays.asked[-1, GUESSES + 1 :] = GUESSED
         self._make_room()
 
     @property
@@ -76,10 +75,9 @@ class Card:
             speeds = np.asarray(self.speeds(usage, present, self.arrays.capacity_mib))
         except BaseException:
             self.arrays.keys[:] = EMPTY  # sets without an answer stand in the table
-            counts[: GUESSES + 1] = 0
+            counts[:] = 0
             raise
         self.arrays.speeds[asked[:, MOST + 1], :tenants] = speeds
-        counts[GUESSES + sizes] = speeds.sum(axis=1) // sizes
         counts[NEW] = 0
         self._make_room()
 

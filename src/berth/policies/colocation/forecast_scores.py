@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.model import GpuModel, Job, Profile
 from berth.network.forecast_network import ForecastNetwork, score_offers, scratch_for, uses_of
+from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
 
@@ -28,6 +29,7 @@ class ForecastScores:
         self.work_us = work_us
         self._scratch = scratch_for(network)
         self._uses: dict[tuple[GpuModel | None, tuple[str, ...]], FloatArray] = {}
+        self._waiting: tuple[Forecasts | None, IntArray] = None, np.zeros((0, 2), np.int64)
 
     def __call__(self, scene: Scene, allowed: BoolArray) -> FloatArray:
         """Scores (O, C), the larger the better, −∞ where it is not allowed (O, C)."""
@@ -41,7 +43,7 @@ class ForecastScores:
             self.network,
             self._scratch,
             self._uses_of(scene),
-            self._queue(scene.queue, forecasts.names),
+            self.waiting(scene),
             forecasts.application,
             forecasts.left_us,
             forecasts.tenants,
@@ -54,12 +56,14 @@ class ForecastScores:
         )
         return found
 
-    def _queue(self, queue: Iterable[Job], names: tuple[str, ...]) -> IntArray:
+    def waiting(self, scene: Scene) -> IntArray:
         """Application and work in µs of the jobs that wait, (J, 2), but for those without a profile."""
-        places = {name: at for at, name in enumerate(names)}
-        known = (job for job in islice(queue, LONGEST_LINE) if job.application in places)
-        jobs = [(places[job.application], self.work_us(job)) for job in known]
-        return np.array(jobs, np.int64).reshape(-1, 2)
+        if self._waiting[0] is not scene.forecasts:
+            places = {name: at for at, name in enumerate(scene.forecasts.names)}
+            known = (job for job in islice(scene.queue, LONGEST_LINE) if job.application in places)
+            jobs = [(places[job.application], self.work_us(job)) for job in known]
+            self._waiting = scene.forecasts, np.array(jobs, np.int64).reshape(-1, 2)
+        return self._waiting[1]
 
     def _uses_of(self, scene: Scene) -> FloatArray:
         names, gpu = scene.forecasts.names, scene.gpu

@@ -30,12 +30,11 @@ UNKNOWN, DONE, FULL, REFUSED = 0, 1, 2, 3
 ASKED = -1
 """Stands in place of the first speed of a set that was asked for."""
 GUESSED = 700
-"""Speed, per mille, at which jobs of unknown speeds go on at first."""
+"""Speed, per mille, at which jobs of unknown speeds go on."""
 NOT_FRESH = -1
 """The kind of a job that has done some of its work."""
-NEW, ENTERED, GUESSES = 0, 1, 1
-"""Places in the last row of `asked`: how many sets are asked for now, and how many the table has; behind them is the
-guess for each number of tenants."""
+NEW, ENTERED = 0, 1
+"""Places in the last row of `asked`: how many sets are asked for now, and how many the table has."""
 FOREVER = 1 << 60
 WORK_ROWS = 6
 """Rows that `follow` works in."""
@@ -110,14 +109,13 @@ def follow(
         high, low = key_of(ordered, running)
         found = find(high, low, card.keys)
         known = found >= 0 and card.speeds[found, 0] != ASKED
-        guess = card.asked[-1, GUESSES + running]
         if not known:
             missed = True
             if found < 0:
                 _ask(card, high, low, ordered, running)
         passes = FOREVER
         for at in range(running):
-            seat, speed = who[order[at]], card.speeds[found, at] if known else guess
+            seat, speed = who[order[at]], card.speeds[found, at] if known else GUESSED
             if now == 0:
                 begins[seat] = speed
             if speed <= 0:  # it stands still, as where no slice is left, until others end
@@ -133,7 +131,7 @@ def follow(
         now += passes
         for at in range(running):
             seat = who[order[at]]
-            speed = card.speeds[found, at] if known else guess
+            speed = card.speeds[found, at] if known else GUESSED
             jobs[seat, 1] = max(0, jobs[seat, 1] - passes * speed)
             if jobs[seat, 1] == 0:
                 ends_ms[seat] = now

@@ -7,7 +7,6 @@ University, 2019: algorithm 2. The models that ship decide in plain NumPy; `bert
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import as_file, files
@@ -36,7 +35,6 @@ from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
-Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
 SHIPPED = "berth.network"
 """The package whose folder `models` has the models that ship."""
 UNTRAINED = "untrained"
@@ -104,7 +102,7 @@ class Learned(Pairs):
         self.model = model or model_named(shipped_for("learned", knowledge.speeds))
         check_mode(self.model, knowledge.speeds)
         super().__init__(setting, choose=self._chosen, window=self.settings.window)
-        self.scores: Scores = self._network_scores()
+        self.scores = self._network_scores()
         self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
         self._prepare()
 
