@@ -9,7 +9,7 @@ for target in agent steerer; do
         bytes=$(podman image inspect --format '{{.Size}}' "berth-$target:size")
         what=image
     else
-        pip install -q --no-compile --no-deps --target "$made/$target" --require-hashes -r "requirements/$target.lock"
+        python3 -m pip install -q --no-compile --no-deps --target "$made/$target" --require-hashes -r "requirements/$target.lock"
         bytes=$(($(du -sb "$made/$target" | cut -f1) + $(git ls-files src | xargs -d '\n' du -cb | tail -1 | cut -f1)))
         what="packages and berth, without Debian's Python"
     fi

@@ -1,7 +1,7 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
 A portfolio by simulation on what is believed, which the network is a member of, and its starts put to the test one by
-one. Where beliefs are in doubt, the three starts that the network likes most are put to the test by the network. On
+one. Where beliefs are in doubt, the two starts that the network likes most are put to the test by the network. On
 several GPUs and with `plans=0` it decides in one pass.
 """
 
@@ -38,7 +38,7 @@ CHANGED, SIZE = 0.4, 0.3
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 
-FOLLOWED = 3
+FOLLOWED = 2
 """Starts that are followed where beliefs are in doubt."""
 
 
@@ -61,7 +61,7 @@ class LearnedWithPlans(Learned):
     They are the network, joint progress, the sum of speeds, the tuned rule, and `plans` random changes of the best of
     these. For the first plan, every start is then tried at each moment, and the best of these goes on, unless that
     takes more than a day. What ends soonest is done step by step until the world departs from it, as when a job
-    comes. It is then planned anew with fewer changes. Where beliefs are in doubt, nothing is planned: of the three
+    comes. It is then planned anew with fewer changes. Where beliefs are in doubt, nothing is planned: of the two
     starts of the best scores, that one is made after which all ends soonest if the network goes on. Elsewhere it is
     `Learned`.
     """

@@ -30,7 +30,7 @@ GPU = Gpu("", 0, "A100-80G", 81_920)
         ("ready", "it decides"),
         ("loading", "it is being loaded; jobs wait until that is done"),
         (
-            "trying",
+            "compiling",
             "it is being compiled, which takes longest the first time; jobs wait until that is done",
         ),
         ("down", "its process does not run; jobs wait until it is started again"),

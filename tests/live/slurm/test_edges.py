@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -25,7 +24,6 @@ from berth.history.store.import_result import Options
 from berth.live.slurm import node
 from berth.live.slurm.claim import owner_of
 from berth.live.slurm.compare import attempts_of, compare
-from berth.live.slurm.configuration import rest_fault
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.courses import measured
 from berth.live.slurm.decisions import Decision, append, read_decisions
@@ -189,19 +187,6 @@ def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_
         (told,) = said  # once, not at each look
         assert why in told
         assert told.endswith("; until it answers, scontrol places in its stead, more slowly")
-
-
-def test_a_slurmrestd_that_is_older_than_slurm_conf_is_a_fault(rest: Path, tmp_path: Path) -> None:
-    slurm_conf = tmp_path / "slurm.conf"
-    assert rest_fault(rest, slurm_conf) == ""  # on another machine, say: nothing can be told
-    slurm_conf.touch()
-    os.utime(slurm_conf, (0, 0))
-    assert rest_fault(rest, slurm_conf) == ""
-    os.utime(slurm_conf, (time.time() + 60, time.time() + 60))
-    assert rest_fault(rest, slurm_conf) == (
-        f"slurmrestd on {rest} was started before {slurm_conf} was last changed: it does not know the change"
-    )
-    assert "does not answer" in rest_fault(tmp_path / "nothing", slurm_conf)
 
 
 @pytest.mark.parametrize("what", ["prolog", "epilog", "nonsense"])

@@ -98,7 +98,6 @@ class Broker:
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
         self.notices = Notices(places.notices, log)
-        self.book.next_number, self.book.next_serial = number + 1, serial + 1
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
         recent = bool(mended) and mended["at_ms"] > time.time_ns() // 1_000_000 - TOLD_MS

@@ -81,8 +81,10 @@ class Link:
 
     @property
     def progress(self) -> str:
-        """The state to show: that of a policy that is being tried while no other decides."""
-        return self.state if self.state != "down" or self._candidate is None else self._candidate.state
+        """The state to show, of which two tell the same as the one before: that of a policy that is being tried while
+        no other decides."""
+        state = self.state if self.state != "down" or self._candidate is None else self._candidate.state
+        return {"making": "loading", "trying": "compiling"}.get(state, state)
 
     def start(self, policy: str | None = None) -> None:
         """Start a brain; with another policy, that is what decides from now on. Where no process can be started,

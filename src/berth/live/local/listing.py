@@ -168,8 +168,7 @@ class Listing:
             return f"nothing new starts: {self._broker.commits.broken}"
         if not link.ready:
             why = f" ({link.trouble})" if link.trouble else ""
-            doing = _DOING.get(link.progress, link.progress)
-            return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
+            return f"nothing new starts until the policy '{link.policy}' answers: it is {link.progress}{why}"
         if self._broker.deciding.policy_error:
             return f"'{link.deciding}' cannot decide: {self._broker.deciding.policy_error}"
         return link.trouble
@@ -332,9 +331,6 @@ class Listing:
             },
             "uncounted_mib": {job_id: each.uncounted_mib for job_id, each in broker.watch.uncounted.items()},
         }  # fmt: skip
-
-
-_DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
 
 
 def _name(entry: Entry) -> str:

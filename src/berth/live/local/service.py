@@ -9,7 +9,7 @@ import pwd
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import replace
 
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.driver.tenants import SUSPENDED, SUSPENDING
@@ -193,7 +193,7 @@ class Service:
         self, each: Message, message: Message, now_ms: int, texts: dict[str, str], statements: list[Statement]
     ) -> Request:
         """The request of one job, with its environment and script among the texts."""
-        keys = {}
+        keys = {"env": "", "script": ""}
         for name in ("env", "script"):
             value = each.get(name, message.get(name))
             text = value if isinstance(value, str) else json.dumps(value) if value else ""
@@ -209,7 +209,7 @@ class Service:
                     statements.append(of_text(text))
                 keys[name] = texts[text]
         request = request_of(each["flags"], argv=each["argv"], cwd=message["cwd"], now_ms=now_ms)
-        return Request(**{**_shallow(request), **keys})
+        return replace(request, env=keys["env"], script=keys["script"])
 
     async def do_suspend(self, message: Message, caller: Caller) -> Message:
         """Have running jobs leave their GPUs until they are resumed; the answer comes when they have."""
@@ -407,10 +407,6 @@ def _caller(connection: socket.socket, gone: Callable[[], bool]) -> Caller:
     answers = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", answers)
     return Caller(uid, gone)
-
-
-def _shallow(request: Request) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in Request.__slots__}
 
 
 def _grouped(made: Iterable[Entry]) -> list[str]:

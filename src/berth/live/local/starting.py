@@ -151,7 +151,7 @@ def _wait_for_brain(places: Places, answer: Message, check: Callable[[], None]) 
         if answer["trouble"] and answer["brain_restarts"]:
             break
         text = "loading the policy"
-        if answer["brain"] in ("compiling", "trying"):
+        if answer["brain"] == "compiling":
             text = "compiling the policy's kernels; the first time takes longer"
         if text != shown:
             print(text, file=sys.stderr)

@@ -58,9 +58,7 @@ def policy_state(state: str) -> str:
         "ready": "it decides",
         "down": "its process does not run; jobs wait until it is started again",
         "loading": "it is being loaded; jobs wait until that is done",
-        "making": "it is being loaded; jobs wait until that is done",
         "compiling": "it is being compiled, which takes longest the first time; jobs wait until that is done",
-        "trying": "it is being compiled, which takes longest the first time; jobs wait until that is done",
     }
     return doing[state]
 

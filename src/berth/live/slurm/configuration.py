@@ -14,7 +14,7 @@ from berth.errors import LiveError
 from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.installed import OWN, read_text
-from berth.live.slurm.rest import since_s, spoken
+from berth.live.slurm.rest import spoken
 from berth.live.slurm.site_files import included, lines_of
 
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
@@ -54,7 +54,6 @@ def read_setup(
         for name in ("Prolog", "TaskProlog", "Epilog")
         if (text := _texts(configuration.get(name, "(null)"))) is not None
     }
-    slurm_conf = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
     return SlurmSetup(
         configuration,
         controller.nodes(),
@@ -65,7 +64,7 @@ def read_setup(
         pwd.getpwuid(os.geteuid()).pw_name,
         _skew_s(configuration),
         _state_fault(state),
-        None if rest is None else rest_fault(rest, slurm_conf),
+        None if rest is None else _rest_fault(rest),
         os.environ.get("SLURM_JWT", ""),
         time.time(),
         qos,
@@ -104,17 +103,10 @@ def _state_fault(state: Path) -> str:
     return "" if os.access(state, os.W_OK) else f"{state} cannot be written"
 
 
-def rest_fault(path: Path, slurm_conf: Path) -> str:
-    """Why slurmrestd cannot be used; empty if it answers in a version that berth speaks, and knows slurm.conf."""
+def _rest_fault(path: Path) -> str:
+    """Why slurmrestd cannot be used; empty if it answers in a version that berth speaks."""
     try:
         spoken(path)
     except LiveError as error:
         return str(error)
-    begun_s = since_s(path)
-    try:
-        changed_s = slurm_conf.stat().st_mtime
-    except OSError:
-        return ""
-    if begun_s is not None and changed_s > begun_s + 1:
-        return f"slurmrestd on {path} was started before {slurm_conf} was last changed: it does not know the change"
     return ""

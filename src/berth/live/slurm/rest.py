@@ -12,8 +12,6 @@ import http.client
 import json
 import os
 import socket
-import struct
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -230,21 +228,6 @@ def spoken(path: Path) -> str:
     finally:
         connection.close()
     raise LiveError(f"slurmrestd on {path} speaks none of {', '.join(reversed(VERSIONS))}")
-
-
-def since_s(path: Path) -> float | None:
-    """When the slurmrestd behind a socket was started, s since 1970; None where its process is out of sight."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-            asked.settimeout(TIMEOUT_S)
-            asked.connect(str(path))
-            pid, _, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if pid == 1:
-            return None  # systemd listens for it, and has since the machine was started
-        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError):
-        return None
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def started_by(slurm: tuple[int, int] | None) -> str:

@@ -64,7 +64,7 @@ class LearnedSettings:
     costs more time than if each job waited for an empty one; 0: as the network says."""
     plans: int = 120
     """On one GPU where all is known: how many changes of rules are followed to the end of the queue, besides the rules
-    and the network, of which the best is done. Where beliefs are in doubt, the network is followed after its three best
+    and the network, of which the best is done. Where beliefs are in doubt, the network is followed after its two best
     starts. 0: the network decides."""
 
     def __post_init__(self) -> None:
