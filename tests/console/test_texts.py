@@ -156,10 +156,6 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
         ("process 4711 ({why} (x))", "프로세스 4711({why} (x))"),
         ("2.5 h", "2.5시간"),
         (
-            "placed on node1:0, to start when job 1 has ended",
-            "node1:0에 배치했으며, 작업 1이(가) 끝나면 시작합니다",
-        ),
-        (
             "Job 28 has been waiting for 2:06: it waits for job 27 (ok)",
             "작업 28: 2:06 동안 대기 중 상태입니다: 작업 27(ok)을 기다립니다",
         ),

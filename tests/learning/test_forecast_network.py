@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import jax
 import numpy as np
@@ -29,7 +31,7 @@ from berth.network.forecast_network import (
     scratch_for,
 )
 from berth.network.model_file import Model, model_bytes, read_model
-from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
+from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.forecast_scores import ForecastScores
 from berth.policies.colocation.scene import Scene
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, thesis_profiles
@@ -167,4 +169,6 @@ def test_jobs_without_a_profile_are_left_out_of_what_is_told_of_the_queue() -> N
     profiles: dict[str, Profile] = thesis_profiles()
     chooser = ForecastScores(new_network(0), profiles, lambda job: 5)
     queue = [Job("0", 0, 1, application="vgg16"), Job("1", 0, 1, application="unheard-of")]
-    assert chooser._queue(queue, ("alexnet", "vgg16")).tolist() == [[1, 5]]
+    forecasts = cast(Forecasts, SimpleNamespace(names=("alexnet", "vgg16")))
+    scene = Scene(forecasts, None, len(queue), 0, queue, lambda: forecasts)
+    assert chooser.waiting(scene).tolist() == [[1, 5]]
