@@ -9,9 +9,10 @@ done
 J() { sbatch -A ai --parsable -o /dev/null -t 5 "$@"; }
 state() { squeue -h -a -t all -j "$1" -o %T 2>/dev/null | head -n 1; }
 is() { for _ in $(seq 900); do [ "$(state "$1")" = "$2" ] && return; sleep .1; done; echo "$1 is $(state "$1")" >&2; return 1; }
-halted=$(J -J halted --gres=gpu:1 --wrap 'until [ -e go ]; do sleep .1; done')
-again=$(J --requeue -J again --wrap 'until [ -e go ]; do sleep .1; done')
-is "$halted" RUNNING; scontrol suspend "$halted"; is "$again" RUNNING; scontrol requeue "$again"; touch go
+halted=$(J -J halted --gres=gpu:1 --wrap 'touch halted; until [ -e go ]; do sleep .1; done')
+again=$(J --requeue -J again --wrap 'touch again; until [ -e go ]; do sleep .1; done')
+for _ in $(seq 900); do [ -e halted ] && [ -e again ] && break; sleep .1; done # RUNNING is said before a step runs
+scontrol suspend "$halted"; scontrol requeue "$again"; touch go
 J --array=1-3%2 --gres=gpu:1 -J sweep --comment=caffe --wrap 'srun true; sleep 1' >/dev/null
 J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
 J -J fails --wrap 'exit 3' >/dev/null

@@ -29,12 +29,11 @@ J --array=1-4%2 --gres=gpu:1 -J "arr|'; DROP TABLE x; --" --comment=caffe --wrap
 J -N2 --gres=gpu:2 --comment=vasp --wrap 'for i in $(seq 400000); do :; done; sleep 1' >/dev/null
 J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
 J -J fails --wrap 'exit 3' >/dev/null
-again=$(J --requeue -J again --wrap 'until [ -e go ]; do sleep .1; done')
+again=$(J --requeue -J again --wrap 'touch again; until [ -e go ]; do sleep .1; done')
 scancel $(J --begin=now+1hour -J never --wrap 'sleep 1')
-halted=$(J -J halted --gres=gpu:1 --wrap 'until [ -e go ]; do sleep .1; done')
-for i in $(seq 600); do [ "$(squeue -h -j $halted -o %T)" = RUNNING ] && break; sleep .2; done
+halted=$(J -J halted --gres=gpu:1 --wrap 'touch halted; until [ -e go ]; do sleep .1; done')
+for i in $(seq 900); do [ -e halted ] && [ -e again ] && break; sleep .1; done # RUNNING is said before a step runs
 from=$(date +%s); scontrol suspend $halted; sleep 4; scontrol resume $halted; echo $(($(date +%s) - from)) >away.txt
-for i in $(seq 600); do [ "$(squeue -h -j $again -o %T)" = RUNNING ] && break; sleep .2; done
 scontrol requeue $again; touch go
 for i in $(seq 600); do
     [ -z "$(squeue -h)" ] && break
