@@ -193,6 +193,7 @@ static uint64_t lagging_bytes(unsigned gpu, uint32_t index)
 
 static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
 {
+    fake_try_reap(card); /* what has died is in no list, as in NVIDIA's */
     unsigned count = 0;
     uint32_t seen = atomic_load(&card->seen);
     bool alone = is("own"), hidden = is("hidden"), lies = is("lies"), host = is("host");

@@ -264,6 +264,20 @@ def test_a_notebook_comes_back_though_the_agent_was_killed_while_it_was_away(nod
     assert node.ends("red")[0] == 0
 
 
+def test_a_notebook_that_the_site_suspends_waits_for_the_site(node: Node) -> None:
+    node.up("suspend")
+    lent_notebook(node)
+    node.order("notebook", suspended=True)
+    node.until_is("notebook", suspension="suspended", idle=False)
+    node.touch("go")
+    node.touch("red-go")
+    assert node.ends("red")[0] == 0
+    assert node.shown()["notebook"]["suspension"] == "suspended"
+    node.order("notebook", suspended=False)
+    node.touch("end")
+    assert node.ends("notebook")[0] == 0
+
+
 @pytest.mark.parametrize(("grow", "leaves"), [("on", True), ("suspend", False)])
 def test_a_notebook_stays_unless_agent_and_site_let_it_leave(node: Node, grow: str, leaves: bool) -> None:
     node.up(grow)

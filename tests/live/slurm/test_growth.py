@@ -104,6 +104,19 @@ def test_what_an_idle_job_has_left_is_for_others_until_its_next_call(tmp_path: P
     assert wanted.on({"node1"}) == []
 
 
+def test_what_jobs_want_counts_while_the_status_cannot_be_read_but_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / STATUS).write_text(json.dumps({"wanted": {"node1": [[0, 900]]}}))
+    wanted = Wanted(tmp_path)
+    assert wanted.on({"node1"}) == [Need(1, (), 0, 900)]
+    (tmp_path / STATUS).unlink()
+    assert wanted.on({"node1"}) == [Need(1, (), 0, 900)]
+    then_s = time.time() + 2 * SILENT_S
+    monkeypatch.setattr(time, "time", lambda: then_s)
+    assert wanted.on({"node1"}) == []
+
+
 def test_growth_takes_no_room_that_another_was_promised(tmp_path: Path) -> None:
     slurm, ours = one_of_two_cards_shared(tmp_path)
     slurm.held("3", Comment="gpu_mem=500M")

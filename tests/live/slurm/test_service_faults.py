@@ -248,11 +248,12 @@ def test_a_shard_is_no_jobs_only_where_all_jobs_say_of_which_gpu_theirs_are(tmp_
     assert not ours.site.leaked
 
 
-def test_a_node_with_fewer_shards_than_gpus_has_none_that_are_counted_by_gpu() -> None:
+@pytest.mark.parametrize("gres", ["shard:v100_0:1", "gpu:t4:4,shard:v100_0:1,shard:v100_1:0"])
+def test_a_node_with_fewer_shards_than_gpus_has_none_that_are_counted_by_gpu(gres: str) -> None:
     slurm = FakeSlurm(nodes={"node1": "IDLE"}, leaked={("node1", "v100_0")})
 
     def few(words: list[str], lines: str) -> str:
-        return slurm(words, lines).replace("shard:v100_0:4,shard:v100_1:4", "shard:v100_0:1")
+        return slurm(words, lines).replace("shard:v100_0:4,shard:v100_1:4", gres)
 
     nodes = Controller(few).nodes()  # type: ignore[arg-type]
     assert [(node.shards, len(node.used)) for node in nodes] == [(1, 2)]

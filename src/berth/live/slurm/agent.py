@@ -80,11 +80,9 @@ class Wanted:
         self._by_node: dict[str, list[Need]] = {}
 
     def on(self, nodes: Collection[str]) -> list[Need]:
-        """Of some of the nodes of this machine; nothing if no berth lives."""
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        """Of some of the nodes of this machine; nothing once no berth has written for `SILENT_S`."""
+        with contextlib.suppress(OSError, ValueError, TypeError):  # what was read last holds
             written = self._path.stat()
-            if time.time() - written.st_mtime > SILENT_S:
-                return []
             if written.st_mtime_ns != self._read_ns:
                 wanted = json.loads(self._path.read_text(encoding="utf-8")).get("wanted", {})
                 self._by_node = {
@@ -92,6 +90,8 @@ class Wanted:
                     for node, each in wanted.items()
                 }
                 self._read_ns = written.st_mtime_ns
+        if time.time() - self._read_ns / 1e9 > SILENT_S:
+            return []
         return [need for node in nodes for need in self._by_node.get(node, ())]
 
 

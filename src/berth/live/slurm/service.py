@@ -61,9 +61,9 @@ CLAIM_INTERVALS = 40
 MOST_REASONS = 10_000
 """Waiting jobs of which `berth slurm why` knows the reason: the first of the queue."""
 MOST_MEASURED = 1000
+"""Kinds of jobs of which the status tells what was measured: those that ended last."""
 MOST_WANTED = 100
 """Of how many waiting jobs the nodes' agents are told what they need."""
-"""Kinds of jobs of which the status tells what was measured: those that ended last."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
 
