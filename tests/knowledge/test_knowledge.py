@@ -96,6 +96,12 @@ def test_noisy_speeds_are_never_above_alone_and_do_not_go_by_the_order_of_tenant
     assert np.array_equal(NoisySpeeds(true, 0.0, 3)(usage, present, 12_288), exact)
 
 
+def test_a_seed_gives_the_same_wrong_speeds_on_every_machine() -> None:
+    usage = np.array([[600, 8000, 300, 20], [700, 4000, 200, 10], [500, 9000, 0, 0]], np.int32)
+    noisy = NoisySpeeds(make_speeds("time-sliced"), 0.5, 7)
+    assert noisy(usage, np.array([True, True, False]), 80_000).tolist() == [622, 374, 0]
+
+
 def test_users_estimates_go_before_limits_and_nonsense_counts_as_nothing() -> None:
     user = User()
     both = Job("a", 0, None, estimate_ms=100, time_limit_ms=300)

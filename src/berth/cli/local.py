@@ -447,7 +447,7 @@ def policy(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="The policy, such as easy+priority+best-fit; see `berth policies`.",
+            help="The policy, such as easy+priority+worst-fit, the default; see `berth policies`.",
             autocompletion=completing.policy,
         ),
     ] = None,

@@ -21,14 +21,13 @@ from berth.learning.queue_kernels import SEATS, SEEN
 from berth.learning.rollouts import NETWORK_ALONE, STEP_MS, TICK_MS, Rollouts, Trace, as_heuristic, heuristic
 from berth.model import GpuModel
 from berth.policies.colocation.forecast import Offer
+from berth.policies.colocation.forecast_scores import LONGEST_LINE
 from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.open_gpus import LEAD_MS
 from berth.policies.colocation.rules import shipped_weights
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
 
-LONGEST_LINE = 100
-"""A plan is made for at most this many waiting jobs."""
 LONGEST_PLAN_MS = 24 * 3_600_000
 """Where a plan takes longer, no start is tried: that takes time in proportion."""
 PLANNED = ("time-sliced", "mps", "none")

@@ -15,7 +15,7 @@ from berth.policies.colocation.scene import Scene
 from berth.profiles import series
 
 LONGEST_LINE = 100
-"""Waiting jobs that the network is told of: the first of the queue."""
+"""Waiting jobs that the network sees, the first of the queue; plans are made only if no more wait."""
 
 
 class ForecastScores:
