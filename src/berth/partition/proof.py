@@ -237,12 +237,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     until_s = time.monotonic() + _LONGEST_END_S
     while time.monotonic() < until_s and any(
-        _holds_files(folder, process.pid) for folder in Path("/proc").glob("[0-9]*")
+        _still_runs(folder, process.pid) for folder in Path("/proc").glob("[0-9]*")
     ):
         time.sleep(0.01)
 
 
-def _holds_files(folder: Path, session: int) -> bool:
+def _still_runs(folder: Path, session: int) -> bool:
     """Whether a process is one of a session and not yet a zombie."""
     try:
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
