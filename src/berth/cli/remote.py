@@ -18,7 +18,7 @@ def run_there(host: str, words: list[str]) -> NoReturn:
 
     Raises SettingError if there is no ssh or the host is no name.
     """
-    if host.startswith("-") or not host.strip() or any(letter.isspace() for letter in host):
+    if host.startswith("-") or not host.rpartition("@")[2] or any(letter.isspace() for letter in host):
         raise SettingError(f"--host '{host}'; expected MACHINE, USER@MACHINE or a Host of ~/.ssh/config")
     if not words:
         raise SettingError(f"--host {host}: no command to run there, such as: berth --host {host} queue")
