@@ -204,15 +204,6 @@ current-context: c
         self._start("scheduler", program, f"--config={self.folder / 'scheduler.json'}", "--secure-port=0")
         return ""
 
-    def start_jobs(self) -> str:
-        """Start the controller of Jobs. Returns why there is none; empty if it runs."""
-        program = self.assets.apiserver.with_name("kube-controller-manager")
-        if not program.exists():
-            return f"no {program}; run {HERE / 'build_server.sh'} kube-controller-manager"
-        options = ["--controllers=job-controller", "--leader-elect=false", "--secure-port=0"]
-        self._start("controllers", program, f"--kubeconfig={self.kubeconfig()}", *options)
-        return ""
-
     def stop(self) -> None:
         """Stop all."""
         for process in reversed(self._processes.values()):
