@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 
 RANGE = range(10_000, 32_768)
-"""Below the ports that Linux hands out by itself (`ip_local_port_range`), also to whoever connects."""
+"""Below the range from which Linux itself picks ports (`ip_local_port_range`), for connections too."""
 
 _kept: list[socket.socket] = []
 

@@ -1,4 +1,4 @@
-"""Training: iterations of a learner, and what they were worth now and then.
+"""Training: iterations of a learner, and the measured value of some of its networks.
 
 The best network of those that were measured is what comes of it, on sets of jobs that were not trained on.
 """
@@ -68,7 +68,7 @@ class Trained:
     """After which iteration it was."""
     curve: tuple[Point, ...] = field(default=())
     begun: float | None = None
-    """What the network was worth that it began with; None where nobody measured it."""
+    """The value of the network before training; None if it was not measured."""
 
 
 def train(

@@ -3,7 +3,7 @@
 mkdir -p "$out"
 me=$(id -un)
 sacctmgr -i add account ai >/dev/null; sacctmgr -i add user "$me" account=ai >/dev/null
-for _ in $(seq 900); do # until the controller has heard of it: a job of before would be nobody's
+for _ in $(seq 900); do # until the controller knows the account; a job submitted earlier would have none
     scontrol -o show assoc_mgr "users=$me" flags=assoc | grep -q "Account=ai UserName=$me(" && break; sleep .2
 done
 J() { sbatch -A ai --parsable -o /dev/null -t 5 "$@"; }

@@ -20,7 +20,7 @@ CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 STORY = r"""
 B={berth}
 sacctmgr -i add account ai >/dev/null; sacctmgr -i add user $(id -un) account=ai >/dev/null
-for i in $(seq 900); do # until the controller has heard of it: a job of before would be nobody's
+for i in $(seq 900); do # until the controller knows the account; a job submitted earlier would have none
     scontrol -o show assoc_mgr users=$(id -un) flags=assoc | grep -q "Account=ai UserName=$(id -un)(" && break; sleep .2
 done
 J() {{ sbatch -A ai --parsable -o /dev/null "$@"; }}

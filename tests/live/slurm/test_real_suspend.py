@@ -91,7 +91,7 @@ until_is $wants COMPLETED
 
 @needs_root
 def test_slurm_gives_the_gpus_of_a_suspended_job_to_no_other(open_folder: Path) -> None:
-    """Why berth suspends nobody for an urgent job there but queues it again: Slurm would not start it."""
+    """So berth suspends no job for an urgent one, but queues it again: else Slurm would not start the urgent one."""
     folder = tell(open_folder / "slurm", SUSPENDED)
     assert (folder / "used.txt").read_text() == " GresUsed=gpu:v100:2(IDX:0-1)\n"
     assert (folder / "reason.txt").read_text() == "Resources\n"

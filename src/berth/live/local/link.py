@@ -81,8 +81,7 @@ class Link:
 
     @property
     def progress(self) -> str:
-        """The state to show, of which two tell the same as the one before: that of a policy that is being tried while
-        no other decides."""
+        """The state to show; while no policy decides, that of the one that is being tried."""
         state = self.state if self.state != "down" or self._candidate is None else self._candidate.state
         return {"making": "loading", "trying": "compiling"}.get(state, state)
 
