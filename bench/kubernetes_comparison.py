@@ -262,7 +262,7 @@ async def cluster(plan: Plan, world: World, top: Path) -> AsyncIterator[None]:
         async def ready() -> bool:
             listed = json.loads(await world.api.request("GET", "/api/v1/nodes"))["items"]
             return any(
-                int(node["status"].get("allocatable", {}).get(names.RESOURCE, 0)) == plan.gpus
+                int(node["status"].get("allocatable", {}).get(names.RESOURCE, 0)) == 16 * plan.gpus
                 and "berth.dev/gpu-indices" in node["metadata"].get("labels", {})
                 for node in listed
             )
