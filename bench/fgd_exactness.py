@@ -42,21 +42,22 @@ def curves(path: Path) -> dict[tuple[str, str, int], NDArray[np.float64]]:
 def main() -> None:
     """Print a row a workload and policy."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--data", type=Path, default=data_folder())
+    arguments.add_argument("--data", type=Path)
     arguments.add_argument("--seeds", default="42-51")
     chosen = arguments.parse_args()
+    data = chosen.data or data_folder()
     low, _, high = chosen.seeds.partition("-")
     seeds = range(int(low), int(high or low) + 1)
-    allocation = curves(chosen.data / "fgd_expected/analysis_allo_discrete.csv")
-    fragmentation = curves(chosen.data / "fgd_expected/analysis_frag_ratio_discrete.csv")
-    nodes = read_nodes(chosen.data / "openb_v2023/openb_node_list_gpu_node.csv.gz")
+    allocation = curves(data / "fgd_expected/analysis_allo_discrete.csv")
+    fragmentation = curves(data / "fgd_expected/analysis_frag_ratio_discrete.csv")
+    nodes = read_nodes(data / "openb_v2023/openb_node_list_gpu_node.csv.gz")
     results = []
     print(
         f"{'workload':<26}{'policy':<16}{'points equal':>14}{'of':>7}{'at 100 %':>10}{'published':>11}{'s':>8}"
     )
-    for file in sorted((chosen.data / "openb_v2023").glob("openb_pod_list_*.csv.gz")):
+    for file in sorted((data / "openb_v2023").glob("openb_pod_list_*.csv.gz")):
         workload = file.name.removesuffix(".csv.gz")
-        orders = chosen.data / f"fgd_orders/{workload}.npz"
+        orders = data / f"fgd_orders/{workload}.npz"
         if not orders.exists():
             print(f"{workload:<26}no arrival orders at {orders}: left out")
             continue

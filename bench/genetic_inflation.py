@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--policy", default="genetic")
     parser.add_argument(
@@ -60,11 +60,12 @@ def main() -> None:
     )
     parser.add_argument("--control", default="passing+largest-first+fgd")
     asked = parser.parse_args()
-    nodes = read_nodes(asked.data / "openb_v2023/openb_node_list_gpu_node.csv.gz")
+    data = asked.data or data_folder()
+    nodes = read_nodes(data / "openb_v2023/openb_node_list_gpu_node.csv.gz")
     rows = []
 
     def pods(workload: str) -> list[Job]:
-        path = asked.data / f"openb_v2023/openb_pod_list_{workload}.csv.gz"
+        path = data / f"openb_v2023/openb_pod_list_{workload}.csv.gz"
         return list(read(path, nodes=nodes, file_order=True))
 
     print(
@@ -84,7 +85,7 @@ def main() -> None:
         for seed in range(42, 42 + asked.seeds):
             arrivals = None
             if workload in WORKLOADS:
-                arrivals = read_arrivals(asked.data / f"fgd_orders/openb_pod_list_{workload}.npz", seed)
+                arrivals = read_arrivals(data / f"fgd_orders/openb_pod_list_{workload}.npz", seed)
             for policy, batch in (("fgd", 1), (asked.control, 500), (asked.policy, 500)):
                 begin = time.process_time()
                 run = inflate(nodes, jobs, policy, seed=seed, arrivals=arrivals, batch=batch)

@@ -140,12 +140,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", type=int, default=8)
     parser.add_argument("--policies", default="fifo+best-fit,easy+fifo+best-fit,easy+fifo+fgd")
-    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--data", type=Path)
     asked = parser.parse_args()
+    data = asked.data or data_folder()
     assets = find_assets()
     if isinstance(assets, str):
         raise SystemExit(assets)
-    nodes, jobs = drawn(asked.data, asked.part)
+    nodes, jobs = drawn(data, asked.part)
     gpus, by_name = sum(node.gpus for node in nodes), {job.id: job for job in jobs}
     results: list[dict[str, Any]] = []
     print(f"{len(nodes)} nodes, {gpus} GPUs, {len(jobs)} pods")
