@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 from numba.core.dispatcher import Dispatcher
 
@@ -45,6 +47,7 @@ assert not compiled, compiled
 """
 
 
+@pytest.mark.slow
 def test_a_queue_whose_jobs_go_ahead_of_others_compiles_nothing_once_it_is_up() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
