@@ -555,6 +555,8 @@ def test_a_gpu_whose_mig_is_on_is_given_to_nobody(
         "here", folder / "state", folder / "run", folder / "cdi", folder / "kubelet", fake=True
     )
     cards: Any = SimpleNamespace(cards=make_cards("3xA100-80G", folder / "card"))
-    made = service._Node(settings, cards, FakeApi())
+    server: Any = FakeApi()
+    server.has_claims = False
+    made = service._Node(settings, cards, server)
     assert (made.plugin_gpus, made.dra_gpus) == ((0, 2), ())
     assert caplog.messages == ["GPUs [1] are left out, because their MIG is on"]
