@@ -65,6 +65,7 @@ OTHERS = (
     "berth report",
     "predict-wait",
     "berth sample",
+    "berth advise",
     "berth size --from-history",
     "berth train",
     "berth console",

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "sweep": "sweep:sweep",
     "size": "size:size",
     "backtest": "backtest:backtest",
+    "advise": "advice:advise",
     "policies": "policies:policies",
     "experiment": PAPERS,
     "trace": "trace:app",
@@ -64,7 +65,7 @@ COMMANDS: Final = {
 READ_HISTORY: Final = frozenset(
     {
         *("compare", "size", "backtest", "stats", "job", "report", "cost", "digest", "plot"),
-        *("applications", "profile", "predict-wait"),
+        *("applications", "profile", "predict-wait", "advise"),
     }
 )
 """Commands that read the history of this machine's queue if there is no other history here."""

@@ -1,0 +1,129 @@
+"""`berth advise`: which limit to set on each user, by replaying the history under several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth.cli import completing
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import console, plain_table, printed
+from berth.cli.run_options import RunOptions, conditions_asked, period_asked
+from berth.cli.shared_options import with_options
+from berth.counts import counted
+
+if TYPE_CHECKING:
+    from berth.experiments.limit_advice import LimitAdvice, Outcome, Tried
+
+USED = ("cluster", "map_nodes", "knowledge", "as_json", "form")
+DEFAULT_POLICY = "easy+fifo+best-fit"
+
+
+@with_options(RunOptions, *USED)
+def advise(
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How jobs are placed today; by default as the history knows, else easy+fifo+best-fit.",
+            autocompletion=completing.policy,
+        ),
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Replay jobs of the last 28d or 12h, or since a date.")
+    ] = "28d",
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Replay jobs submitted before 1d ago, or a date.")
+    ] = "",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    history: HistoryFolder = Path("history"),
+    *,
+    options: RunOptions,
+) -> None:
+    """Propose a limit on the running jobs or GPUs of each user, by replaying the history under several.
+
+    Prints the command that would set it; changes nothing.
+    """
+    from berth.cli.progress import progress_bar
+    from berth.experiments.limit_advice import advise_limits
+    from berth.experiments.returnable import run_and_trust
+    from berth.experiments.what_if import nodes_and_conditions
+    from berth.history.store.folder import open_history
+
+    begin_ms, end_ms = period_asked(since, until)
+    store = open_history(history, must_exist=True)
+    real, trust = run_and_trust(store, since_ms=begin_ms, until_ms=end_ms, nodes=options.nodes)
+    nodes, under = nodes_and_conditions(real, options.nodes, conditions_asked(options))
+    with progress_bar("replaying the history") as progress:
+        found = advise_limits(
+            real.jobs,
+            nodes,
+            policy or real.policy or DEFAULT_POLICY,
+            under,
+            processes=jobs,
+            progress=progress,
+        )
+    rows = [{"limit": "", **_numbers(found.now)}, *map(_row, found.tried)]
+    answer = {
+        "policy": found.policy,
+        "replay": trust.sentence,
+        "believable": trust.is_believable,
+        "runs": rows,
+    }
+    if not printed(options.form, options.as_json, rows, answer):
+        print(trust.sentence)
+        _show(found)
+
+
+def _numbers(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "wait_p50_s": outcome.wait_p50_s,
+        "wait_p90_s": outcome.wait_p90_s,
+        "typical_user_wait_s": outcome.typical_wait_s,
+        "gpus_held_pct": outcome.held_pct,
+        "never_finished": outcome.never,
+    }
+
+
+def _row(tried: Tried) -> dict[str, Any]:
+    return {
+        "limit": tried.setting,
+        **_numbers(tried.outcome),
+        "users_waiting_less": tried.less,
+        "users_waiting_more": tried.more,
+        "advised": tried.advised,
+        "slurm": tried.slurm_command,
+    }
+
+
+def _show(found: LimitAdvice) -> None:
+    from berth.history.values.durations import duration_text
+
+    def cells(outcome: Outcome) -> tuple[str, ...]:
+        waits = (outcome.wait_p50_s, outcome.wait_p90_s, outcome.typical_wait_s)
+        return (*map(duration_text, waits), f"{outcome.held_pct:.1f}")
+
+    rows = [("as things are", *cells(found.now), "")]
+    for each in found.tried:
+        never = f", {each.outcome.never} unfinished" if each.outcome.never else ""
+        rows.append(
+            (
+                f"{'* ' if each.advised else ''}{each.words}",
+                *cells(each.outcome),
+                f"{each.less}/{each.more}{never}",
+            )
+        )
+    screen = console(soft_wrap=True)
+    screen.print(f"{counted(len(found.now.users), 'user')} under {found.policy}.")
+    screen.print(
+        plain_table(("limit", "median wait", "90 %", "typical user", "GPUs held %", "less/more"), rows)
+    )
+    if not found.tried or not found.tried[0].advised:
+        screen.print("No limit is advised: none shortens the typical user's wait by a tenth without harm.")
+        return
+    best = found.tried[0]
+    screen.print(f"Advised: {best.words}. Run one of these yourself; berth changes nothing:")
+    print(f"  {best.slurm_command}")
+    print(f"  berth up --policy '{best.setting}+{found.policy}'")
