@@ -72,6 +72,7 @@ check: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file bench/mypy.ini bench
 	$(BIN)/lint-imports
 	cd papers && ../$(BIN)/lint-imports
 	$(MAKE) -s -C native check-format

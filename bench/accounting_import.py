@@ -115,7 +115,7 @@ def main() -> None:
                 first_peak_mib = peak_mib
 
         from berth.history.store.folder import open_history
-        from berth.report.accounting import collect, write_accounting
+        from berth.report.accounting import Head, write_accounting
         from berth.statistics.tables import Tables
 
         usage, reports = [], []
@@ -125,8 +125,8 @@ def main() -> None:
                 Tables(database).usage(("application", "month"))
                 usage.append((time.perf_counter() - begin, processor_s(resource.RUSAGE_SELF) - cpu))
                 begin, cpu = time.perf_counter(), processor_s(resource.RUSAGE_SELF)
-                words = {"title": "bench", "period": "all", "command": "", "created": "", "version": ""}
-                write_accounting(collect(Tables(database), **words), Path(folder) / "report.html")
+                head = Head(title="bench", period="all", command="", created="", version="")
+                write_accounting(Path(folder) / "report.html", Tables(database), head)
                 reports.append((time.perf_counter() - begin, processor_s(resource.RUSAGE_SELF) - cpu))
         mib = jobs.stat().st_size / 2**20
     found = {

@@ -156,8 +156,8 @@ def whole_pass(interference: str, gpus: int, jobs: int, runs: int) -> dict[str, 
         started = len(cluster.running)
         for identity in [identity for at, identity in enumerate(cluster.running) if at % 10 == 0]:
             cluster.release(identity)
-        for job in list(cluster.running.values()):
-            job.advance(20_000, 800)
+        for running in list(cluster.running.values()):
+            running.advance(20_000, 800)
         second = one_pass(policy, queue, cluster, 20_000)
         if run:  # the first loads
             filled.append(first)

@@ -245,15 +245,15 @@ def main() -> None:
         f"evaluations per second: {np.median(ratios):,.0f} times in the median, {min(ratios):,.0f} at the least"
     )
     for name in ("genetic_paper", "genetic"):
-        took = [row[f"{name}_seconds_to_equal"] for row in rows]
+        to_equal_s = [row[f"{name}_seconds_to_equal"] for row in rows]
         faster = [
             row["pygad_seconds"] / seconds if seconds else 0.0
-            for row, seconds in zip(rows, took, strict=True)
+            for row, seconds in zip(rows, to_equal_s, strict=True)
         ]
-        reached = sum(times >= 100 for times in faster)
+        often = sum(times >= 100 for times in faster)
         print(
             f"{name.replace('_', '-')} is as fit as PyGAD in 1/{np.median(faster):,.0f} of its time in the median,"
-            f" 1/{min(faster):,.0f} at the worst; in a hundredth on {reached} of {len(rows)} seeds"
+            f" 1/{min(faster):,.0f} at the worst; in a hundredth on {often} of {len(rows)} seeds"
         )
     save("genetic_vs_pygad", rows)
 

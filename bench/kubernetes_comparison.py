@@ -133,9 +133,7 @@ def pod(plan: Plan, at: int, folder: Path) -> dict[str, Any]:
     """The pod, as a user would write it."""
     work = plan.works[at]
     said = {names.KIND: work.application}  # profiles of the thesis, one for all namespaces
-    if plan.way == "exclusive":
-        said[names.EXCLUSIVE] = "true"
-    else:
+    if plan.way != "exclusive":
         said[names.ASKED_MEM_MIB] = str(work.declared_mib)
         said[names.ASKED_MILLI] = str(round(1000 * work.kernel_ms / STEP_MS))
     takes = {"cpu": "1m", "memory": "8Mi", names.RESOURCE: "1"}
@@ -207,7 +205,7 @@ class Ours:
         """Start pods as they are bound, for ever."""
         while True:
             for each in await self.server.pods():
-                if each.uid not in self.tasks and not each.ended and each.gpus_placed:
+                if each.uid not in self.tasks and not each.ended and names.PLACEMENT in each.annotations:
                     self.tasks[each.uid] = asyncio.create_task(self._run(each))
             for task in self.tasks.values():
                 if task.done() and task.exception():
@@ -262,7 +260,7 @@ async def cluster(plan: Plan, world: World, top: Path) -> AsyncIterator[None]:
         async def ready() -> bool:
             listed = json.loads(await world.api.request("GET", "/api/v1/nodes"))["items"]
             return any(
-                int(node["status"].get("allocatable", {}).get(names.RESOURCE, 0)) == 16 * plan.gpus
+                int(node["status"].get("allocatable", {}).get(names.RESOURCE, 0)) == plan.gpus
                 and "berth.dev/gpu-indices" in node["metadata"].get("labels", {})
                 for node in listed
             )

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,10 @@ async def serve(folder: Path, claims: int, pods: int) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def timed_ms(call: Callable[[], Awaitable[Any]]) -> float:
+async def timed_ms(call: Awaitable[object]) -> float:
     """How long one call took."""
     began = time.perf_counter()
-    await call()
+    await call
     return (time.perf_counter() - began) * 1000
 
 
@@ -76,12 +76,12 @@ async def measure(folder: Path, claims: int, pods: int, agent: int) -> dict[str,
     while DRIVER not in kubelet.drivers:
         await kubelet.find_drivers()
     found: dict[str, float] = {}
-    times = [await timed_ms(lambda pod=pod: kubelet.admit(pod, RESOURCE)) for pod in waiting]
+    times = [await timed_ms(kubelet.admit(pod, RESOURCE)) for pod in waiting]
     found["Allocate, one container, median"] = statistics.median(times)
-    times = [await timed_ms(lambda pod=pod: kubelet.pre_start(pod, "main", RESOURCE)) for pod in waiting]
+    times = [await timed_ms(kubelet.pre_start(pod, "main", RESOURCE)) for pod in waiting]
     found["PreStartContainer, new limits, median"] = statistics.median(times)
     found[f"PreStartContainer, the slowest of {pods}"] = max(times)
-    times = [await timed_ms(lambda pod=pod: kubelet.pre_start(pod, "main", RESOURCE)) for pod in waiting]
+    times = [await timed_ms(kubelet.pre_start(pod, "main", RESOURCE)) for pod in waiting]
     found["PreStartContainer, again, median"] = statistics.median(times)
     refs = [(claim.namespace, claim.name, claim.uid) for claim in asked]
 
@@ -89,18 +89,18 @@ async def measure(folder: Path, claims: int, pods: int, agent: int) -> dict[str,
         answers = await kubelet.prepare(DRIVER, which)
         assert all(not each.error for each in answers.values()), next(iter(answers.values())).error
 
-    alone = [await timed_ms(lambda ref=ref: prepare([ref])) for ref in refs[:100]]
+    alone = [await timed_ms(prepare([ref])) for ref in refs[:100]]
     found["NodePrepareResources, one claim, median"] = statistics.median(alone)
-    again = [await timed_ms(lambda ref=ref: prepare([ref])) for ref in refs[:100]]
+    again = [await timed_ms(prepare([ref])) for ref in refs[:100]]
     found["NodePrepareResources, one claim again, median"] = statistics.median(again)
     await kubelet.unprepare(DRIVER, refs)
     rounds: dict[str, list[float]] = {"prepare": [], "spent": [], "again": [], "unprepare": []}
     for _ in range(5):
         before_ms = spent_ms(agent)
-        rounds["prepare"].append(await timed_ms(lambda: prepare(refs)))
+        rounds["prepare"].append(await timed_ms(prepare(refs)))
         rounds["spent"].append(spent_ms(agent) - before_ms)
-        rounds["again"].append(await timed_ms(lambda: prepare(refs)))
-        rounds["unprepare"].append(await timed_ms(lambda: kubelet.unprepare(DRIVER, refs)))
+        rounds["again"].append(await timed_ms(prepare(refs)))
+        rounds["unprepare"].append(await timed_ms(kubelet.unprepare(DRIVER, refs)))
     found[f"NodePrepareResources, {claims} claims in one call, median of 5"] = statistics.median(
         rounds["prepare"]
     )

@@ -14,6 +14,7 @@ import asyncio
 import json
 import random
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from berth.policies import Setting, make_policy
 from berth.scheduler import NeverFits, Scheduler
 from berth.traces import read, read_nodes
 from harness import data_folder, save
-from kubernetes_steer import BERTH, ROOT, World, a_server, find_assets, from_kubeconfig, gathered
+from kubernetes_steer import ROOT, World, a_server, find_assets, from_kubeconfig, gathered
 
 Places = dict[str, tuple[str, tuple[int, ...]]]
 ASKED = 1.3
@@ -88,7 +89,8 @@ async def on_server(
         order = [meta["name"] for meta in waiting]
         done = await asyncio.to_thread(
             subprocess.run,
-            [BERTH, "k8s", "steerer", "--once", "--no-elect", "--kubeconfig", kubeconfig, "--policy", policy,
+            [str(Path(sys.executable).with_name("berth")), "k8s", "steerer",
+             "--once", "--no-elect", "--kubeconfig", str(kubeconfig), "--policy", policy,
              "--knowledge", "user"],
             capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip

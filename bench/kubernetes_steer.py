@@ -92,7 +92,7 @@ async def gathered(jobs: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def a_server(assets: Assets, qps: int) -> Iterator[Server]:
+def a_server(assets: Assets, qps: int = 1000) -> Iterator[Server]:
     """An empty cluster with its kube-scheduler."""
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
         server = Server(assets, Path(folder))

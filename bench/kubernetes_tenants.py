@@ -43,7 +43,7 @@ from berth.live.driver.right_size import enough
 from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.samples import Sample
 from berth.model import EventKind, Evict, GpuModel, Job, Node, Placement, Profile, Share, placement_of
-from berth.policies import Setting, make_policy
+from berth.policies import Policy, Setting, make_policy
 from berth.policies.placements.by_score import BestFit
 from berth.policies.protocol import place_job
 from berth.policies.schemes.preempt import needed
@@ -124,7 +124,7 @@ def tenants(seed: int, days: int, load: float) -> dict[str, dict[str, float]]:
         "quotas": make_policy("fifo+best-fit", Setting(quotas=quotas, borrow=True)),
         "quotas-reclaim": make_policy("fifo+best-fit", Setting(quotas=quotas, borrow=True, reclaim=True)),
     }
-    ways = {
+    ways: dict[str, Policy | str] = {
         "fifo": "fifo+best-fit",
         "kueue": Kueue(quotas, reclaim=False),
         "kueue-reclaim": Kueue(quotas, reclaim=True),
@@ -190,7 +190,8 @@ def week(seed: int, days: int, pods: int = 4000, applications: int = 60) -> dict
     base = {name: (draw.uniform(2000, 30_000), draw.uniform(0.1, 0.8)) for name in names}
     image = dict.fromkeys(names, (1.0, 1.0))
     until = dict.fromkeys(names, 0.0)
-    knowledge, found = History(), defaultdict(int)
+    knowledge = History()
+    found: dict[str, int] = defaultdict(int)
     learned: dict[str, int] = {}
     coming: list[tuple[int, Profile]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -103,7 +103,7 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
     """Train on `random` until it is faster than every baseline there, on unseen sets, all in the simulator."""
     plan = Plan("learned", "random", ("time-sliced",))
     sets = [workload_jobs("random", plan.jobs, seed) for seed in range(3_000_000, 3_000_000 + BEATEN_ON)]
-    alone_ms = np.array([sum(job.work_ms for job in jobs) for jobs in sets])
+    alone_ms = np.array([sum(job.work_ms or 0 for job in jobs) for jobs in sets])
     baselines = {name: float((_total_ms(sets, name) / alone_ms).mean()) for name in BASELINES}
     print("total time of one after the other:", {name: round(worth, 4) for name, worth in baselines.items()})
     begun, begun_cpu = time.perf_counter(), time.process_time()
@@ -137,7 +137,8 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
 
 def alone(count: int = 60, first_seed: int = 2_100_000) -> list[dict[str, object]]:
     """The networks that ship and the rules, followed to the end of queues whose jobs are known."""
-    task, rows = thesis_task(), []
+    task = thesis_task()
+    rows: list[dict[str, object]] = []
     for mode in ("time-sliced", "mps"):
         network = model_named(f"learned-{mode}").network
         for workload in WORKLOADS:
@@ -163,8 +164,11 @@ def alone(count: int = 60, first_seed: int = 2_100_000) -> list[dict[str, object
                 f" network less {best} {mean:+.2f} % [{mean - half:+.2f}, {mean + half:+.2f}]",
                 flush=True,
             )
-            row = {"mode": mode, "workload": workload, "best": best, "less_pct": mean, "half_95": half}
-            rows.append(row | {f"{name}_s": float(one.mean()) for name, one in totals.items()})
+            totals_s: dict[str, object] = {f"{name}_s": float(one.mean()) for name, one in totals.items()}
+            rows.append(
+                {"mode": mode, "workload": workload, "best": best, "less_pct": mean, "half_95": half}
+                | totals_s
+            )
     return rows
 
 

@@ -246,7 +246,8 @@ def first_fit(jobs: list[Application], *, again: bool = False) -> Outcome:
     `again` its user submits a job that ran out of memory once more, with twice of what was declared."""
     with field() as here:
         began_s = time.time()
-        waiting, running = list(enumerate(jobs)), []
+        waiting = list(enumerate(jobs))
+        running: list[tuple[subprocess.Popen[bytes], int, Application]] = []
         numbers: dict[int, int] = {}
         while waiting or running:
             for process, _, job in running:

@@ -55,8 +55,8 @@ def main() -> None:
         if program is None:
             return
         (folder / "corpus").mkdir()
-        command = [program, f"-max_total_time={words.seconds}", "-max_len=300000", "-rss_limit_mb=4096"]
-        command += ["-print_final_stats=1", f"-artifact_prefix={Path.cwd()}/", folder / "corpus"]
+        command = [str(program), f"-max_total_time={words.seconds}", "-max_len=300000", "-rss_limit_mb=4096"]
+        command += ["-print_final_stats=1", f"-artifact_prefix={Path.cwd()}/", str(folder / "corpus")]
         answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         corpus = len(list((folder / "corpus").iterdir()))
     if answer.returncode != 0:

@@ -106,12 +106,12 @@ def main() -> None:
 
             found["HAMi-core"] = proved_apart(folder / "hami", words.mem, ways, of_hami)
     print(f"{'way':24}", *(f"{name:18}" for name in found))
-    for rows in zip(*found.values(), strict=True):
+    for of_way in zip(*found.values(), strict=True):
         marks = [
             f"{row['verdict']}{' (documented)' if row['documented'] and row['verdict'] == 'passed' else ''}"
-            for row in rows
+            for row in of_way
         ]
-        print(f"{rows[0]['way']:24}", *(f"{mark:18}" for mark in marks))
+        print(f"{of_way[0]['way']:24}", *(f"{mark:18}" for mark in marks))
     for name, rows in found.items():
         untried = [row for row in rows if row["verdict"] == "not tried"]
         passed = [str(row["way"]) for row in rows if row["verdict"] in ("passed", "refused wrongly")]

@@ -189,8 +189,7 @@ def built(source: str, folder: Path) -> Path:
     program = folder / source
     link = [f"-L{fake_driver_folder()}", "-l:libcuda.so.1", "-ldl"]
     compiler = shutil.which("cc") or "cc"
-    words = [compiler, "-O2", "-std=c11", BENCH / f"{source}.c", "-o", program, *link]
-    subprocess.run(words, check=True)
+    subprocess.run([compiler, "-O2", "-std=c11", BENCH / f"{source}.c", "-o", program, *link], check=True)
     return program
 
 

@@ -132,7 +132,7 @@ def beside(program: Path, partitions: Sequence[str], kind: str, seconds: float) 
                 "BERTH_GPU_BURST": "1" if share.endswith("+") else "0",
             }
             late = [f"after_{2000 * number}"] if number else []
-            words = [program, kernel, "132", str(seconds), *wait, *late]
+            words = [str(program), kernel, "132", str(seconds), *wait, *late]
             running.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
         return [float(json.loads(process.communicate()[0])["share_pct"]) for process in running]
 

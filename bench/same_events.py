@@ -221,18 +221,19 @@ def run(case: Case) -> Iterator[str]:
     from berth.interference import make_interference
 
     trace = berth.read_trace(case.trace)
+    nodes = trace.nodes or ()
     jobs = tuple(berth.read(case.trace))
     if case.change:
         jobs = tuple(map(CHANGES[case.change], jobs))
     model = make_interference(case.interference)
     conditions: dict[str, Any] = {"interference": model, "seed": 1}
     if case.failures:
-        conditions["outages"] = moved("FailureRate")(*case.failures).outages(len(trace.nodes), 1)
+        conditions["outages"] = moved("FailureRate")(*case.failures).outages(len(nodes), 1)
     if case.recovery:
         conditions["recovery"] = moved("Recovery")(*case.recovery)
     try:
         policy = policy_of(case, jobs, model)
-        for event in berth.simulate(jobs, berth.Cluster(trace.nodes), policy, **conditions):
+        for event in berth.simulate(jobs, berth.Cluster(nodes), policy, **conditions):
             slots = " ".join(f"{slot.node}:{slot.index}" for slot in event.slots)
             head = f"{event.time_ms} ms {event.kind} {event.job.id} attempt {event.attempt}"
             share = f"{event.share.milli} milli {event.share.mem_mib} MiB"

@@ -159,8 +159,8 @@ def once(way: str, jobs: list[Application], top: Path, policy: str) -> dict[str,
 
 def main() -> None:
     """Run each on the same jobs, seed by seed."""
-    if told := os.environ.get("INNER"):
-        words = json.loads(told)
+    if inner := os.environ.get("INNER"):
+        words = json.loads(inner)
         jobs = applications(words["seed"], words["jobs"])
         found = {way: once(way, jobs, Path(words["top"]), words["policy"]) for way in words["ways"]}
         Path(words["out"]).write_text(json.dumps(found))

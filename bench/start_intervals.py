@@ -25,6 +25,7 @@ from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
+from statistics import fmean
 from time import perf_counter
 
 import numpy as np
@@ -34,7 +35,7 @@ from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.engine.run import Run
 from berth.interference import no_interference
-from berth.knowledge import History, User
+from berth.knowledge import History, Spread, User
 from berth.model import EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.scheduler import StartForecast
@@ -46,10 +47,11 @@ SETTLED = 200
 
 
 def limited(job: Job, random: Random) -> Job:
-    wanted_ms = job.work_ms * 20 ** random.random()
+    work_ms = job.work_ms or 0
+    wanted_ms = work_ms * 20 ** random.random()
     return replace(
         job,
-        time_limit_ms=max(LIMITS_MS[min(bisect_left(LIMITS_MS, wanted_ms), len(LIMITS_MS) - 1)], job.work_ms),
+        time_limit_ms=max(LIMITS_MS[min(bisect_left(LIMITS_MS, wanted_ms), len(LIMITS_MS) - 1)], work_ms),
     )
 
 
@@ -78,7 +80,7 @@ def synthetic(random: Random, most: int, gpus: int) -> list[Job]:
         (f"u{at % 20}", f"app{at}", random.lognormvariate(8.5, 1.3), random.choice((1, 1, 1, 2, 4, 8)))
         for at in range(60)
     ]
-    load_s = np.mean([seconds * 1.2 * size for _, _, seconds, size in kinds])
+    load_s = fmean([seconds * 1.2 * size for _, _, seconds, size in kinds])
     now_s, jobs = 0.0, []
     for at in range(most):
         now_s += random.expovariate(0.9 * gpus / load_s)
@@ -129,7 +131,7 @@ class Limits(User):
 
     certain = False
 
-    def run_ms(self, job: Job):
+    def run_ms(self, job: Job) -> Spread | None:
         spread = super().run_ms(job)
         return None if spread is None else spread._replace(low=spread.high, expected=spread.high)
 
@@ -171,7 +173,7 @@ def replay(jobs: list[Job], gpus: int, policy_name: str, every: int) -> dict[str
             scheduler.knowledge = knowledge
             asked_ms[job_id] = now_ms
             if job_id in found:
-                ways["berth"].of[job_id] = tuple(found[job_id])
+                ways["berth"].of[job_id] = found[job_id].from_ms, found[job_id].to_ms
             if job_id in by_limits:
                 ways["limits"].of[job_id] = now_ms, by_limits[job_id].to_ms
             if len(waits) >= 20:

@@ -48,7 +48,7 @@ def drawn(seed: int, gpus: int, days: int, urgent_load: float, spot_load: float)
             if random.random() < (1 - swing * cos(2 * pi * hour / 24)) / (1 + swing):
                 yield hour
 
-    jobs = []
+    jobs: list[Job] = []
     for tier, priority, load, swing in (("urgent", 10, urgent_load, 0.5), ("spot", 0, spot_load, 0.0)):
         for hour in arrivals(load, swing):
             burst = 1 if tier == "spot" or random.random() > 0.02 else random.randint(5, 10)

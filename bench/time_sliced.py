@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from berth import Cluster, Node, Placement, Queue, Share, simulate
+from berth.cluster import Running
 from berth.interference import time_sliced
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuSlot
@@ -41,8 +42,8 @@ class Pairs:
                 yield Placement(job, (SLOT,), Share(500, 0))
 
     @staticmethod
-    def _done_ms(run: object, now_ms: int) -> int:
-        done_us = run.job.work_ms * 1000 - run.left_us + (now_ms - run.as_of_ms) * run.speed_milli
+    def _done_ms(run: Running, now_ms: int) -> int:
+        done_us = (run.job.work_ms or 0) * 1000 - run.left_us + (now_ms - run.as_of_ms) * run.speed_milli
         return done_us // 1000
 
     @staticmethod
@@ -58,7 +59,7 @@ def ratio(workload: str, seed: int, switch_milli: int) -> tuple[float, int]:
     cluster = Cluster([Node("node", 1, THESIS_GPU)])
     events = list(simulate(jobs, cluster, Pairs(), interference=ProfiledInterference(PROFILES, speeds)))
     failed = sum(event.kind == EventKind.FAIL for event in events)
-    return events[-1].time_ms / sum(job.work_ms for job in jobs), failed
+    return events[-1].time_ms / sum(job.work_ms or 0 for job in jobs), failed
 
 
 def main() -> None:

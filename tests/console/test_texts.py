@@ -177,7 +177,12 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
             "  GPU 0: 연산량 90 %가 비어 있고 100 %가 필요합니다; 여유 0M, 필요 80G",
         ),
         ("  expected to start at 2026-11-24 08:00:00", "  시작 예정 시각: 2026-11-24 08:00:00"),
-        ("  expected to run 1-00:00:00 (by default)", "  예상 실행 시간 1-00:00:00(근거: 기본값)"),
+        ("  expected to run 1-00:00:00 (by user)", "  예상 실행 시간 1-00:00:00(근거: 사용자)"),
+        (
+            "waits for room; start unknown: a running job has no time limit, and no job like it has ended yet",
+            "자리가 나기를 기다립니다; 시작 시각을 알 수 없습니다: 실행 중인 작업에 시간 제한이 없고, 비슷한 작업이"
+            " 아직 끝난 적이 없습니다",
+        ),
         ("room is kept for job 7; 1 job before it", "작업 7을(를) 위해 자리를 남겨 둡니다. 앞에 작업 1개"),
         (
             "some news: 0 of 2 CPUs are free, 1 wanted",

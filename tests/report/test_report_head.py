@@ -40,10 +40,12 @@ def test_a_page_begins_with_what_was_found_and_five_figures(tmp_path: Path) -> N
     page = (tmp_path / "r.html").read_text()
     head = page[page.index("<h1>") : page.index('<dl class="after">')]
     said = re.findall(r'<p class="answer">(.*?)</p>', head)
-    assert [sentence.split()[:2] for sentence in said] == [["56", "jobs"], ["32", "%"], ["Half", "of"]]
+    assert [sentence.split()[:2] for sentence in said] == [["59", "jobs"], ["32", "%"], ["Half", "of"]]
     assert head.index("answer") < head.index('<table id="figures">')
     assert head.count('<th scope="row">') == 5
-    assert "2026-01-03 to 2026-01-30, against the 28 days before" in head
+    assert ">the last 28 days<" in head
+    assert ">the 28 days before<" in head
+    assert page.count("2026-01-01 to 2026-01-30") == 1  # the page's own period
     assert "<td>+" in head  # more jobs than before
 
 

@@ -9,7 +9,7 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def policies_of(text: str) -> list[str]:
-    """The value of `--policies`, split. Raises SettingError if it names none."""
+    """The value of `--policies`, split. Raises SettingError if it names none, or one twice."""
     from berth.errors import SettingError
 
     names = list(names_of(text))
@@ -17,4 +17,6 @@ def policies_of(text: str) -> list[str]:
         raise SettingError(
             f"--policies '{text}' names none; expected names that `berth policies` lists: A,B,…"
         )
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise SettingError(f"--policies names '{twice}' twice; name each policy once")
     return names

@@ -58,7 +58,10 @@ def digest(
             one_user=bool(user),
             first=first,
         )
+        last_ms = Tables(database, Period(only=only)).totals().last_ms
     print(text, end="")
+    if last_ms is not None and last_ms < begin_ms:
+        print(f"The last one ended on {_day(last_ms)}: add --to {_day(last_ms + DAY_MS)}.")
 
 
 def _day(ms: int) -> str:

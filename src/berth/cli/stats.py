@@ -190,7 +190,7 @@ def report(
     from berth import __version__
     from berth.cli.waiting import EVALUATION_NAME
     from berth.report.accounting import Head, write_accounting
-    from berth.report.digest import answers_and_figures
+    from berth.report.digest import answers_and_figures, sentences
     from berth.waiting import Evaluation
 
     names = _groups(by, measure)
@@ -199,18 +199,22 @@ def report(
         jobs = tables.totals().jobs
         if not jobs:
             raise _nothing(history, begin, end, only)
-        compared, now, before = _compared(tables, begin, end)
-        answers, figures = answers_and_figures(now, before)
+        first_ms, last_ms = _ends(tables, begin, end)
+        compared_ms = first_ms if begin else last_ms - COMPARED_DAYS * DAY_MS
+        length_ms = last_ms - compared_ms
+        answers, figures = answers_and_figures(
+            tables.of(compared_ms, last_ms), tables.of(compared_ms - length_ms, compared_ms)
+        )
+        days = counted(length_ms / DAY_MS, "day")
         head = Head(
             title=f"GPU accounting of {user}" if user else "GPU accounting",
-            period=f"{begin or 'the beginning'} to {end or 'now'}"
-            + (f", only {', '.join(only)}" if only else ""),
+            period=f"{_day(first_ms)} to {_day(last_ms - 1)}" + (f", only {', '.join(only)}" if only else ""),
             command=shlex.join(["berth", *sys.argv[1:]]),
             created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             version=__version__,
-            answers=answers,
+            answers=answers if begin else sentences(tables),
             figures=figures,
-            compared=compared,
+            compared=("this period" if begin else f"the last {days}", f"the {days} before"),
         )
         write_accounting(
             out,
@@ -229,20 +233,18 @@ COMPARED_DAYS = 28
 """A report of the whole history compares its last four weeks with those before."""
 
 
-def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables]:
-    """What is compared, in words, and the tables of that period and of one as long before it."""
+def _ends(tables: Tables, begin: str, end: str) -> tuple[int, int]:
+    """When the period of a report begins and ends, ms since 1970: as asked, else with the first and the last day."""
+    totals = tables.totals()
+    end_ms = moment_ms(end, "--to") if end else ((totals.last_ms or 0) // DAY_MS + 1) * DAY_MS
+    begin_ms = moment_ms(begin, "--from") if begin else (totals.first_ms or 0)
+    return begin_ms, max(end_ms, begin_ms + DAY_MS)
+
+
+def _day(ms: int) -> str:
     from datetime import UTC, datetime
 
-    last_ms = tables.totals().last_ms or 0
-    end_ms = moment_ms(end, "--to") if end else (last_ms // DAY_MS + 1) * DAY_MS
-    begin_ms = moment_ms(begin, "--from") if begin else end_ms - COMPARED_DAYS * DAY_MS
-    length_ms = max(end_ms - begin_ms, DAY_MS)
-
-    def day(ms: int) -> str:
-        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
-
-    words = f"{day(begin_ms)} to {day(end_ms - 1)}, against the {counted(length_ms / DAY_MS, 'day')} before"
-    return words, tables.of(begin_ms, end_ms), tables.of(begin_ms - length_ms, begin_ms)
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
 
 def _capacity(texts: list[str] | None) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from berth.cli.output import console, plain_table
 from berth.counts import counted
-from berth.history.values.durations import hours, hours_column, hours_of
+from berth.history.values.durations import duration_text, hours, hours_column, hours_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,8 +119,8 @@ def show_usage(
     )
     if totals.wait_s[0] is not None:
         screen.print(
-            f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
-            f"ran: median {totals.run_s[0]:,.0f} s"
+            f"waited: median {duration_text(totals.wait_s[0])}, 90 % within {duration_text(totals.wait_s[1] or 0)}; "
+            f"ran: median {duration_text(totals.run_s[0] or 0)}"
         )
     for cause, waited_h in sorted(waits.items(), key=lambda item: -item[1]):
         screen.print(f"  {' '.join(hours(waited_h, 2))} waited for {cause}")

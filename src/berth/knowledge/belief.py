@@ -11,9 +11,10 @@ from berth.errors import KnowledgeError
 from berth.interference import Speeds
 from berth.model import GpuModel, Job, Profile, Record
 
+DEFAULT = "default"
+"""The basis of a belief if nothing is known: a cautious number stands for it."""
 LONGEST_MS = 1 << 50
 """A believed run time beyond this, some 35,000 years, tells nothing; forecasts count no more work than this."""
-
 
 MOST_MIB = 1 << 30
 """A believed need of more GPU memory than this, a pebibyte, tells nothing."""

@@ -12,7 +12,7 @@ import numpy as np
 from berth.gpu_models import GPU_MODELS
 from berth.interference import Speeds
 from berth.interference.speeds import unhindered
-from berth.knowledge.belief import LONGEST_MS, Spread
+from berth.knowledge.belief import DEFAULT, LONGEST_MS, Spread
 from berth.knowledge.out_of_memory import EIGHTHS, MemoryNeed, need_after
 from berth.knowledge.user import User
 from berth.model import GpuModel, Job, Profile, Record, RecordState
@@ -102,7 +102,7 @@ class History:
                 "the run time of '%s' is unknown, and it has no time limit: %d h are assumed",
                 *(job.application or job.id, CAUTIOUS_MS // 3_600_000),
             )
-        return Spread(CAUTIOUS_MS, ran_ms, CAUTIOUS_MS, "default")
+        return Spread(CAUTIOUS_MS, ran_ms, CAUTIOUS_MS, DEFAULT)
 
     def profile(self, job: Job, gpu: GpuModel | None) -> Profile | None:
         """As it was recorded, with the memory that it is believed to need by now."""
@@ -135,7 +135,7 @@ class History:
             return Spread(needs_mib, 0, needs_mib, "history")
         if gpu is None or not gpu.mem_mib:
             return None
-        return Spread(gpu.mem_mib, 0, gpu.mem_mib, "default")
+        return Spread(gpu.mem_mib, 0, gpu.mem_mib, DEFAULT)
 
     def company(self, application: str) -> int | None:
         """How many jobs may be on its GPU, itself included; None: as many as fit."""

@@ -52,7 +52,7 @@ class Head:
     """What was found, in sentences: the first thing on the page."""
     figures: Sequence[Figure] = ()
     """The five that matter, beside those of the period before."""
-    compared: str = ""
+    compared: tuple[str, str] = ("this period", "before")
     """Which periods they are of."""
 
 

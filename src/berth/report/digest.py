@@ -138,7 +138,8 @@ def _lines(now: Tables, before: Tables, one_user: bool, first: Sequence[str]) ->
     yield ""
     figures = _figures(totals, used, earlier, before.whole())
     rows = [(each.name, each.now, each.before, each.change) for each in figures]
-    yield from _table(("", "this period", "before", "change"), rows)
+    shown = 4 if any(row[3] for row in rows) else 2  # with nothing before there is nothing to compare
+    yield from _table(("", "this period", "before", "change")[:shown], [row[:shown] for row in rows])
     rows_of_users = [
         (row.keys[0], hours_text(row.idle_gpu_hours), hours_text(row.gpu_hours), _part(row.known("gpu-use")))
         for row in users[:LISTED]

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from berth.cluster import Running
 from berth.errors import KnowledgeError, PolicyError
 from berth.knowledge import Knowledge, Spread, believed_run
+from berth.knowledge.belief import DEFAULT
 from berth.model import FOREVER_MS, Job, Placement
 from berth.scheduler.outcomes import Evicted, Resumed
 from berth.scheduler.scheduler import Scheduler
@@ -199,7 +200,7 @@ def _drawn_end(run: Running, knowledge: Knowledge, now_ms: int, random: Random) 
         left_ms = work_ms - done_ms
     else:
         spread = believed_run(run.job, knowledge)
-        if spread is None:
+        if spread is None or spread.basis == DEFAULT:
             return FOREVER_MS if run.job.time_limit_ms is None else run.start_ms + run.job.time_limit_ms
         left_ms = _drawn_ms(spread, done_ms, run.job, uniform) - done_ms
     return now_ms + max(1, min(-(-left_ms * 1000 // run.speed_milli), FOREVER_MS))

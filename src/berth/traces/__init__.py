@@ -121,19 +121,15 @@ def read_trace(
 
         check_reader(reader)
         return Trace(name, _READER + reader, None)
-    if columns:
-        from berth.traces.formats import format_named, open_trace
-        from berth.traces.readers.mapped import spec_of
-
-        table, entry = open_trace(name, format_named(spec_of(columns)))
-        table.close()
-        return Trace(name, entry.name, None)
-    if name.startswith(_SYNTHETIC):
+    if name.startswith(_SYNTHETIC) and not columns:
         return Trace(name, "synthetic", nodes_of(name))
-    from berth.traces.formats import open_trace
+    from berth.traces import formats
+    from berth.traces.opening import open_table
+    from berth.traces.readers.mapped import spec_of
 
-    table, entry = open_trace(name)
-    with table:
+    with open_table(name) as table:  # a missing file is told before a wrong --map
+        entry = formats.format_named(spec_of(columns)) if columns else formats.format_of(table)
+        entry.check(table)
         return Trace(name, entry.name, entry.nodes_of(table))
 
 

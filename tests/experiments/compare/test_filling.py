@@ -73,8 +73,8 @@ def test_what_is_held_and_asked_for_by_no_job_is_shown_apart(runs: list[Run]) ->
     assert first.film is not None
     whole = np.where(first.film.held_milli > 0, 1000, 0).astype(np.int16)
     wasteful = replace(first, film=replace(first.film, held_milli=whole))
-    assert "held, but asked for by no job" in filling((wasteful, second))
-    assert "held, but asked for by no job" not in filling((first, second))
+    assert "held, but not asked for" in filling((wasteful, second))
+    assert "held, but not asked for" not in filling((first, second))
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,35 @@ def test_each_waiting_job_has_a_start_interval_from_the_first_job_on() -> None:
     assert why.reason.starts == third
 
 
+def test_a_start_that_depends_on_a_run_time_of_which_nothing_is_known_is_said_to_be_unknown() -> None:
+    site = site_of(*(job(name, milli=1000) for name in "12"), job("3", milli=1000), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="history"))
+    driver.step(1000)
+    driver.forecast(1000)
+    assert driver.starts == {}
+    unknown = "start unknown: a running job has no time limit, and no job like it has ended yet"
+    assert driver.reasons()["2"].text == f"waits for room; {unknown}"
+    assert driver.reasons()["3"].text == f"waits for room; 1 job before it; {unknown}"
+
+    for at in range(3):
+        driver.knowledge.worked(site.jobs["2"].job, 3_600_000 + at, alone=True)  # type: ignore[attr-defined]
+    driver.forecast(20_000)
+    assert driver.reasons()["2"].text == f"waits for room; {starts_text(*driver.starts['2'])}"
+
+
+def test_a_job_of_unknown_run_time_in_the_queue_makes_later_starts_unknown() -> None:
+    limit = {"time_limit_ms": 3_600_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", milli=1000), job("3", **limit), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="fifo+best-fit", knowledge="history"))
+    driver.step(1000)
+    driver.forecast(1000)
+    assert set(driver.starts) == {"2"}
+    assert driver.reasons()["3"].text == (
+        "waits for room; 1 job before it; start unknown: a job before it has no time limit, and no job like it has"
+        " ended yet"
+    )
+
+
 def test_start_intervals_are_kept_for_a_while_and_told_anew_only_when_they_have_moved() -> None:
     limit = {"time_limit_ms": 3_600_000, "milli": 1000}
     site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),))

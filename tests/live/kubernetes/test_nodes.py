@@ -230,6 +230,6 @@ def test_a_snapshot_has_the_pods_on_each_gpu_and_the_reasons_of_those_that_wait(
         ("n/later", "held", "", 1000, None),
     ]
     why = {job.name: job.why for job in seen.jobs}
-    assert why["large"] == "waits for room"
+    assert why["large"].startswith("waits for room; start unknown: a running job ")
     assert why["later"] == "held by annotation berth.dev/hold"
     assert (seen.running, seen.waiting) == (1, 2)

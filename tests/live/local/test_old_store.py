@@ -66,3 +66,15 @@ def test_a_queue_that_a_newer_berth_wrote_is_refused_in_words(tmp_path: Path) ->
     refused = pytest.raises(StoreError, match=r"a newer berth .*'of_tomorrow'.* put back the copy")
     with closing(Reader(str(path))) as today, refused:
         today.live()
+
+
+def test_a_damaged_row_is_not_taken_for_a_newer_berths(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    shutil.copy(STORE, path)
+    with closing(sqlite3.connect(path)) as store, store:
+        store.execute("UPDATE jobs SET body = json_set(body, '$.slots', 7) WHERE id = '4'")
+    refused = pytest.raises(
+        StoreError, match=r"a job that cannot be read .*\"id\":\"4\".* put back .*queue\.db\.copy"
+    )
+    with closing(Reader(str(path))) as today, refused:
+        today.live()

@@ -13,6 +13,13 @@ const berth = {
     });
   },
 
+  // A moment in the reader's own time; of today only the hour.
+  moment(ms) {
+    const at = new Date(ms);
+    const day = at.toDateString() === new Date().toDateString() ? {} : { dateStyle: "medium" };
+    return at.toLocaleString(document.documentElement.lang, { ...day, timeStyle: "short", hourCycle: "h23" });
+  },
+
   // A length of time, as words.py writes it.
   span(seconds) {
     const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([each]) => seconds >= 2 * each) ?? [1, "s"];
@@ -136,7 +143,7 @@ const berth = {
       berth.awayTimer = undefined;
       place.textContent = "";
     } else if (berth.awayTimer === undefined) {
-      const since = new Date().toLocaleTimeString(document.documentElement.lang);
+      const since = berth.moment(Date.now());
       berth.awayTimer = setTimeout(() => { place.textContent = berth.say(place.dataset.text, { time: since }); }, 5000);
     }
   },

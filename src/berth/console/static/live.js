@@ -5,9 +5,9 @@
 
   function localise(root) {
     for (const each of root.querySelectorAll("time[data-ms]")) {
-      const at = new Date(Number(each.dataset.ms));
-      each.dateTime = at.toISOString();
-      each.textContent = at.toLocaleString(document.documentElement.lang, { dateStyle: "short", timeStyle: "medium" });
+      const ms = Number(each.dataset.ms);
+      each.dateTime = each.title = new Date(ms).toISOString();
+      each.textContent = berth.moment(ms);
     }
   }
 

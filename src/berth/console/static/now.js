@@ -223,7 +223,7 @@
     const lines = found.map((each) => {
       const line = make("li", each.here ? "here" : "gone", make("b", "", each.name), " ");
       if (each.here) line.append(texts.here + (each.policy ? ` · ${say(texts.policy, { name: each.policy })}` : ""));
-      else line.append(`${texts.gone} ${new Date(each.since_ms).toLocaleString(document.documentElement.lang, { dateStyle: "short", timeStyle: "medium" })}: ${sentence(each.why)}`);
+      else line.append(`${texts.gone} ${berth.moment(each.since_ms)}: ${sentence(each.why)}`);
       for (const note of each.notes) line.append(make("br"), make("span", "note", sentence(note)));
       return line;
     });

@@ -30,6 +30,7 @@ STYLE = """
 @keyframes film-time{to{transform:translateX(PANELpx)}}
 .film:hover *{animation-play-state:paused!important}
 @media(prefers-color-scheme:dark){.film text{fill:#e6e9ec}.film .soft{fill:#a3adb7}.film .empty{fill:#2a3138}}
+@media(max-width:36rem){.film,.film .soft{font-size:20px}}
 @media(prefers-reduced-motion:reduce),print{.film *{animation:none!important}.film .time{display:none}}
 """.replace("LASTS", str(LASTS_S)).replace("PANEL", str(PANEL))
 
@@ -73,12 +74,12 @@ def filling(pair: tuple[Run, Run]) -> str:
             f'<text class="soft" y="{below:.0f}">jobs waiting: up to {peak:,}</text>'
             f"{_curve(film, below + 10, most)}</g>"
         )
-    height = below + CURVE + 36
+    height = below + CURVE + 66
     factor, unit = readable_unit(Unit.SECONDS, [(one.times_ms[-1] - one.times_ms[0]) / 1000])
     span = f"{(one.times_ms[-1] - one.times_ms[0]) / 1000 * factor:.3g} {unit}"
     keyframes = "".join(f"@keyframes {name}{{{steps}}}" for steps, name in moves.items())
     wasted = any((film.held_milli > film.asked_milli).any() for film in (one, other))
-    legend = "blue: what jobs asked for" + ("; orange: held, but asked for by no job" if wasted else "")
+    legend = "blue: what jobs asked for" + ("; orange: held, but not asked for" if wasted else "")
     description = (
         f"The same jobs on the same GPUs under {pair[0].label} and under {pair[1].label}, over {span}"
     )
@@ -86,7 +87,8 @@ def filling(pair: tuple[Run, Run]) -> str:
         f'<svg class="film" xmlns="http://www.w3.org/2000/svg" viewBox="-4 0 {2 * PANEL + GAP + 8} {height:.0f}"'
         f' role="img" aria-label="{escape(description)}"><title>{escape(description)}</title>'
         f"<style>{STYLE}{keyframes}</style>{''.join(panels)}"
-        f'<text class="soft" y="{height - 8:.0f}">{span}; a cell is a GPU; {legend}</text></svg>'
+        f'<text class="soft" y="{height - 32:.0f}">{span}; a cell is a GPU</text>'
+        f'<text class="soft" y="{height - 8:.0f}">{legend}</text></svg>'
     )
 
 

@@ -214,6 +214,8 @@ class Driver:
         self._reserved_ms: Mapping[str, int] = {}
         self._forecast = StartForecast()
         self._starts: Mapping[str, StartInterval] = {}
+        self._startless: Set[str] = frozenset()
+        """Waiting jobs that the last forecast found no start of."""
         self._forecast_of = (FOREVER_MS, 0)  # when the start intervals were made, and the changes until then
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
@@ -1104,6 +1106,7 @@ class Driver:
             return
         self._forecast_of = now_ms, state
         found = self._forecast.intervals(self._scheduler, now_ms, out_of_time=out_of_time)
+        self._startless = {job.id for job in self._scheduler.queue} - found.keys()
         self._starts = {
             job_id: _unless_close(interval, self._starts.get(job_id), now_ms)
             for job_id, interval in found.items()
@@ -1122,7 +1125,7 @@ class Driver:
         """Why waiting jobs wait; of these, or of all."""
         if self._scheduler is None:
             return {}
-        explain = WaitReasons(self._scheduler, self._reserved_ms, self._starts)
+        explain = self._wait_reasons()
         found = {}
         for job_id in self._known if job_ids is None else job_ids:
             job = self._known.get(job_id)
@@ -1137,7 +1140,7 @@ class Driver:
         if known is None or self._scheduler is None or self._scheduler.run_of(job_id) is not None:
             return None
         explain, job, queue = (
-            WaitReasons(self._scheduler, self._reserved_ms, self._starts),
+            self._wait_reasons(),
             self._as_needed(known),
             self._scheduler.queue,
         )
@@ -1152,6 +1155,9 @@ class Driver:
             self.knowledge.run_ms(job),
             self.knowledge.peak_mem_mib(job),
         )
+
+    def _wait_reasons(self) -> WaitReasons:
+        return WaitReasons(self.scheduler, self._reserved_ms, self._starts, self._startless)
 
     def _reason(self, job: SiteJob, explain: WaitReasons) -> WaitReason:
         job_id = job.job.id
@@ -1171,7 +1177,7 @@ class Driver:
         if not self.settings.notes:
             return
         waiting = [job for job in self._known.values() if self.scheduler.run_of(job.job.id) is None]
-        explain = WaitReasons(self.scheduler, self._reserved_ms, self._starts)
+        explain = self._wait_reasons()
         for job in sorted(waiting, key=lambda job: job.order)[: self.settings.notes]:
             reason = self._reason(job, explain)
             if reason.starts is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Running
 from berth.cluster.shadow import Shadow
 from berth.counts import counted
+from berth.knowledge import believed_run
+from berth.knowledge.belief import DEFAULT
 from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
 from berth.live.driver.words import sizes, starts_text
@@ -55,6 +59,8 @@ class WaitReason(NamedTuple):
     """When its reservation begins; None: it has none, or nobody knows when."""
     starts: StartInterval | None = None
     """When it is believed to start, in 80 of 100 cases; None: unknown."""
+    unknown: str = ""
+    """Why nobody knows when it starts, in words."""
 
     @property
     def text(self) -> str:
@@ -65,6 +71,8 @@ class WaitReason(NamedTuple):
             parts.append(f"{counted(before, 'job')} before it")
         if self.starts is not None:
             parts.append(starts_text(*self.starts))
+        elif self.unknown:
+            parts.append(self.unknown)
         elif reserved_ms is not None:
             parts.append(starts_text(reserved_ms, reserved_ms))
         return "; ".join(parts)
@@ -87,14 +95,21 @@ class WaitReasons:
     """Explains waiting jobs as of one moment. Jobs that ask for the same are looked at once."""
 
     def __init__(
-        self, scheduler: Scheduler, reserved_ms: Mapping[str, int], starts: Mapping[str, StartInterval]
+        self,
+        scheduler: Scheduler,
+        reserved_ms: Mapping[str, int],
+        starts: Mapping[str, StartInterval],
+        startless: Container[str],
     ) -> None:
-        """`reserved_ms` is when the reservation of a job begins, `starts` its start interval, both by its id."""
+        """`reserved_ms` is when the reservation of a job begins, `starts` its start interval, both by its id;
+        `startless` are the ids of which a forecast found no start."""
         self._cluster: Cluster = scheduler.cluster
+        self._knowledge = scheduler.knowledge
         self._queue = scheduler.queue
         self._before = {job.id: at for at, job in enumerate(scheduler.queue)}
         self._reserved_ms = reserved_ms
         self._starts = starts
+        self._startless = startless
         self._known: dict[object, tuple[WaitKind, str]] = {}
         policy = scheduler.policy
         self._quotas = policy if isinstance(policy, Quotas) and not policy.borrow else None
@@ -119,7 +134,7 @@ class WaitReasons:
             obstacle = f"room is kept for {noun} {', '.join(heads[:MOST_NAMED])}{more}"
         elif kind is WaitKind.ROOM and reserved_ms is None and job.id in self._reserved_ms:
             obstacle += self._gpus_out_of_use(waiting.only_gpus, job)
-        return WaitReason(kind, obstacle, self._before.get(job.id, 0), reserved_ms, self._interval(job))
+        return self._with_start(WaitReason(kind, obstacle, self._before.get(job.id, 0), reserved_ms), job)
 
     def _over_quota(self, job: Job) -> str:
         """What a job's virtual cluster has of its quota, if the job would exceed it; else nothing."""
@@ -133,10 +148,35 @@ class WaitReasons:
         gpus = counted(quota_milli / 1000, "GPU")
         return f"the quota of '{pool}' is {gpus}, of which {held_milli / 1000:g} are taken"
 
-    def _interval(self, job: Job) -> StartInterval | None:
-        """The start interval of a job; None if it has none that means anything."""
+    def _with_start(self, reason: WaitReason, job: Job) -> WaitReason:
+        """A reason with the start interval of a job, or with why it has none."""
         interval = self._starts.get(job.id)
-        return None if interval is None or interval.to_ms - job.submit_ms > MOST_WAIT_MS else interval
+        if interval is not None:
+            useful = interval.to_ms - job.submit_ms <= MOST_WAIT_MS
+            return reason._replace(starts=interval) if useful else reason
+        if job.id in self._startless and (which := self._unknown_before(job)):
+            unknown = f"start unknown: {which} has no time limit, and no job like it has ended yet"
+            return reason._replace(reserved_ms=None, unknown=unknown)
+        return reason
+
+    def _unknown_before(self, job: Job) -> str:
+        """Which kind of job with an unknown run time this one waits for; empty if there is none."""
+        allows = self._cluster.allows
+        if any(allows(job, slot.node) for run in self._unknown_runs for slot in run.slots):
+            return "a running job"
+        before = takewhile(lambda each: each.id != job.id, self._queue)
+        return "a job before it" if any(self._is_unknown(each) for each in before) else ""
+
+    @cached_property
+    def _unknown_runs(self) -> list[Running]:
+        return [run for run in self._cluster.running.values() if self._is_unknown(run.job)]
+
+    def _is_unknown(self, job: Job) -> bool:
+        """Whether nothing is known of a job's run time."""
+        if job.time_limit_ms is not None:
+            return False
+        spread = believed_run(job, self._knowledge)
+        return spread is None or spread.basis == DEFAULT
 
     def _start_ms(self, job: Job) -> int | None:
         """When the reservation of a job begins; None if it has none, or none with a date that means anything."""
@@ -192,7 +232,7 @@ class WaitReasons:
             kind = WaitKind.ROOM
             obstacle = f"waits for room for {gang.min_tasks} tasks of gang {gang_title(gang.gang)}"
         before = self._before.get(gang.id, 0)
-        return WaitReason(kind, obstacle, before, self._start_ms(gang), self._interval(gang))
+        return self._with_start(WaitReason(kind, obstacle, before, self._start_ms(gang)), gang)
 
     def _obstacle(self, only_gpus: Sequence[Gpu], job: Job) -> tuple[WaitKind, str]:
         cluster = self._cluster

@@ -29,10 +29,12 @@ def moment(ms: float | None) -> str:
 
 
 def starts_text(from_ms: int, to_ms: int) -> str:
-    """When a job is believed to start: a moment, or from when to when."""
+    """When a job is believed to start: a moment, or from when to when; to the minute if that is an hour or more."""
     begin, end = moment(from_ms), moment(to_ms)
     if begin == end:
         return f"expected to start at {begin}"
+    if to_ms - from_ms >= 3_600_000:
+        begin, end = begin[:-3], end[:-3]
     return f"expected to start from {begin} to {end[11:] if end[:10] == begin[:10] else end}"
 
 

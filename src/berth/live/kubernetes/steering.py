@@ -60,7 +60,7 @@ QUIET_MS = 1000
 AGAIN_S = 60.0
 """Time after which a reason that has changed in its numbers alone is written again."""
 RESTARTS_S = 1.0
-_NUMBERS = re.compile(r"; expected to start [^;]*|[\d.,:]+")
+_NUMBERS = re.compile(r"; (?:expected to start|start unknown)[^;]*|[\d.,:]+")
 
 
 @dataclass(frozen=True)

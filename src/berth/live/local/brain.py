@@ -178,7 +178,7 @@ class Brain:
             "machine": found.nodes_lack, "reason": reason.text, "obstacle": reason.obstacle,
             "never": found.never,
             "reserved_ms": reason.reserved_ms, "starts_from_ms": from_ms, "starts_to_ms": to_ms,
-            "starts_held": held.held, "starts_told": held.of,
+            "start_unknown": reason.unknown, "starts_held": held.held, "starts_told": held.of,
             "expected_ms": None if found.run_ms is None else found.run_ms.expected,
             "expected_by": "" if found.run_ms is None else found.run_ms.basis,
             "peak_mib": None if found.peak_mib is None else found.peak_mib.expected,

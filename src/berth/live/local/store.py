@@ -163,16 +163,21 @@ class Reader:
         requests: dict[int, Request] = {}
         found = []
         for (body,) in rows:
-            values = json.loads(body)
-            key = values["request_key"]
             try:
+                values = json.loads(body)
+                key = values["request_key"]
                 if key not in requests:
                     requests[key] = self.request(key)
                 found.append(Entry.from_dict(values, requests[key]))
-            except TypeError as error:  # a field that this version does not know
+            except (TypeError, ValueError, KeyError) as error:
+                if "unexpected keyword argument" in str(error):
+                    raise StoreError(
+                        f"{self.path} was written by a newer berth ({error}): run that one, or put back the copy from"
+                        " before the upgrade"
+                    ) from error
                 raise StoreError(
-                    f"{self.path} was written by a newer berth ({error}): run that one, or put back the copy from"
-                    " before the upgrade"
+                    f"{self.path} has a job that cannot be read ({error!r}): {str(body)[:200]}; stop berth and put"
+                    f" back {self.path}.copy"
                 ) from error
         return found
 

@@ -225,11 +225,15 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
     )
     if brain["ahead"]:
         lines.append(f"  the first are {', '.join(brain['first'])}")
-    if brain["expected_ms"]:
+    if brain["expected_ms"] and brain["expected_by"] == "default":
+        lines.append("  its run time is unknown: it has no time limit, and no job like it has ended yet")
+    elif brain["expected_ms"]:
         basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
     if brain.get("starts_to_ms") is not None:
         lines.append(f"  {_starts_line(brain)}")
+    elif brain.get("start_unknown"):
+        lines.append(f"  {brain['start_unknown']}")
     elif brain["reserved_ms"]:
         lines.append(f"  {starts_text(brain['reserved_ms'], brain['reserved_ms'])}")
     lines += [f"  it {text}" for text in brain["machine"] if text != brain["obstacle"]]
