@@ -61,17 +61,22 @@ class Easy:
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterable[Placement]:
         """Yield placements in the order's order until one does not fit, then those that fill gaps."""
-        state = cluster.memo.get(self)
-        if state is None:
-            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms)
-        self._state = state
-        state.catch_up()
+        state = self._look(cluster)
         state.look_again(self, queue)
         if self._as_queued and not cluster.has_labels:
             head = queue.first()
             if head is not None and state.stuck.get(head.id) is head:
                 return self._behind(state, queue, [head], now_ms)
         return self._in_turn(state, queue, now_ms)
+
+    def _look(self, cluster: Cluster) -> _State:
+        """What is known of this cluster now."""
+        state: _State | None = cluster.memo.get(self)
+        if state is None:
+            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms)
+        self._state = state
+        state.catch_up()
+        return state
 
     def _in_turn(self, state: _State, queue: Queue, now_ms: int) -> Iterator[Placement]:
         cluster = state.cluster
