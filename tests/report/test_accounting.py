@@ -27,7 +27,7 @@ from berth.plots.accounting import (
     variable_cdfs,
     waiting_by_cause,
 )
-from berth.report.accounting import Head, chapters_of, write_accounting
+from berth.report.accounting import Head, write_accounting
 from berth.report.image import BROWSERS
 from berth.statistics.spread import cdf
 from tests.history import exports
@@ -63,7 +63,6 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     assert headings == [
         "Usage by user and server",
         "Who used what",
-        "The last jobs",
         "GPU servers over time",
         "How jobs run",
         "Distributions",
@@ -200,9 +199,9 @@ def test_few_hours_are_drawn_in_the_unit_that_fits() -> None:
 
 
 def test_gpus_of_one_day_are_bars_and_of_more_days_lines() -> None:
-    one = gpus_over_time({"a100": (np.array([5]), np.array([12.0]))}, {})
+    one = gpus_over_time({"a100": (np.array([5]), np.array([12.0]))})
     assert [(trace.type, list(trace.y)) for trace in one.data] == [("bar", [0.5])]
-    more = gpus_over_time({"a100": (np.array([5, 6]), np.array([12.0, 24.0]))}, {})
+    more = gpus_over_time({"a100": (np.array([5, 6]), np.array([12.0, 24.0]))})
     assert [(trace.type, list(trace.y)) for trace in more.data] == [("scatter", [0.5, 1.0, 1.0])]
 
 
@@ -211,28 +210,6 @@ def test_jobs_whose_nodes_are_unknown_have_no_axis_of_nodes() -> None:
     trace = parallel_coordinates(lines, np.array([1, 1]), "pytorch").data[0]
     assert [axis.label for axis in trace.dimensions] == ["nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem"]
     assert not trace.line.showscale
-
-
-def test_the_page_lists_the_last_jobs_and_the_share_of_capacity(tmp_path: Path) -> None:
-    rows = [
-        exports.line(JobIDRaw=at, Start="2026-01-01T00:00:00", End=f"2026-01-01T{at:02}:00:00", State=state)
-        for at, state in enumerate(["COMPLETED", "FAILED", "COMPLETED"], 1)
-    ]
-    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
-    with tables_of(tmp_path / "h", "", "", None) as tables:
-        found = list(chapters_of(tables, tables.totals(), capacity={"a100": 8, "idle": 4}))
-    listed, servers = (
-        next(each for each in found if each.title == title)
-        for title in ("The last jobs", "GPU servers over time")
-    )
-    assert listed.rows[1] == (
-        *("2", "train", "ann", "a100", "2"),
-        *("2026-01-01 00:00:00", "2026-01-01 02:00:00", "failed"),
-    )
-    bars = servers.figures[0][1].data[0]
-    # 2 GPUs for 1, 2 and 3 hours, of 8 in 3 hours.
-    assert list(bars.text) == ["50.0 %", "0.0 %"]
-    assert list(bars.customdata) == ["a100: 12.0 GPU-hours of 8 GPUs", "idle: 0 GPU-hours of 4 GPUs"]
 
 
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:

@@ -178,9 +178,6 @@ def report(
     end: To = "",
     only: Only = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Only this user, as with --only user=NAME.")] = "",
-    gpus: Annotated[
-        list[str] | None, typer.Option(metavar="SERVER=N", help="Number of GPUs of a server type.")
-    ] = None,
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write the history, or a period of it, as one self-contained page."""
@@ -222,7 +219,6 @@ def report(
             head,
             by=names,
             measure=measure,
-            capacity=_capacity(gpus),
             predictions=Evaluation.load(history / EVALUATION_NAME),
         )
     print(f"wrote {out}: {counted(jobs, 'job')}")
@@ -245,20 +241,6 @@ def _day(ms: int) -> str:
     from datetime import UTC, datetime
 
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
-
-
-def _capacity(texts: list[str] | None) -> dict[str, int]:
-    from berth.errors import SettingError
-
-    found = {}
-    for text in texts or []:
-        name, equals, number = text.rpartition("=")
-        if not equals or not number.isdecimal() or int(number) < 1:
-            raise SettingError(
-                f"--gpus {text}: expected SERVER=N with at least 1 GPU, such as amd_a100nv_8=8"
-            )
-        found[name] = int(number)
-    return found
 
 
 def plot(
@@ -343,7 +325,7 @@ def _figure(
         return plots.usage_bars(rows, measure, by[0]) if rows else None
     if kind == "servers":
         days = tables.daily_gpu_hours()
-        return plots.gpus_over_time(days, {}) if days else None
+        return plots.gpus_over_time(days) if days else None
     if kind == "calendar":
         heat = tables.heat()
         return plots.calendar(*heat) if len(heat[0]) else None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -19,14 +17,12 @@ from berth.report.report import Chapter
 from berth.report.sections import sections_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
-from berth.statistics.tables import ListedJob, Tables, Totals
+from berth.statistics.tables import Tables, Totals
 from berth.waiting import Evaluation
 from berth.waiting.plots import calibration
 
 IDLE_LISTED = 20
 """At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""
-LATEST_LISTED = 20
-"""At most this many attempts are listed, those that ended last."""
 USAGE_LISTED = 200
 """At most this many rows of usage are in the page."""
 USAGE_SHOWN = 20
@@ -63,15 +59,11 @@ def write_accounting(
     *,
     by: Sequence[str] = ("application",),
     measure: str = "gpu-hours",
-    capacity: Mapping[str, int] | None = None,
     predictions: Evaluation | None = None,
 ) -> None:
-    """Write the page as one HTML file that needs no other.
-
-    `capacity` is how many GPUs each server type has, `predictions` how well waits were predicted if that was judged.
-    """
+    """Write the page as one HTML file that needs no other; `predictions` is how well waits were predicted."""
     totals = tables.totals()
-    chapters = chapters_of(tables, totals, measure, capacity or {}, predictions) if totals.tries else ()
+    chapters = chapters_of(tables, totals, measure, predictions) if totals.tries else ()
     write_page(
         "accounting.html",
         path,
@@ -88,7 +80,6 @@ def chapters_of(
     tables: Tables,
     totals: Totals,
     measure: str = "gpu-hours",
-    capacity: Mapping[str, int] | None = None,
     predictions: Evaluation | None = None,
 ) -> Iterator[Chapter]:
     """Yield the chapters that there is something to show in."""
@@ -99,32 +90,13 @@ def chapters_of(
         "it was busy or not.",
         _bars(tables, applications, measure),
     )
-    if latest := tables.latest(LATEST_LISTED):
-        yield Chapter(
-            "The last jobs",
-            f"The {counted(len(latest), 'attempt')} that ended last, as sacct lists them; times are in UTC.",
-            headings=("job", "name", "user", "partition", "GPUs", "start", "end", "state"),
-            rows=tuple(_listed(job) for job in latest),
-            words=True,
-        )
     if days := tables.daily_gpu_hours():
-        capacity = capacity or {}
         yield _chapter(
             "GPU servers over time",
             "Hours count on the day on which they passed, in UTC. The calendar counts a job on the day on which "
-            "it ended."
-            + (
-                " The share of capacity is that of the time from the first submission to the last end."
-                if capacity
-                else ""
-            ),
+            "it ended.",
             [
-                *_capacity_used(days, totals, capacity),
-                (
-                    "servers",
-                    "GPUs held of each server type over time",
-                    plots.gpus_over_time(days, capacity),
-                ),
+                ("servers", "GPUs held of each server type over time", plots.gpus_over_time(days)),
                 ("calendar", "GPU-hours of each day", plots.calendar(*tables.heat())),
             ],
         )
@@ -192,25 +164,6 @@ def _predicted(found: Evaluation) -> Chapter:
             )
         ],
     )
-
-
-def _listed(job: ListedJob) -> tuple[str, ...]:
-    def moment(ms: int | None) -> str:
-        return "–" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-
-    return (
-        *(job.name, job.title or UNKNOWN, job.user or UNKNOWN, job.server or UNKNOWN),
-        *(f"{job.gpus:g}", moment(job.start_ms), moment(job.end_ms), job.state),
-    )
-
-
-def _capacity_used(days: Mapping[str, Any], totals: Totals, capacity: Mapping[str, int]) -> Iterator[Named]:
-    """Where it is known how many GPUs there are: the part of them that was held."""
-    first_ms, last_ms = totals.first_ms, totals.last_ms
-    if capacity and first_ms is not None and last_ms is not None and last_ms > first_ms:
-        hours = {name: float(held.sum()) for name, (_, held) in days.items()}
-        figure = plots.capacity_used(hours, capacity, (last_ms - first_ms) / 3_600_000)
-        yield "capacity", "Share of its capacity that was held of each server type", figure
 
 
 def _bars(tables: Tables, applications: Sequence[Usage], measure: str) -> Iterator[Named]:
