@@ -48,11 +48,17 @@ for _ in $(seq "$ROUNDS"); do
     kill_slurmctld; until_more
     kill_slurmd node2; kill_berth; until_more
 done
-for _ in $(seq "$WAIT_S"); do
+# A job that a killed slurmd never launched is RUNNING for slurmctld until the node registers again, which
+# `scontrol reconfigure` has all nodes do: an operator calls it a minute after the storm, and each minute from then on.
+: >operator
+for second in $(seq "$WAIT_S"); do
     [ -n "$(squeue -h -a -t PENDING,RUNNING,COMPLETING,CONFIGURING -o %i | grep -vx "$held")" ] || break
+    if [ $((second % 60)) = 0 ]; then scontrol reconfigure || true; echo "scontrol reconfigure" >>operator; fi
     sleep 1
 done
 squeue -h -a -o '%i %T %r %k' >left
 squeue -h -a -t all -o '%T' | sort | uniq -c >states
 echo "$held" >held
+scontrol -d -o show node | grep -oE ' Gres=\S+| GresUsed=\S+' | tr , '\n' | grep -oE 'shard:[^(]*' |
+    sort | uniq -c >shards
 stop_berth
