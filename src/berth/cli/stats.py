@@ -185,10 +185,8 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
-    from berth.cli.waiting import EVALUATION_NAME
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures, sentences
-    from berth.waiting import Evaluation
 
     names = _groups(by, measure)
     only = [*(only or []), *([f"user={user}"] if user else [])]
@@ -219,7 +217,6 @@ def report(
             head,
             by=names,
             measure=measure,
-            predictions=Evaluation.load(history / EVALUATION_NAME),
         )
     print(f"wrote {out}: {counted(jobs, 'job')}")
 

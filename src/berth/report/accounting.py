@@ -18,8 +18,6 @@ from berth.report.sections import sections_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.tables import Tables, Totals
-from berth.waiting import Evaluation
-from berth.waiting.plots import calibration
 
 IDLE_LISTED = 20
 """At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""
@@ -59,11 +57,10 @@ def write_accounting(
     *,
     by: Sequence[str] = ("application",),
     measure: str = "gpu-hours",
-    predictions: Evaluation | None = None,
 ) -> None:
-    """Write the page as one HTML file that needs no other; `predictions` is how well waits were predicted."""
+    """Write the page as one HTML file that needs no other."""
     totals = tables.totals()
-    chapters = chapters_of(tables, totals, measure, predictions) if totals.tries else ()
+    chapters = chapters_of(tables, totals, measure) if totals.tries else ()
     write_page(
         "accounting.html",
         path,
@@ -80,7 +77,6 @@ def chapters_of(
     tables: Tables,
     totals: Totals,
     measure: str = "gpu-hours",
-    predictions: Evaluation | None = None,
 ) -> Iterator[Chapter]:
     """Yield the chapters that there is something to show in."""
     applications = by_measure(tables.usage(("application",)), measure)
@@ -109,8 +105,6 @@ def chapters_of(
             "the limit named.",
             [("waits", "Hours waited by cause", plots.waiting_by_cause(waits))],
         )
-    if predictions is not None and predictions.bins:
-        yield _predicted(predictions)
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
     yield _chapter(
         "How jobs run",
@@ -141,28 +135,6 @@ def _chapter(title: str, hint: str, figures: Iterable[Named]) -> Chapter:
     named = tuple(figures)
     return Chapter(
         title, hint, [(label, figure) for _, label, figure in named], names=[name for name, _, _ in named]
-    )
-
-
-def _predicted(found: Evaluation) -> Chapter:
-    return _chapter(
-        "Predicted waits",
-        "The last fifth of the history by time, predicted by what had been learned from the waits that had ended "
-        "before it. Jobs are put into ten parts by their predicted wait; a part’s 10 %, 50 % and 90 % as they came "
-        f"stand against those predicted. The 80 % interval held {found.coverage_80 * 100:.1f} % of "
-        f"{found.tested:,} waits; the mean squared error of log10(1 + s) is {found.mse_log10:.3f}, that of a "
-        f"constant {found.baseline_mse_log10:.3f}.",
-        [
-            (
-                "calibration",
-                "Calibration of predicted waits",
-                calibration(
-                    [each.predicted_s for each in found.bins],
-                    [each.came_s for each in found.bins],
-                    [each.count for each in found.bins],
-                ),
-            )
-        ],
     )
 
 
