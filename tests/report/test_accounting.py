@@ -28,7 +28,7 @@ from berth.plots.accounting import (
     waiting_by_cause,
 )
 from berth.report.accounting import Head, chapters_of, write_accounting
-from berth.report.image import BROWSERS
+from berth.report.image import BROWSERS, write_image
 from berth.statistics.spread import cdf
 from tests.history import exports
 
@@ -152,7 +152,7 @@ def test_up_to_500_attempts_each_is_a_line_and_of_more_the_like_are_one(
 ) -> None:
     rows = [exports.line(JobIDRaw=number) for number in range(jobs)]
     import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
-    run("plot", "pcc", tmp_path / "x.html", "--application", "pytorch", "--history", tmp_path / "h")
+    run("report", tmp_path / "x.html", "--history", tmp_path / "h")
     title = re.findall(r"pytorch: [\w, ]+ attempts[\w, ]*", (tmp_path / "x.html").read_text())[0]
     assert title == f"pytorch: {jobs:,} attempts" + (", 1 line stands for them" if lines < jobs else "")
 
@@ -200,9 +200,9 @@ def test_few_hours_are_drawn_in_the_unit_that_fits() -> None:
 
 
 def test_gpus_of_one_day_are_bars_and_of_more_days_lines() -> None:
-    one = gpus_over_time({"a100": (np.array([5]), np.array([12.0]))}, {})
+    one = gpus_over_time({"a100": (np.array([5]), np.array([12.0]))})
     assert [(trace.type, list(trace.y)) for trace in one.data] == [("bar", [0.5])]
-    more = gpus_over_time({"a100": (np.array([5, 6]), np.array([12.0, 24.0]))}, {})
+    more = gpus_over_time({"a100": (np.array([5, 6]), np.array([12.0, 24.0]))})
     assert [(trace.type, list(trace.y)) for trace in more.data] == [("scatter", [0.5, 1.0, 1.0])]
 
 
@@ -213,26 +213,18 @@ def test_jobs_whose_nodes_are_unknown_have_no_axis_of_nodes() -> None:
     assert not trace.line.showscale
 
 
-def test_the_page_lists_the_last_jobs_and_the_share_of_capacity(tmp_path: Path) -> None:
+def test_the_page_lists_the_last_jobs(tmp_path: Path) -> None:
     rows = [
         exports.line(JobIDRaw=at, Start="2026-01-01T00:00:00", End=f"2026-01-01T{at:02}:00:00", State=state)
         for at, state in enumerate(["COMPLETED", "FAILED", "COMPLETED"], 1)
     ]
     import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
     with tables_of(tmp_path / "h", "", "", None) as tables:
-        found = list(chapters_of(tables, tables.totals(), capacity={"a100": 8, "idle": 4}))
-    listed, servers = (
-        next(each for each in found if each.title == title)
-        for title in ("The last jobs", "GPU servers over time")
-    )
+        listed = next(each for each in chapters_of(tables) if each.title == "The last jobs")
     assert listed.rows[1] == (
         *("2", "train", "ann", "a100", "2"),
         *("2026-01-01 00:00:00", "2026-01-01 02:00:00", "failed"),
     )
-    bars = servers.figures[0][1].data[0]
-    # 2 GPUs for 1, 2 and 3 hours, of 8 in 3 hours.
-    assert list(bars.text) == ["50.0 %", "0.0 %"]
-    assert list(bars.customdata) == ["a100: 12.0 GPU-hours of 8 GPUs", "idle: 0 GPU-hours of 4 GPUs"]
 
 
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:
@@ -284,27 +276,11 @@ def test_each_year_of_a_calendar_has_a_row() -> None:
     assert float(np.nansum([np.nansum(trace.z) for trace in figure.data])) == 3.0
 
 
-def test_what_a_page_of_one_picture_says_is_of_what_it_shows(history: Path, tmp_path: Path) -> None:
-    early = exports.line(
-        JobIDRaw=9, Submit="2025-01-01T00:00:00", Start="2025-01-01T00:10:00", End="2025-01-01T01:10:00"
-    )
-    import_text(open_history(history), exports.write(tmp_path / "f", [early]), Options())
-    for words, said in (
-        (["calendar"], "4 jobs held 8.0 GPU-hours."),  # all of the history, however long ago
-        (["pcc"], "2 jobs held 4.0 GPU-hours."),
-        (["ecdf", "--application", "tensorflow"], "1 job held 2.0 GPU-hours."),
-        (["calendar", "--to", "2025-02-01"], "1 job held 2.0 GPU-hours."),
-    ):
-        run("plot", words[0], tmp_path / "x.html", *words[1:], "--history", history)
-        page = (tmp_path / "x.html").read_text("utf-8")
-        assert re.findall(r'class="answer">(.*?)</p>', page)[0] == said
-
-
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser")
 @pytest.mark.parametrize(("kind", "head"), [("png", b"\x89PNG"), ("svg", b"<svg")])
-def test_a_picture_is_drawn_by_a_browser(history: Path, tmp_path: Path, kind: str, head: bytes) -> None:
+def test_a_picture_is_drawn_by_a_browser(tmp_path: Path, kind: str, head: bytes) -> None:
     out = tmp_path / f"out.{kind}"
-    run("plot", "usage", out, "--history", history)
+    write_image(waiting_by_cause({"resources": 1.0}), out)
     assert out.read_bytes().startswith(head)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.errors import SettingError
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -47,12 +46,3 @@ def test_a_page_begins_with_what_was_found_and_five_figures(tmp_path: Path) -> N
     assert ">the 28 days before<" in head
     assert page.count("2026-01-01 to 2026-01-30") == 1  # the page's own period
     assert "<td>+" in head  # more jobs than before
-
-
-def test_a_server_type_without_gpus_is_refused_and_not_divided_by(tmp_path: Path) -> None:
-    words = ["report", str(tmp_path / "r.html"), "--history", str(a_history(tmp_path)), "--gpus", "a100=0"]
-    done = CliRunner().invoke(app, words)
-    assert isinstance(done.exception, SettingError)
-    assert (
-        str(done.exception) == "--gpus a100=0: expected SERVER=N with at least 1 GPU, such as amd_a100nv_8=8"
-    )

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
 
-EVALUATION_NAME = "waiting-evaluation.json"
-
 NAMES: Final = {
     "virtual_cluster": "partition",
     "qos": "QOS",
@@ -57,7 +55,6 @@ def evaluate(
     from berth.waiting.refit import history_questions
 
     found = evaluated(history_questions(history))
-    found.save(history / EVALUATION_NAME)  # the report shows it
     if printed(form, as_json, [found.to_dict()], found.to_dict()):
         return
     days = ""

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from berth.counts import counted
-from berth.history.values.durations import HOURS_NAMES, hours_of, hours_unit
+from berth.history.values.durations import HOURS_NAMES, hours_unit
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
@@ -180,46 +180,6 @@ def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure
     return _bars(groups, f"{_title(measure)} by {dimension}", _title(measure))
 
 
-def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], period_h: float) -> go.Figure:
-    """The GPU-hours held of each server type as a share of those that its GPUs had in the period."""
-    shares = {
-        name: hours.get(name, 0.0) / (count * period_h) * 100
-        for name, count in capacity.items()
-        if count and period_h
-    }
-    ordered = sorted(shares, key=lambda name: (-shares[name], name))[: 2 * LARGEST_SHOWN]
-    figure = go.Figure(
-        go.Bar(
-            x=[shares[name] for name in ordered],
-            y=list(range(len(ordered))),
-            orientation="h",
-            marker={"color": COLOURS[0]},
-            text=[f"{shares[name]:.1f} %" for name in ordered],
-            textposition="outside",
-            cliponaxis=False,
-            customdata=[
-                f"{shortened(name)}: {hours_of('GPU', hours.get(name, 0.0))} of {counted(capacity[name], 'GPU')}"
-                for name in ordered
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-    )
-    dress(figure, "Share of capacity by server type", 126 + 30 * max(len(ordered), 2))
-    figure.update_layout(hovermode="closest", margin={"r": 64, "b": 60})
-    figure.update_yaxes(
-        tickvals=list(range(len(ordered))),
-        ticktext=[shortened(name) for name in ordered],
-        autorange="reversed",
-        showgrid=False,
-    )
-    figure.update_xaxes(
-        range=[0, max(100.0, *shares.values())],
-        ticksuffix=" %",
-        title={"text": "GPU-hours held, of all there were"},
-    )
-    return figure
-
-
 def _title(measure: str) -> str:
     """A measure at the head of a title."""
     return {"gpu-hours": "GPU-hours"}.get(measure, measure.capitalize())
@@ -302,11 +262,8 @@ def _stack(months: Sequence[str], values: Sequence[float], name: str, colour: st
     return go.Bar(x=list(months), y=list(values), name=name, marker={"color": colour}, hovertemplate=template)
 
 
-def gpus_over_time(
-    days: Mapping[str, tuple[NDArray[np.int64], Floats]], capacity: Mapping[str, int]
-) -> go.Figure:
-    """How many GPUs of each server type were held, a mean a day; in per cent where it is known how many there are."""
-    known = bool(days) and all(name in capacity for name in days)
+def gpus_over_time(days: Mapping[str, tuple[NDArray[np.int64], Floats]]) -> go.Figure:
+    """How many GPUs of each server type were held, a mean a day."""
     figure = go.Figure()
     one_day = len({number for numbers, _ in days.values() for number in numbers.tolist()}) == 1
     order = sorted(days, key=lambda name: (-float(days[name][1].sum()), name))[: 2 * len(COLOURS)]
@@ -315,10 +272,8 @@ def gpus_over_time(
         whole = np.arange(numbers[0], numbers[-1] + 1)
         held = np.zeros(len(whole))
         held[numbers - numbers[0]] = hours / 24
-        if known:
-            held *= 100 / max(capacity[name], 1)
         name = shortened(name)
-        hover = ("%{y:.1f} %" if known else "%{y:,.3~f}") + f"<extra>{name}</extra>"
+        hover = "%{y:,.3~f}" + f"<extra>{name}</extra>"
         if one_day:  # a line of one point would be a dot
             figure.add_trace(
                 go.Bar(x=[_day(int(whole[0]))], y=held, name=name, width=0.2, hovertemplate=hover)
@@ -340,14 +295,9 @@ def gpus_over_time(
                 hovertemplate=hover,
             )
         )
-    dress(
-        figure,
-        "Utilisation of each server type, %" if known else "GPUs held of each server type, mean of each day",
-        360,
-    )
+    dress(figure, "GPUs held of each server type, mean of each day", 360)
     figure.update_xaxes(title={"text": "day (UTC)"})
-    held_words = "part of its GPUs held" if known else "GPUs held, mean of the day"
-    figure.update_yaxes(rangemode="tozero", ticksuffix=" %" if known else "", title={"text": held_words})
+    figure.update_yaxes(rangemode="tozero", title={"text": "GPUs held, mean of the day"})
     if one_day:
         figure.update_xaxes(type="category")
         figure.update_layout(barmode="group", hovermode="closest")

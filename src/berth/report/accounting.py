@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -20,8 +19,6 @@ from berth.report.sections import sections_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.tables import ListedJob, Tables, Totals
-from berth.waiting import Evaluation
-from berth.waiting.plots import calibration
 
 IDLE_LISTED = 20
 """At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""
@@ -63,15 +60,10 @@ def write_accounting(
     *,
     by: Sequence[str] = ("application",),
     measure: str = "gpu-hours",
-    capacity: Mapping[str, int] | None = None,
-    predictions: Evaluation | None = None,
 ) -> None:
-    """Write the page as one HTML file that needs no other.
-
-    `capacity` is how many GPUs each server type has, `predictions` how well waits were predicted if that was judged.
-    """
+    """Write the page as one HTML file that needs no other."""
     totals = tables.totals()
-    chapters = chapters_of(tables, totals, measure, capacity or {}, predictions) if totals.tries else ()
+    chapters = chapters_of(tables, measure) if totals.tries else ()
     write_page(
         "accounting.html",
         path,
@@ -84,13 +76,7 @@ def write_accounting(
     )
 
 
-def chapters_of(
-    tables: Tables,
-    totals: Totals,
-    measure: str = "gpu-hours",
-    capacity: Mapping[str, int] | None = None,
-    predictions: Evaluation | None = None,
-) -> Iterator[Chapter]:
+def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]:
     """Yield the chapters that there is something to show in."""
     applications = by_measure(tables.usage(("application",)), measure)
     yield _chapter(
@@ -108,23 +94,12 @@ def chapters_of(
             words=True,
         )
     if days := tables.daily_gpu_hours():
-        capacity = capacity or {}
         yield _chapter(
             "GPU servers over time",
             "Hours count on the day on which they passed, in UTC. The calendar counts a job on the day on which "
-            "it ended."
-            + (
-                " The share of capacity is that of the time from the first submission to the last end."
-                if capacity
-                else ""
-            ),
+            "it ended.",
             [
-                *_capacity_used(days, totals, capacity),
-                (
-                    "servers",
-                    "GPUs held of each server type over time",
-                    plots.gpus_over_time(days, capacity),
-                ),
+                ("servers", "GPUs held of each server type over time", plots.gpus_over_time(days)),
                 ("calendar", "GPU-hours of each day", plots.calendar(*tables.heat())),
             ],
         )
@@ -137,8 +112,6 @@ def chapters_of(
             "the limit named.",
             [("waits", "Hours waited by cause", plots.waiting_by_cause(waits))],
         )
-    if predictions is not None and predictions.bins:
-        yield _predicted(predictions)
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
     yield _chapter(
         "How jobs run",
@@ -172,28 +145,6 @@ def _chapter(title: str, hint: str, figures: Iterable[Named]) -> Chapter:
     )
 
 
-def _predicted(found: Evaluation) -> Chapter:
-    return _chapter(
-        "Predicted waits",
-        "The last fifth of the history by time, predicted by what had been learned from the waits that had ended "
-        "before it. Jobs are put into ten parts by their predicted wait; a part’s 10 %, 50 % and 90 % as they came "
-        f"stand against those predicted. The 80 % interval held {found.coverage_80 * 100:.1f} % of "
-        f"{found.tested:,} waits; the mean squared error of log10(1 + s) is {found.mse_log10:.3f}, that of a "
-        f"constant {found.baseline_mse_log10:.3f}.",
-        [
-            (
-                "calibration",
-                "Calibration of predicted waits",
-                calibration(
-                    [each.predicted_s for each in found.bins],
-                    [each.came_s for each in found.bins],
-                    [each.count for each in found.bins],
-                ),
-            )
-        ],
-    )
-
-
 def _listed(job: ListedJob) -> tuple[str, ...]:
     def moment(ms: int | None) -> str:
         return "–" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
@@ -202,15 +153,6 @@ def _listed(job: ListedJob) -> tuple[str, ...]:
         *(job.name, job.title or UNKNOWN, job.user or UNKNOWN, job.server or UNKNOWN),
         *(f"{job.gpus:g}", moment(job.start_ms), moment(job.end_ms), job.state),
     )
-
-
-def _capacity_used(days: Mapping[str, Any], totals: Totals, capacity: Mapping[str, int]) -> Iterator[Named]:
-    """Where it is known how many GPUs there are: the part of them that was held."""
-    first_ms, last_ms = totals.first_ms, totals.last_ms
-    if capacity and first_ms is not None and last_ms is not None and last_ms > first_ms:
-        hours = {name: float(held.sum()) for name, (_, held) in days.items()}
-        figure = plots.capacity_used(hours, capacity, (last_ms - first_ms) / 3_600_000)
-        yield "capacity", "Share of its capacity that was held of each server type", figure
 
 
 def _bars(tables: Tables, applications: Sequence[Usage], measure: str) -> Iterator[Named]:

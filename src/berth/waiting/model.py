@@ -151,32 +151,6 @@ class Evaluation:
         """What `--json` prints."""
         return asdict(self)
 
-    def save(self, path: Path) -> None:
-        """Write it to a file, for the report."""
-        with whole_file(path) as aside:
-            aside.write_text(json.dumps(self.to_dict()), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> Evaluation | None:
-        """Read it again; None where there is none that can be read."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            bins = tuple(
-                Bin(each["count"], tuple(each["predicted_s"]), tuple(each["came_s"]), each["held"])
-                for each in content.pop("bins")
-            )
-            calibration = tuple((share, came) for share, came in content.pop("calibration"))
-            held, month = content.pop("held_between", None), content.pop("last_month", None)
-            return cls(
-                **content,
-                calibration=calibration,
-                bins=bins,
-                held_between=held and (held[0], held[1]),
-                last_month=month and (month[0], month[1]),
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
 
 def logged(wait_s: Floats) -> Floats:
     """log10(1 + seconds), in which waits are told apart by their order of magnitude."""

@@ -109,15 +109,12 @@ def test_an_import_that_takes_nothing_over_leaves_the_history_that_was_there(tmp
     assert len(open_history(tmp_path / "h")) == 1
 
 
-@pytest.mark.parametrize(
-    "words", [("report", "x.html"), ("plot", "usage", "x.html"), ("plot", "pcc", "x.html")]
-)
-def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
     import_text(
         open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
     )
-    place = tmp_path / "none" / words[-1]
-    found = berth(*words[:-1], place, "--history", tmp_path / "h")
+    place = tmp_path / "none" / "x.html"
+    found = berth("report", place, "--history", tmp_path / "h")
     assert found == (2, "", f"berth: {place}: No such file or directory\n")
 
 
