@@ -176,7 +176,7 @@ def create(
     native: Annotated[
         bool,
         typer.Option(
-            "--native", help="Let the driver keep --mem for a cgroup; needs root, driver 615 and cgroup v2."
+            "--native", help="Let the driver enforce --mem on a cgroup; needs root, driver 615 and cgroup v2."
         ),
     ] = False,
     owner: Annotated[str | None, typer.Option(help="The user who may join, by name or number.")] = None,

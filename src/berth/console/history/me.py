@@ -116,7 +116,11 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     if before.gpu_hours:
         change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
         said.append(
-            t("That is {change} GPU-hours compared with the {days:day|# days} before.", change=change, days=days)
+            t(
+                "That is {change} GPU-hours compared with the {days:day|# days} before.",
+                change=change,
+                days=days,
+            )
         )
     if whole.wait_median_s is not None:
         said.append(

@@ -445,7 +445,9 @@ def job_texts(t: Texts) -> dict[str, Any]:
         ],
         "caption": t("{total:# attempt|# attempts}, page {page} of {pages}"),
         "none": t("No attempts here."),
-        "own": t("Only your own jobs are listed here; what was measured of other people's jobs is not shown."),
+        "own": t(
+            "Only your own jobs are listed here; what was measured of other people's jobs is not shown."
+        ),
         "all": t("Jobs of the whole period"),
         "of": t("Jobs of {what}"),
         "enter": t("{name}: {value}; Enter shows its jobs"),
