@@ -1,13 +1,15 @@
 """Jobs whose GPU memory grows on one machine: how long an answer takes, what is refused, and what kills leave behind.
 
-    python bench/growth.py [--jobs 8 64] [--kills 50] [--seed 1]
+    python bench/growth.py [--parts jobs,kills] [--jobs 8 64] [--kills 50] [--seed 1] [--at-once 1]
 
 A queue runs on a fake GPU of 80 GiB. Its jobs take memory in pieces of 256 MiB, the step in which a limit grows, so
 that each call beyond what was promised asks. The uses of all jobs together are less than the card. Each is promised
 half of what it uses.
 
 Then tenants, the broker, and the processes that suspend and resume are killed at random moments, while jobs ask, grow,
-idle, are suspended and come back (`tests.live.local.asking_storm`). 1,000 kills are asked.
+idle, are suspended and come back (`tests.live.local.asking_storm`). Fifty kills share a queue, and --at-once queues run
+side by side. What a run that was cut short has counted is in bench/results/growth.json; --kills less by that, and
+--seed higher by the queues that ended, go on with it. 1,000 kills are asked.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,29 +97,32 @@ def together(queue: Queue, jobs: int) -> dict[str, int]:
     return {"jobs": jobs, "calls": jobs * pieces, "refused": refused}
 
 
-def killed(kills: int, seed: int) -> dict[str, Any]:
-    """Kill tenants, brokers and agents in portions, each with a queue of its own; what was counted, together."""
-    found: dict[str, Any] = {}
+def killed(kills: int, seed: int, at_once: int) -> Iterator[dict[str, Any]]:
+    """Kill tenants, brokers and agents in portions, each with its own queue; what was counted so far, after each."""
+    found: dict[str, Any] = {"queues": 0}
     portions = [min(PORTION, kills - begun) for begun in range(0, kills, PORTION)]
-    for at, portion in enumerate(portions):
-        for name, value in storm(portion, seed + at).to_dict().items():
-            before = found.get(name, type(value)())
-            if isinstance(value, dict):
-                found[name] = {key: before.get(key, 0) + number for key, number in value.items()}
-            else:
-                found[name] = max(before, value) if name == "over_mib" else before + value
-    return found
+    with ThreadPoolExecutor(at_once) as pool:
+        for one in pool.map(storm, portions, range(seed, seed + len(portions))):
+            for name, value in {"queues": 1, **one.to_dict()}.items():
+                before = found.get(name, type(value)())
+                if isinstance(value, dict):
+                    found[name] = {key: before.get(key, 0) + number for key, number in value.items()}
+                else:
+                    found[name] = max(before, value) if name == "over_mib" else before + value
+            yield found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="jobs,kills")
     parser.add_argument("--jobs", type=count, nargs="+", default=[8, 64])
     parser.add_argument("--kills", type=count, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=count, default=1)
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "tests"], check=True)
     results: dict[str, Any] = {}
-    for grow in ("on", "off"):
+    for grow in ("on", "off") if "jobs" in words.parts else ():
         with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as folder:
             queue = Queue(Path(folder), grow)
             try:
@@ -125,9 +131,11 @@ def main() -> None:
                 results[f"together, --grow {grow}"] = [together(queue, jobs) for jobs in words.jobs]
             finally:
                 queue.berth("down", "--cancel")
-    results["killed"] = killed(words.kills, words.seed)
     for name, result in results.items():
         print(f"{name}: {result}")
+    for results["killed"] in killed(words.kills, words.seed, words.at_once) if "kills" in words.parts else ():
+        print(f"killed: {results['killed']}", flush=True)
+        save("growth", results)
     save("growth", results)
 
 

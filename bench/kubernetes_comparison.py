@@ -133,9 +133,7 @@ def pod(plan: Plan, at: int, folder: Path) -> dict[str, Any]:
     """The pod, as a user would write it."""
     work = plan.works[at]
     said = {names.KIND: work.application}  # profiles of the thesis, one for all namespaces
-    if plan.way == "exclusive":
-        said[names.EXCLUSIVE] = "true"
-    else:
+    if plan.way != "exclusive":
         said[names.ASKED_MEM_MIB] = str(work.declared_mib)
         said[names.ASKED_MILLI] = str(round(1000 * work.kernel_ms / STEP_MS))
     takes = {"cpu": "1m", "memory": "8Mi", names.RESOURCE: "1"}

@@ -1,6 +1,6 @@
 """What suspension saves and costs: GPU-hours lost to preemption, GPU-hours that idle jobs free, and many cycles.
 
-    python bench/suspension.py [--seeds 3] [--jobs 1000] [--cycles 200] [--members 3] [--genai FOLDER]
+    python bench/suspension.py [--parts lost,idle,cycles] [--seeds 3] [--jobs 1000] [--cycles 200] [--genai FOLDER]
 
 Three mixes are simulated with one job in ten urgent, under `preempt+fifo+best-fit`: jobs that make room are killed;
 or start again from a checkpoint that they write each half hour, which takes a minute; or are suspended to the memory of
@@ -195,47 +195,66 @@ def says(process: subprocess.Popen[str], line: str) -> str:
 
 
 def main() -> None:
-    """Print a row a mix and way, and one for the cycles."""
+    """Print a row a mix and way, one a rule of idle reclaim, and one for the cycles."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--parts", default="lost,idle,cycles")
     arguments.add_argument("--seeds", type=count, default=3)
     arguments.add_argument("--jobs", type=count, default=1000)
     arguments.add_argument("--genai", help="folder of the trace's two archives")
     arguments.add_argument("--cycles", type=count, default=200)
     arguments.add_argument("--members", type=count, default=3)
     words = arguments.parse_args()
+    results: dict[str, Any] = {}
+    for part in words.parts.split(","):
+        if part == "lost":
+            results[part] = print_lost(words.jobs, words.seeds)
+        elif part == "idle":
+            results[part] = print_idle(words.genai)
+        else:
+            results[part] = print_cycles(words.cycles, words.members)
+    save("suspension", results)
+
+
+def print_lost(jobs: int, seeds: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     print(f"{'mix':<14}{'way':<10}{'held, GPU-h':>14}{'lost, GPU-h':>14}{'suspension loses less by':>26}")
     for name in MIXES:
-        runs = [lost(name, words.jobs, seed) for seed in range(words.seeds)]
+        runs = [lost(name, jobs, seed) for seed in range(seeds)]
         suspended = mean(run["suspend"]["lost"] for run in runs)
         for way in runs[0]:
             held, wasted = (mean(run[way][what] for run in runs) for what in ("held", "lost"))
             less = f"{100 * (1 - suspended / wasted):.1f} %" if wasted and way != "suspend" else "–"
             print(f"{name:<14}{way:<10}{held:>14,.1f}{wasted:>14,.2f}{less:>26}")
             rows.append({"mix": name, "way": way, "held_gpu_h": held, "lost_gpu_h": wasted})
-    idles: list[dict[str, Any]] = []
+    return rows
+
+
+def print_idle(genai: str | None) -> list[dict[str, Any]]:
     try:
-        idles = idle(Path(words.genai or data_folder() / "genai_v2026"))
+        rows = idle(Path(genai or data_folder() / "genai_v2026"))
     except (SystemExit, FileNotFoundError) as error:
         print(f"\nwhat idle jobs free is not shown: {error}")
-    else:
-        first = idles[0]
-        print(f"\n{first['gaps']:,} gaps of serving pods, {first['idle_gpu_h']:,.0f} GPU-hours idle")
+        return []
+    print(f"\n{rows[0]['gaps']:,} gaps of serving pods, {rows[0]['idle_gpu_h']:,.0f} GPU-hours idle")
+    print(
+        f"{'rule':<28}{'freed, GPU-h':>14}{'suspensions':>13}{'p99 wait, s':>13}{'waited, h':>11}{'net, GPU-h':>12}"
+    )
+    for row in rows:
         print(
-            f"{'rule':<28}{'freed, GPU-h':>14}{'suspensions':>13}{'p99 wait, s':>13}{'waited, h':>11}{'net, GPU-h':>12}"
+            f"{row['rule']:<28}{row['freed_gpu_h']:>14,.0f}{row['suspensions']:>13,}{row['p99_wait_s']:>13.1f}"
+            f"{row['waited_h']:>11.1f}{row['net_gpu_h']:>12,.0f}"
         )
-        for row in idles:
-            print(
-                f"{row['rule']:<28}{row['freed_gpu_h']:>14,.0f}{row['suspensions']:>13,}{row['p99_wait_s']:>13.1f}"
-                f"{row['waited_h']:>11.1f}{row['net_gpu_h']:>12,.0f}"
-            )
-    cycle = cycles(words.cycles, words.members)
+    return rows
+
+
+def print_cycles(number: int, members: int) -> dict[str, float]:
+    cycle = cycles(number, members)
     print(
         f"\n{cycle['cycles']:,} cycles of {cycle['members']} processes: {cycle['bytes_lost']} bytes lost, limit off by"
         f" {cycle['limit_off_bytes']} bytes, {cycle['median_ms']:.1f} ms a cycle (median),"
         f" {cycle['longest_ms']:.1f} ms the longest"
     )
-    save("suspension", {"lost": rows, "idle": idles, "cycles": cycle})
+    return cycle
 
 
 if __name__ == "__main__":

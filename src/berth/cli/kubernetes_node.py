@@ -43,10 +43,9 @@ def node(
     dra: Annotated[
         str,
         typer.Option(
-            help="GPUs to give in parts to claims, and not through berth.dev/gpu: all, none, indices such as 0,1;"
-            " auto, those whose MIG is on."
+            help="GPUs to give in parts to claims, and not through berth.dev/gpu: all, none, or indices such as 0,1."
         ),
-    ] = "auto",
+    ] = "none",
     grow: GrowOption = Grow.OFF,
     metrics: Annotated[
         str,

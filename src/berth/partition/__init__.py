@@ -8,10 +8,8 @@ from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.lifecycle import (
     create,
     create_mig,
-    create_mig_at,
     create_promised,
     remove,
-    remove_unfinished,
     resize,
 )
 from berth.partition.regions import (

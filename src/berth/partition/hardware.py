@@ -35,10 +35,6 @@ class Hardware:
     """MPS: per cent of the GPU's multiprocessors, for each process; 0: not limited."""
     pipe: str = ""
     """MPS: the folder of the control daemon's pipes."""
-    start: int = -1
-    """MIG: the first of its slices of the GPU's memory, where it was asked for by its place."""
-    found: bool = False
-    """MIG: it was there before the partition, and stays when the partition goes."""
     group: str = ""
     """Native: the folder of the cgroup that has the limit."""
 
@@ -97,7 +93,10 @@ def hardware_in(folder: Path, uuid: str) -> Hardware | None:
     except OSError as error:
         raise PartitionError(f"{_note(folder, uuid)}: cannot be read ({error.strerror})") from error
     try:
-        return Hardware(**json.loads(text))
+        told = json.loads(text)
+        return Hardware(
+            **{key: told[key] for key in told if key in Hardware.__slots__}
+        )  # older ones say more
     except (TypeError, ValueError) as error:
         raise PartitionError(
             f"{_note(folder, uuid)}: is damaged ({error}); remove the partition with --force and make it anew"

@@ -16,10 +16,10 @@ from typing import Literal
 
 from berth.errors import NoRoomError, PartitionError, SettingError
 from berth.partition.access import MAKERS, Access, grant
-from berth.partition.gpus import Gpu, gpus
+from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, hardware_in, keep
 from berth.partition.library import make_region, resize_region
-from berth.partition.mig import Instance, create_instance, destroy_instance, instance_at
+from berth.partition.mig import Instance, create_instance, destroy_instance
 from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.native import make_group, remove_group, set_limit, sweep_groups
 from berth.partition.regions import (
@@ -36,8 +36,6 @@ from berth.partition.regions import (
     root_folder,
 )
 
-_BEGUN = "begun"
-"""What the note of an instance is called that is being made."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -115,43 +113,6 @@ def create_mig(
     _check_new(name, gpu, root, alone=True)
     kept = _kept(gpu, create_instance(gpu, profile, driver_folder))
     return _make_kept(name, Limit(kept.mem_mib), kept, access, driver_folder, root)
-
-
-def create_mig_at(
-    name: str, gpu: Gpu, profile: str, start: int, *, driver_folder: Path | None = None, root: Path
-) -> Partition:
-    """Make a partition that is the instance of MIG of a profile at a place, where it begins.
-
-    An instance that is there already is taken as it is, and stays when the partition goes. It is noted before one is
-    made, so that after a crash the next call, or `remove_unfinished`, knows whose it is.
-    """
-    _check_new(name, gpu, root, alone=True)
-    folder = root / name
-    begun, instance = hardware_in(folder, _BEGUN), instance_at(gpu, profile, start, driver_folder)
-    found = instance is not None and begun is None
-    try:
-        if instance is None:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            keep(folder, _BEGUN, Hardware("mig", gpu.uuid, "", 0, profile, start=start))
-            instance = create_instance(gpu, profile, driver_folder, start)
-        kept = replace(_kept(gpu, instance), start=start, found=found)
-        made = _make_kept(name, Limit(kept.mem_mib), kept, MAKERS, driver_folder, root)
-    except PartitionError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    (folder / f"{_BEGUN}.hardware").unlink(missing_ok=True)
-    return made
-
-
-def remove_unfinished(name: str, *, driver_folder: Path | None = None, root: Path) -> None:
-    """Take away a folder in which no region was finished, and the instance of MIG that was made for it."""
-    begun = hardware_in(root / name, _BEGUN)
-    gpu = next((each for each in gpus(driver_folder) if each.uuid == begun.gpu), None) if begun else None
-    if begun is not None and gpu is not None:
-        made = instance_at(gpu, begun.profile, begun.start, driver_folder)
-        if made is not None:
-            destroy_instance(gpu.uuid, made.gpu_instance, made.compute_instance, driver_folder)
-    shutil.rmtree(root / name)
 
 
 def _kept(gpu: Gpu, instance: Instance) -> Hardware:
@@ -249,7 +210,7 @@ def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None
     for one in kept:
         if one.kind == "native":
             remove_group(Path(one.group), one.gpu, driver_folder)
-        elif one.kind == "mig" and not one.found:
+        elif one.kind == "mig":
             destroy_instance(one.gpu, one.gpu_instance, one.compute_instance, driver_folder)
         elif one.kind == "mps" and not any(
             other.hardware is not None and other.hardware.kind == "mps" and other.hardware.gpu == one.gpu

@@ -13,7 +13,6 @@ from berth.partition.gpus import Gpu, Memory, handle_of, open_nvml
 
 _PROFILES, _COMPUTE_PROFILES = 32, 16
 """More than any NVML has numbers for; those that a card lacks answer with an error."""
-_MOST_PLACES, _MOST_INSTANCES = 64, 16
 _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _IN_USE, _INSUFFICIENT = 3, 4, 6, 19, 23
 
 _uint, _handle = ctypes.c_uint, ctypes.c_void_p
@@ -72,75 +71,14 @@ class Instance:
     mem_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where on a GPU an instance of a profile may be."""
-
-    profile: str
-    start: int
-    """The first of its slices of the GPU's memory."""
-    size: int
-    """How many of them it has."""
-    slices: int
-    """How many slices of the GPU's cores it has."""
-    mem_mib: int
+def is_cut(gpu: Gpu, driver_folder: Path | None = None) -> bool:
+    """Whether MIG is on."""
+    modes = _mode(open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder))
+    return modes is not None and modes[0] == 1
 
 
-def places_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
-    """Every place of every profile of a GPU whose MIG is on, by profile and start; none where it is off.
-
-    Profiles with media extensions (`1g.10gb+me`) are left out: how many of them fit is no matter of slices alone.
-    """
-    nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
-    modes = _mode(nvml, device)
-    if modes is None or modes[0] != 1:
-        return []
-    found = [
-        Place(_plain(profile), each.start, each.size, profile.slices, profile.mem_mib)
-        for profile in _profiles(nvml, device)
-        if "+" not in _plain(profile)
-        for each in _places(nvml, device, profile)[1]
-    ]
-    return sorted(found, key=lambda place: (place.slices, place.mem_mib, place.start))
-
-
-def instances_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
-    """The places that instances are in now, whatever made them."""
-    nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
-    return [
-        Place(_plain(profile), info.at.start, info.at.size, profile.slices, profile.mem_mib)
-        for profile in _profiles(nvml, device)
-        for _, info in _made(nvml, device, profile)
-    ]
-
-
-def instance_at(gpu: Gpu, profile: str, start: int, driver_folder: Path | None = None) -> Instance | None:
-    """The instance of this profile that is at this place, with its compute instance of all of it; None where there
-    is none. PartitionError where it is cut up further."""
-    nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
-    chosen = _profile_named(nvml, device, gpu, profile)
-    for made, info in _made(nvml, device, chosen):
-        if info.at.start != start:
-            continue
-        computes, count = (_handle * _MOST_INSTANCES)(), _uint()
-        full = _compute_profile(nvml, made, chosen.slices)
-        asked = ("nvmlGpuInstanceGetComputeInstances", made, full, computes, ctypes.byref(count))
-        what = f"the compute instance of {profile} on GPU {gpu.index}"
-        _check(_call(nvml, *asked), what)
-        compute = _handle(computes[0])
-        if count.value == 0:
-            _check(
-                _call(nvml, "nvmlGpuInstanceCreateComputeInstance", made, full, ctypes.byref(compute)), what
-            )
-        return _describe(nvml, device, made, compute, profile)
-    return None
-
-
-def create_instance(
-    gpu: Gpu, profile: str, driver_folder: Path | None = None, start: int | None = None
-) -> Instance:
-    """Make an instance of a profile such as `2g.10gb`, at a place or wherever there is room; raises PartitionError
-    where the card has no such, or no room."""
+def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -> Instance:
+    """Make an instance of a profile such as `2g.10gb`; raises PartitionError where the card has no such, or no room."""
     nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
     modes = _mode(nvml, device)
     if modes is None:
@@ -155,10 +93,7 @@ def create_instance(
         )
     chosen = _profile_named(nvml, device, gpu, profile)
     made = _handle()
-    asked = ["nvmlDeviceCreateGpuInstance", device, chosen.id, ctypes.byref(made)]
-    if start is not None:
-        place = _place_of(nvml, device, chosen, gpu, start)
-        asked = [f"{asked[0]}WithPlacement", device, chosen.id, ctypes.byref(place), ctypes.byref(made)]
+    asked = ("nvmlDeviceCreateGpuInstance", device, chosen.id, ctypes.byref(made))
     _check(_call(nvml, *asked), f"an instance {profile} of GPU {gpu.index}")
     compute = _handle()
     try:
@@ -204,44 +139,11 @@ def _profile_named(nvml: ctypes.CDLL, device: Any, gpu: Gpu, wanted: str) -> _Pr
     )
 
 
-def _place_of(nvml: ctypes.CDLL, device: Any, profile: _ProfileInfo, gpu: Gpu, start: int) -> _Placement:
-    answer, places = _places(nvml, device, profile)
-    _check(answer, f"the places of {_plain(profile)} on GPU {gpu.index}")
-    for place in places:
-        if place.start == start:
-            return place
-    starts = ", ".join(str(place.start) for place in places)
-    raise PartitionError(
-        f"no {_plain(profile)} of GPU {gpu.index} begins at {start}; there are: {starts or 'none'}"
-    )
-
-
-def _places(nvml: ctypes.CDLL, device: Any, profile: _ProfileInfo) -> tuple[int, list[_Placement]]:
-    """NVML's answer, and where an instance of a profile may be; nowhere if that is an error."""
-    places, count = (_Placement * _MOST_PLACES)(), _uint(_MOST_PLACES)
-    asked = ("nvmlDeviceGetGpuInstancePossiblePlacements_v2", device, profile.id, places, ctypes.byref(count))
-    answer = _call(nvml, *asked)
-    return answer, places[: count.value] if answer == 0 else []
-
-
 def _mode(nvml: ctypes.CDLL, device: Any) -> tuple[int, int] | None:
     """Whether MIG is on (1), and whether it will be after a reset; None if the GPU or its driver has none."""
     mode, pending = _uint(), _uint()
     failed = _call(nvml, "nvmlDeviceGetMigMode", device, ctypes.byref(mode), ctypes.byref(pending))
     return None if failed else (mode.value, pending.value)
-
-
-def _made(
-    nvml: ctypes.CDLL, device: Any, profile: _ProfileInfo
-) -> Iterator[tuple[ctypes.c_void_p, _GpuInstanceInfo]]:
-    """The instances of a profile that are there."""
-    made, count = (_handle * max(_MOST_INSTANCES, profile.instances))(), _uint()
-    if _call(nvml, "nvmlDeviceGetGpuInstances", device, profile.id, made, ctypes.byref(count)) != 0:
-        return
-    for each in made[: count.value]:
-        one, info = _handle(each), _GpuInstanceInfo()
-        if _call(nvml, "nvmlGpuInstanceGetInfo", one, ctypes.byref(info)) == 0:
-            yield one, info
 
 
 def _plain(profile: _ProfileInfo) -> str:

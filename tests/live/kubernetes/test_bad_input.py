@@ -45,8 +45,6 @@ def pod(
         ({names.ASKED_MEM_MIB: "9" * 400}, "without a unit"),
         ({names.ASKED_MEM_MIB: ""}, "is ''; expected"),
         ({names.MAX_MEM_MIB: "16Gi"}, "is '16Gi'; expected a whole number of MiB"),
-        ({names.EXCLUSIVE: "yes"}, "expected true or false"),
-        ({names.EXCLUSIVE: "true", names.ASKED_MILLI: "5"}, "at once; a whole GPU has no part"),
         ({names.BURST: "1"}, "expected true or false"),
         ({names.MODELS: " , "}, "expected 1 to 32 GPU models"),
         ({names.GANG: "a"}, "expected NAME/SIZE"),
@@ -93,7 +91,7 @@ def test_what_is_not_honoured_is_refused_with_what_to_do(asked: api.Pod, said: s
 @given(
     st.dictionaries(
         st.sampled_from([names.ASKED_MILLI, names.ASKED_MEM_MIB, names.GANG, names.MODELS, names.ESTIMATE,
-                         names.EXCLUSIVE, names.BURST, names.APPLICATION, "gpu-fraction", "gpu-memory"]),
+                         names.BURST, names.APPLICATION, "gpu-fraction", "gpu-memory"]),
         st.text(max_size=30) | st.integers(-(2**70), 2**70).map(str),
     ),
     st.dictionaries(
@@ -154,7 +152,6 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
         await world.pod("negative", milli=-1)
         await world.pod("units", mem="8Gi")
         await world.pod("huge", mem="9" * 400)
-        await world.pod("both", milli=300, annotations={names.EXCLUSIVE: "true"})
         await world.pod("model", annotations={names.MODELS: "B9000"})
         for at, namespace in enumerate(("default", "other")):
             for member in range(2):
@@ -171,7 +168,6 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
             assert "berth.dev/gpu-milli is '-1'" in await world.until_event("Held", "negative")
             assert "is '8Gi'" in await world.until_told("units", "annotation")
             assert "without a unit" in await world.until_event("Held", "huge")
-            assert "a whole GPU has no part" in await world.until_event("Held", "both")
             await world.until_bound(*(f"same-{at}{member}" for at in range(2) for member in range(2)))
             assert (
                 await world.until_told("model", "B9000")

@@ -22,7 +22,6 @@ _ASKED = (
     names.ASKED_MEM_MIB,
     names.MAX_MEM_MIB,
     names.MODELS,
-    names.EXCLUSIVE,
     names.BURST,
     names.INTERACTIVE,
 )
@@ -54,9 +53,6 @@ def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
         return GpuAsk()
     if gpus > MOST_GPUS:
         raise AskError(f"{gpus} GPUs; expected at most {MOST_GPUS}")
-    parts = [key for key in (names.ASKED_MILLI, names.ASKED_MEM_MIB) if key in said]
-    if _flag(said, names.EXCLUSIVE) and parts:
-        raise AskError(f"annotations {names.EXCLUSIVE} and {parts[0]} at once; a whole GPU has no part")
     milli = _of_each(resources, gpus, names.ASKED_MILLI, WHOLE, _number(said, names.ASKED_MILLI, WHOLE))
     asked_mib = _number(said, names.ASKED_MEM_MIB, MOST_MIB, unit=" of MiB")
     mem_mib = _of_each(resources, gpus, names.ASKED_MEM_MIB, MOST_MIB, asked_mib)

@@ -79,6 +79,7 @@ def _values_of(install: Install) -> dict[str, str]:
         "placed-uid": names.PLACED_UID,
         "suspend": names.SUSPEND,
         "gpu-memory": names.GPU_MEMORY,
+        "measured": names.MEASURED,
         "gate": names.GATE,
         "old-scheduler": names.OLD_SCHEDULER,
         "lease": names.LEASE,

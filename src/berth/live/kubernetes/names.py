@@ -56,7 +56,6 @@ PLUGINS_GROUP = "scheduling.x-k8s.io"
 """The API group of that PodGroup."""
 OWN_GROUP = "scheduling.k8s.io"
 """The API group of Kubernetes' own, which a pod names in its spec."""
-EXCLUSIVE = "berth.dev/exclusive"
 HOLD = "berth.dev/hold"
 """The gate of a pod with it is not lifted until it is taken away, or is `false`. Kubernetes lets no one add a
 scheduling gate to a pod that there is."""

@@ -98,17 +98,20 @@ class Brain:
         policy = make_policy(policy_name or self.driver.settings.policy, Setting(knowledge=knowledge))
         scheduler = Scheduler(Cluster([each.node for each in self._site.nodes()]), policy, knowledge)
         gpus = min(1, len(self._site.gpus))
-        for at, milli in enumerate((1000, 300, 300)):
+        # A job on each GPU, two that fit on none, and behind them some that end too late to go ahead everywhere.
+        each = max(1, len(self._site.gpus))
+        fills, late = [(600, 60_000)] * each, [(200, 90_000)] * 2 * each
+        waits = [(1000, 60_000), (1000, 60_000), (100, 1_000), *late, (100, 1_000), (600, 90_000)]
+        for at, (milli, limit_ms) in enumerate(fills + waits):
             share = Share(milli, 1024 if gpus else 0)
             scheduler.submit(
-                Job(f"warm-{at}", 0, None, gpus=gpus, share=share, application="warm", time_limit_ms=60_000)
+                Job(f"warm-{at}", 0, None, gpus=gpus, share=share, application="warm", time_limit_ms=limit_ms)
             )
-        for _ in scheduler.decide(1):
-            pass
-        for job_id in list(scheduler.cluster.running):
-            scheduler.ended(job_id, RecordState.COMPLETED, 2)
-        for _ in scheduler.decide(3):
-            pass
+        for now_ms in range(1, 4):
+            for _ in scheduler.decide(now_ms):
+                pass
+            for job_id in list(scheduler.cluster.running)[:1]:
+                scheduler.ended(job_id, RecordState.COMPLETED, now_ms)
 
     def answer(self, message: Mapping[str, Any]) -> None:
         """Say what is to be said to one message."""

@@ -22,8 +22,6 @@ class FakeApi(ApiServer):
         self.labels: dict[str, str | None] = {}
         self.annotations: dict[str, dict[str, str]] = {}
         self.events: list[tuple[str, str, str]] = []
-        self.counters = "apart"
-        """Whether counters of devices are kept, `apart` from them; empty: they are dropped."""
         self.down = False
         self.asked: list[str] = []
         """Names of claims that were asked for."""
@@ -52,13 +50,6 @@ class FakeApi(ApiServer):
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         self._check()
         self.known_slices[name] = _stored(json.loads(json.dumps(spec)))
-
-    async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        self._check()
-        kept: dict[str, Any] = json.loads(json.dumps(spec))
-        for device in kept["devices"] if not self.counters else ():
-            device.pop("consumesCounters", None)
-        return kept
 
     async def remove_slice(self, name: str) -> None:
         self._check()

@@ -500,8 +500,6 @@ def test_what_was_allocated_is_read_from_a_claim() -> None:
 @pytest.mark.parametrize(
     ("dra", "has_claims", "expected"),
     [
-        ("auto", True, ((), (0, 1))),
-        ("auto", False, ((), (0, 1))),
         ("all", True, ((0, 1), ())),
         ("0", True, ((0,), (1,))),
         ("none", True, ((), (0, 1))),
@@ -515,7 +513,7 @@ def test_each_gpu_is_given_by_one_way_only(dra: str, has_claims: bool, expected:
     ("dra", "why"),
     [
         ("0", "serves no resource.k8s.io"),
-        ("5", "--dra '5'; write auto, all, none or indices of this node's GPUs"),
+        ("5", "--dra '5'; write all, none or indices of this node's GPUs"),
     ],
 )
 def test_gpus_that_cannot_be_split_so_are_refused(dra: str, why: str) -> None:
@@ -548,27 +546,17 @@ def test_a_pod_of_a_gang_or_with_a_liveness_probe_is_known() -> None:
 
 
 @needs_root
-def test_an_agent_that_may_not_advertise_says_so_once_and_does_the_rest(
+def test_a_gpu_whose_mig_is_on_is_given_to_nobody(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class OldRights(FakeApi):
-        has_claims = True
-
-        async def advertise(self, resources: Mapping[str, str | None]) -> None:
-            raise ApiError("PATCH /api/v1/nodes/here/status", 403, "Forbidden", "no rights")
-
     monkeypatch.setenv("BERTH_FAKE_CARD", str(folder / "card"))
+    monkeypatch.setattr(service, "is_cut", lambda gpu, driver: gpu.index == 1)
     settings = NodeSettings(
-        "here", folder / "state", folder / "run", folder / "cdi", folder / "kubelet", dra="all", fake=True
+        "here", folder / "state", folder / "run", folder / "cdi", folder / "kubelet", fake=True
     )
-    server = OldRights()
-    cards: Any = SimpleNamespace(cards=make_cards("2xA100-80G", folder / "card"))
-    monkeypatch.setattr(service, "places_on", lambda *gpu: [])  # this process has no fake card
+    cards: Any = SimpleNamespace(cards=make_cards("3xA100-80G", folder / "card"))
+    server: Any = FakeApi()
+    server.has_claims = False
     made = service._Node(settings, cards, server)
-    for _ in range(2):
-        asyncio.run(made._tell_cluster({}))
-        assert list(server.known_slices) == ["here-gpu.berth.dev"]
-        server.known_slices.clear()
-        made._published_s = made._labelled_s = float("-inf")
-    (said,) = caplog.messages
-    assert said.startswith("PATCH /api/v1/nodes/here/status: 403 Forbidden: no rights; berth.dev/")
+    assert (made.plugin_gpus, made.dra_gpus) == ((0, 2), ())
+    assert caplog.messages == ["GPUs [1] are left out, because their MIG is on"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,14 @@ from berth.errors import ApiError
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice
-from berth.live.kubernetes.node.slices import SlicePublisher, cut_devices_of, devices_of
+from berth.live.kubernetes.node.slices import SlicePublisher, devices_of
 from berth.live.local.cards import Card
 from tests.live.kubernetes.conftest import Played
-from tests.live.kubernetes.node.test_mig import CUT, RESOURCES, slices_of
 from tests.live.kubernetes.node.test_service import claims_served
 from tests.live.kubernetes.world import World
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
+RESOURCES = "/apis/resource.k8s.io/v1"
 pytestmark = pytest.mark.slow  # three kinds are made and taken away for each version
 
 
@@ -35,16 +34,10 @@ def test_each_version_keeps_all_that_berth_writes_and_refuses_what_is_of_another
             await world.node("here", gpus=0)
             api = ApiServer(world.api, "here")
             assert await api.find_claims()
-            whole, cut = (
-                devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {0: "79"}),
-                cut_devices_of(CUT, {}, (), ()),
-            )
-            await SlicePublisher("here", api).publish(whole, [cut])
-            kept = (await slices_of(world)).values()
-            devices = [device for spec in kept for device in spec.get("devices", ())]
-            name = itemgetter("name")
-            assert sorted(devices, key=name) == sorted([*whole, *cut.devices], key=name)
-            assert [each for spec in kept for each in spec.get("sharedCounters", ())] == [cut.counters]
+            devices = devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {0: "79"})
+            await SlicePublisher("here", api).publish(devices)
+            (kept,) = json.loads(await world.api.request("GET", f"{RESOURCES}/resourceslices"))["items"]
+            assert kept["spec"]["devices"] == devices
             await of_claims(world, api)
             for each in manifests(Install("", claims=True))["device-class"]:
                 made = json.loads(await world.api.request("POST", f"{RESOURCES}/deviceclasses", each))

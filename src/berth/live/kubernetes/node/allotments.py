@@ -20,16 +20,11 @@ from berth.errors import KubernetesError, PartitionError
 from berth.files import whole_file
 from berth.live.local.cards import Card
 from berth.partition import (
-    Hardware,
     Limit,
     Partition,
-    create_mig_at,
     create_promised,
     remove,
-    remove_unfinished,
 )
-from berth.partition.gpus import knows_instance
-from berth.partition.hardware import hardware_in
 from berth.partition.regions import regions_in, regions_of
 
 CLOSED_MIB = 1
@@ -48,9 +43,6 @@ class Part:
     burst: bool = False
     """It may take more than its share while the rest is unused."""
     priority: str = "normal"
-    profile: str = ""
-    """Of an instance of MIG, which begins at `start`: its hardware keeps the part."""
-    start: int = -1
 
     @property
     def limit(self) -> Limit:
@@ -103,13 +95,10 @@ class Allotments:
         root: Path,
         cards: Sequence[Card],
         device_nodes: Path | None = None,
-        driver_folder: Path | None = None,
     ) -> None:
         """`folder` keeps them; `root` is where their regions are, `device_nodes` where containers' folders of device
-        nodes are, which go with them; `driver_folder` has an NVML that is not the machine's. `load` reads what is
-        there."""
+        nodes are, which go with them. `load` reads what is there."""
         self.folder, self.root, self._device_nodes = folder, root, device_nodes
-        self._driver_folder = driver_folder
         self.cards = {card.index: card for card in cards}
         self.given: dict[str, Allotment] = {}
         self.damaged: list[str] = []
@@ -249,20 +238,6 @@ class Allotments:
         """Those of a pod or claim."""
         return [each for each in self.given.values() if each.holder.uid == uid]
 
-    def region_of(self, allotment: Allotment, part: Part) -> tuple[str, Hardware | None]:
-        """What the region of a part is called, and the instance of MIG where it is one."""
-        folder = self.root / allotment.name
-        for uuid in regions_in(folder) if part.profile else ():
-            kept = hardware_in(folder, uuid)
-            if kept is not None and (kept.profile, kept.start) == (part.profile, part.start):
-                return uuid, kept
-        return plain(self.cards[part.index].uuid), None
-
-    def instances(self, index: int) -> set[tuple[str, int]]:
-        """Profile and start of each instance of MIG of a GPU that is given."""
-        parts = (part for each in self.given.values() for part in each.parts)
-        return {(part.profile, part.start) for part in parts if part.profile and part.index == index}
-
     def _check_room(self, asked: Allotment) -> None:
         """Whether there is room for it, in place of one of its name."""
         held = self.held_now()
@@ -300,35 +275,20 @@ class Allotments:
         """The regions that are not there yet, of the GPUs that are there; `fresh`: none is there."""
         there = set() if fresh else set(regions_in(self.root / asked.name))
         wanted = {index: Limit(CLOSED_MIB) for index in asked.closed}
-        wanted |= {part.index: part.limit for part in asked.parts if not part.profile}
+        wanted |= {part.index: part.limit for part in asked.parts}
         for index, limit in wanted.items():
             card = self.cards.get(index)
             if card is not None and plain(card.uuid) not in there:
                 create_promised(asked.name, card.gpu, limit, self.root)
-        for part in asked.parts:
-            if part.profile and part.index in self.cards:
-                self._make_instance(asked, part)
-
-    def _make_instance(self, asked: Allotment, part: Part) -> None:
-        """The instance of a part and its region; a reset of the GPU takes instances away."""
-        _, kept = self.region_of(asked, part)
-        if kept is not None and knows_instance(kept.uuid, self._driver_folder):
-            return
-        if kept is not None:
-            self._remove_region(asked.name, force=True)
-        gpu = self.cards[part.index].gpu
-        create_mig_at(
-            asked.name, gpu, part.profile, part.start, driver_folder=self._driver_folder, root=self.root
-        )
 
     def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
         """Take a folder of regions away; `known`: it has been seen that some are there."""
         if not os.path.exists(f"{self.root}/{name}"):
             return
         if known or regions_of(name, self.root):
-            remove(name, force=force, driver_folder=self._driver_folder, root=self.root)
-        else:
-            remove_unfinished(name, driver_folder=self._driver_folder, root=self.root)
+            remove(name, force=force, root=self.root)
+        else:  # a folder in which no region was finished
+            shutil.rmtree(self.root / name)
 
 
 def plain(uuid: str) -> str:

@@ -132,43 +132,21 @@ class ApiServer:
     async def slices(self) -> dict[str, int]:
         """The ResourceSlices that berth's driver has for this node: their generations by their names."""
         selector = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self._node}"}
-        try:
-            text = await self._ask("GET", SLICES, params=selector)
-        except ApiError as error:
-            if error.status != 400:  # a custom resource of this name can be selected by its name alone
-                raise
-            text = await self._ask("GET", SLICES)
-        told = msgspec.json.decode(text)
-        return {
-            each["metadata"]["name"]: each["spec"]["pool"].get("generation", 0)
-            for each in told["items"]
-            if each["spec"].get("driver") == DRIVER and each["spec"].get("nodeName") == self._node
-        }
+        told = msgspec.json.decode(await self._ask("GET", SLICES, params=selector))
+        return {each["metadata"]["name"]: each["spec"]["pool"].get("generation", 0) for each in told["items"]}
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         """Make or replace a ResourceSlice, which goes when the node goes."""
         path = f"{SLICES}/{name}"
         there = await self._find(path)
-        body = _slice(name, spec)
-        body["metadata"]["ownerReferences"] = [
-            {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": await self._uid()}
-        ]
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": await self._uid()}
+        meta: dict[str, Any] = {"name": name, "ownerReferences": [owner]}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta, "spec": spec}
         if there is None:
             await self._ask("POST", SLICES, body)
         else:
-            body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
+            meta["resourceVersion"] = there["metadata"]["resourceVersion"]
             await self._ask("PUT", path, body)
-
-    async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What the API server would keep of a new ResourceSlice, without one being made; None where it refuses it."""
-        try:
-            told = await self._ask("POST", SLICES, _slice(name, spec), params={"dryRun": "All"})
-        except ApiError as error:
-            if error.status not in (400, 422):
-                raise
-            return None
-        kept: Mapping[str, Any] = msgspec.json.decode(told)["spec"]
-        return kept
 
     async def remove_slice(self, name: str) -> None:
         """Take a ResourceSlice away."""
@@ -216,11 +194,6 @@ class ApiServer:
                 raise KubernetesError(f"the cluster has no node '{self._node}'; name it by --node-name")
             self._node_uid = told["metadata"]["uid"]
         return self._node_uid
-
-
-def _slice(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
-    return {**kind, "metadata": {"name": name}, "spec": dict(spec)}
 
 
 def pod_of(told: Mapping[str, Any]) -> Pod:

@@ -11,9 +11,8 @@ import msgspec
 
 from berth.files import whole_file
 from berth.live.kubernetes.names import DRIVER
-from berth.live.kubernetes.node.allotments import Allotment, Allotments
+from berth.live.kubernetes.node.allotments import Allotment, Allotments, plain
 from berth.live.kubernetes.node.driver_files import DriverFiles
-from berth.partition.hardware import variables
 from berth.partition.regions import INSIDE
 
 KIND = f"{DRIVER}/claim"
@@ -70,17 +69,13 @@ class ClaimFiles:
         mounts: list[dict[str, Any]] = []
         nodes: list[dict[str, Any]] = []
         region = f"{allotments.root}/{allotment.name}"
-        edits: dict[str, Any] = {"mounts": mounts, "deviceNodes": nodes}
         for part in allotment.parts:
-            uuid, instance = allotments.region_of(allotment, part)
+            card = allotments.cards[part.index]
             for kind, writable in (("limit", False), ("use", True)):
-                file = f"{uuid}.{kind}"
+                file = f"{plain(card.uuid)}.{kind}"
                 mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
-            nodes += [_node(self._driver.nodes[part.index])]
-            if instance is not None:
-                nodes += [{"path": path, "permissions": "rw"} for path in self._driver.access_of(instance)]
-                edits["env"] = [f"{name}={value}" for name, value in variables([instance]).items()]
-        return edits
+            nodes.append(_node(self._driver.nodes[part.index]))
+        return {"mounts": mounts, "deviceNodes": nodes}
 
 
 def _write(path: Path, text: bytes) -> None:

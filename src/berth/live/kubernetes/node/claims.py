@@ -12,8 +12,7 @@ from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part
 from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice
 from berth.live.kubernetes.node.claim_files import ClaimFiles
-from berth.live.kubernetes.node.cut_gpus import CutGpu
-from berth.live.kubernetes.node.slices import device_index
+from berth.live.kubernetes.node.slices import device_index, device_name
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +42,8 @@ class Claims:
         files: ClaimFiles,
         api: ApiServer,
         make_room: Callable[[], Awaitable[None]],
-        cut: Sequence[CutGpu] = (),
     ) -> None:
-        """`gpus` are those that the driver gives parts of, `cut` those whose MIG is on; `make_room` takes back what is
-        no longer needed."""
-        self._instances = {name: (gpu, place) for gpu in cut for name, place in gpu.named.items()}
+        """`gpus` are those that the driver gives parts of; `make_room` takes back what is no longer needed."""
         self._node, self._gpus, self._allotments, self._files = node, gpus, allotments, files
         self._api, self._make_room = api, make_room
         self.lost: frozenset[int] = frozenset()
@@ -177,10 +173,9 @@ class Claims:
         return found
 
     def _part(self, claim: Claim, device: ClaimDevice) -> Part:
-        gpu, place = self._instances.get(device.device, (None, None))
-        index = device_index(device.device) if gpu is None else gpu.card.index
-        if index is None or (gpu is None and index not in self._gpus):
-            there = ", ".join([*(f"gpu-{each}" for each in self._gpus), *self._instances])
+        index = device_index(device.device)
+        if index is None or index not in self._gpus:
+            there = ", ".join(map(device_name, self._gpus))
             raise KubernetesError(
                 f"the claim {claim.namespace}/{claim.name} was allocated the device '{device.device}', which"
                 f" {DRIVER} does not give on this node; it gives {there or 'none'}"
@@ -190,8 +185,6 @@ class Claims:
                 f"the claim {claim.namespace}/{claim.name} was allocated the device '{device.device}', which has fallen"
                 " off the bus; nothing is prepared there until the machine has been restarted"
             )
-        if gpu is not None and place is not None:
-            return Part(index, place.mem_mib, gpu.milli(place), profile=place.profile, start=place.start)
         card = self._allotments.cards[index]
         mem_mib = card.mem_mib if device.mem_mib is None else device.mem_mib
         milli = 1000 if device.milli is None else device.milli

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from berth.errors import KubernetesError
 from berth.files import whole_file
-from berth.partition.cdi import CAPABILITIES, access_nodes
-from berth.partition.hardware import Hardware
 from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.regions import INSIDE
 
@@ -49,16 +47,10 @@ class DriverFiles:
     """Nodes that every container with a GPU needs."""
     mounts: tuple[Mounted, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    capabilities: Path | None = None
-    """Where the driver tells which nodes give access to an instance of MIG; None: it needs none."""
 
     def nodes_of(self, gpus: Sequence[int]) -> list[Path]:
         """The nodes for a container that has these GPUs; their names are those inside."""
         return [*self.common, *(self.nodes[gpu] for gpu in gpus if gpu in self.nodes)]
-
-    def access_of(self, instance: Hardware) -> list[str]:
-        """The nodes that give access to an instance of MIG."""
-        return [] if self.capabilities is None else access_nodes(instance, self.capabilities)
 
 
 def real_driver(minors: Mapping[int, int], devices: Path = Path("/dev")) -> DriverFiles:
@@ -71,7 +63,7 @@ def real_driver(minors: Mapping[int, int], devices: Path = Path("/dev")) -> Driv
     ]
     common = tuple(path for name in COMMON_NODES if (path := devices / name).exists())
     nodes = {index: devices / f"nvidia{minor}" for index, minor in minors.items()}
-    return DriverFiles(nodes, common, tuple(mounts), capabilities=CAPABILITIES)
+    return DriverFiles(nodes, common, tuple(mounts))
 
 
 def fake_driver(gpus: Sequence[int], folder: Path, card: Path) -> DriverFiles:
@@ -87,10 +79,6 @@ def fake_driver(gpus: Sequence[int], folder: Path, card: Path) -> DriverFiles:
         raise KubernetesError(f"the fake card {card} is not there yet; ask NVML first, which makes it")
     settings = {name: value for name, value in os.environ.items() if name.startswith("BERTH_FAKE_")}
     mounts = [Mounted(inside, FAKE_INSIDE), Mounted(card, f"{INSIDE}/fake-card", writable=True)]
-    if settings.get("BERTH_FAKE_MIG"):
-        instances = card.with_name(f"{card.name}.mig")
-        instances.touch()
-        mounts.append(Mounted(instances, f"{INSIDE}/fake-card.mig", writable=True))
     return DriverFiles(
         nodes,
         (),

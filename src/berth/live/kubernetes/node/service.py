@@ -6,12 +6,12 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berth.errors import ApiError, BerthError, SettingError
+from berth.errors import BerthError, SettingError
 from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
@@ -21,7 +21,6 @@ from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
 from berth.live.kubernetes.node.device_plugin import DevicePlugin
 from berth.live.kubernetes.node.dra_driver import DraDriver
 from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, real_driver, with_library
@@ -30,11 +29,11 @@ from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import host_and_port, serve_node
-from berth.live.kubernetes.node.slices import LOST, SlicePublisher, cut_devices_of, devices_of
+from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
-from berth.partition.mig import Place, instances_on, places_on
+from berth.partition.mig import is_cut
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +58,8 @@ class NodeSettings:
     """Where the container runtime reads CDI specifications."""
     kubelet: Path
     """The kubelet's folder."""
-    dra: str = "auto"
-    """GPUs of which claims get parts, `berth.dev/gpu` those of the others: `all`, `none`, indices such as `0,1`; auto:
-    those whose MIG is on."""
+    dra: str = "none"
+    """GPUs of which claims get parts, `berth.dev/gpu` those of the others: `all`, `none`, or indices such as `0,1`."""
     metrics: str = ""
     """Where Prometheus may ask, such as `:9400`; empty: nowhere."""
     every_s: float = 2.0
@@ -72,29 +70,27 @@ class NodeSettings:
     pod that matters less leaves its GPU if there is no room."""
 
 
-def split_gpus(
-    dra: str, gpus: Sequence[int], *, has_claims: bool, cut: Collection[int] = ()
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The GPUs of the DRA driver, and those of the device plugin: the others, without those whose MIG is on (`cut`),
-    which are for claims alone. Raises SettingError if claims are not served, or for a GPU that is not there."""
-    if dra in ("auto", "none", "all"):
-        first = {"auto": sorted(cut) if has_claims else [], "none": [], "all": [*gpus]}[dra]
+def split_gpus(dra: str, gpus: Sequence[int], *, has_claims: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The GPUs of the DRA driver, and those of the device plugin: the others. Raises SettingError if claims are not
+    served, or for a GPU that is not there."""
+    if dra in ("none", "all"):
+        first = [*gpus] if dra == "all" else []
     else:
         first = sorted({int(word) for word in dra.split(",")})
     if not set(first) <= set(gpus):
         there = ",".join(map(str, gpus))
         raise SettingError(
-            f"--dra '{dra}'; write auto, all, none or indices of this node's GPUs ({there}), such as 0,1"
+            f"--dra '{dra}'; write all, none or indices of this node's GPUs ({there}), such as 0,1"
         )
     if first and not has_claims:
         raise SettingError("--dra names GPUs, and the API server serves no resource.k8s.io/v1; leave it out")
-    return tuple(first), tuple(gpu for gpu in gpus if gpu not in first and gpu not in cut)
+    return tuple(first), tuple(gpu for gpu in gpus if gpu not in first)
 
 
 def check_options(dra: str, metrics: str) -> None:
     """SettingError for what is wrong on any node."""
-    if dra not in ("auto", "all", "none") and not all(word.isdecimal() for word in dra.split(",")):
-        raise SettingError(f"--dra '{dra}'; write auto, all, none or indices of GPUs, such as 0,1")
+    if dra not in ("all", "none") and not all(word.isdecimal() for word in dra.split(",")):
+        raise SettingError(f"--dra '{dra}'; write all, none or indices of GPUs, such as 0,1")
     if metrics:
         host_and_port(metrics)
 
@@ -111,24 +107,16 @@ class _Node:
 
     def __init__(self, settings: NodeSettings, cards: Cards, server: ApiServer) -> None:
         self.settings, self.cards, self.server = settings, cards, server
-        self._driver_folder = fake_driver_folder() if settings.fake else None
-        found = [CutGpu(card, tuple(places_on(card.gpu, self._driver_folder))) for card in cards.cards]
-        cut = [gpu for gpu in found if gpu.places]
-        self.dra_gpus, self.plugin_gpus = split_gpus(
-            settings.dra,
-            [card.index for card in cards.cards],
-            has_claims=server.has_claims,
-            cut=[gpu.card.index for gpu in cut],
-        )
-        self.cut_gpus = [gpu for gpu in cut if gpu.card.index in self.dra_gpus]
-        whole = [gpu.card for gpu in found if not gpu.places]
-        self._whole = [card for card in whole if card.index in self.dra_gpus]
+        folder = fake_driver_folder() if settings.fake else None
+        cut = {card.index for card in cards.cards if is_cut(card.gpu, folder)}
+        if cut:
+            log.warning("GPUs %s are left out, because their MIG is on", sorted(cut))
+        gpus = [card.index for card in cards.cards if card.index not in cut]
+        self.dra_gpus, self.plugin_gpus = split_gpus(settings.dra, gpus, has_claims=server.has_claims)
         state = settings.state
         driver = with_library(_driver(settings, cards), state / "library")
         nodes = settings.run / "nodes"
-        self.allotments = Allotments(
-            state / "allotments", settings.run / "regions", cards.cards, nodes, self._driver_folder
-        )
+        self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards, nodes)
         self.allotments.load()
         for damaged in self.allotments.damaged:
             log.warning("set aside: %s", damaged)
@@ -153,13 +141,7 @@ class _Node:
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, driver)
             self.claims = Claims(
-                settings.node,
-                tuple(card.index for card in self._whole),
-                self.allotments,
-                files,
-                server,
-                self._make_room,
-                self.cut_gpus,
+                settings.node, self.dra_gpus, self.allotments, files, server, self._make_room
             )
             self.reaper.claims = self.claims
             self.driver = DraDriver(
@@ -170,9 +152,8 @@ class _Node:
         )
         self._publisher = SlicePublisher(settings.node, server)
         self._labels_told: dict[str, str | None] | None = None
-        self._devices_told: tuple[list[dict[str, Any]], list[CutDevices]] | None = None
+        self._devices_told: list[dict[str, Any]] | None = None
         self._published_s = self._labelled_s = 0.0
-        self._may_not_advertise = False
 
     async def _make_room(self) -> None:
         await self.reaper.collect()
@@ -206,43 +187,15 @@ class _Node:
         labels = _labels(cards, ailing)
         if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
             await self.server.label_node(labels)
-            await self._advertise(_resources(cards))
+            await self.server.advertise(_resources(cards))
             self._labels_told, self._labelled_s = labels, time.monotonic()
         if not self.server.has_claims:
             return
-        devices = devices_of(self._whole, ailing), await self._cut_devices(ailing)
-        now_s = time.monotonic()
+        claimed = [card for card in self.cards.cards if card.index in self.dra_gpus]
+        devices, now_s = devices_of(claimed, ailing), time.monotonic()
         if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
-            await self._publisher.publish(*devices)
+            await self._publisher.publish(devices)
             self._devices_told, self._published_s = devices, now_s
-
-    async def _advertise(self, resources: Mapping[str, str | None]) -> None:
-        """Tell what Kubernetes counts; an agent with the rights of an older version does all else without it."""
-        try:
-            await self.server.advertise(resources)
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            if not self._may_not_advertise:
-                log.warning(
-                    "%s; %s of this node are not counted: run `berth k8s install` again, for its rights",
-                    error,
-                    " and ".join(resources),
-                )
-            self._may_not_advertise = True
-        else:
-            self._may_not_advertise = False
-
-    async def _cut_devices(self, ailing: Mapping[int, str]) -> list[CutDevices]:
-        found = []
-        for gpu in self.cut_gpus:
-            index = gpu.card.index
-            held, there = self.allotments.instances(index), list[Place]()
-            if ailing.get(index) != LOST:
-                there = await asyncio.to_thread(instances_on, gpu.card.gpu, self._driver_folder)
-            held |= self.allotments.instances(index)  # claims may have been prepared meanwhile
-            found.append(cut_devices_of(gpu, ailing, there, held))
-        return found
 
 
 def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:
