@@ -65,7 +65,7 @@ OTHERS = (
     "berth report",
     "predict-wait",
     "berth sample",
-    "berth advise",
+    "berth size --from-history",
     "berth train",
     "berth console",
     *("berth up", "berth submit", "berth wait", "berth top"),

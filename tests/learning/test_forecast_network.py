@@ -84,7 +84,7 @@ def test_a_policy_scores_what_the_network_was_trained_on(moments) -> None:
             Job(str(at), 0, work // 1000, application=names[one]) for at, (one, work) in enumerate(waits)
         ]
         forecasts = forecaster.forecasts([Offer(tuple(tenants), window)], THESIS_GPU)
-        scene = Scene(forecasts, THESIS_GPU, len(queue), 0, queue, lambda found=forecasts: found)
+        scene = Scene(forecasts, THESIS_GPU, len(queue), 0, queue)
         allowed = worlds.allowed[[world], : 1 << len(window)]
         if allowed.sum() > 1:
             found = chooser(scene, allowed)[0]
@@ -170,5 +170,5 @@ def test_jobs_without_a_profile_are_left_out_of_what_is_told_of_the_queue() -> N
     chooser = ForecastScores(new_network(0), profiles, lambda job: 5)
     queue = [Job("0", 0, 1, application="vgg16"), Job("1", 0, 1, application="unheard-of")]
     forecasts = cast(Forecasts, SimpleNamespace(names=("alexnet", "vgg16")))
-    scene = Scene(forecasts, None, len(queue), 0, queue, lambda: forecasts)
+    scene = Scene(forecasts, None, len(queue), 0, queue)
     assert chooser.waiting(scene).tolist() == [[1, 5]]

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from berth.cluster import Cluster
 from berth.engine import simulate
@@ -137,36 +135,6 @@ def test_on_several_gpus_nothing_is_planned() -> None:
     run(alone, jobs)
     assert alone.planned == []
     assert isinstance(make_policy("learned"), LearnedWithPlans)
-
-
-class LooksAtAll(LearnedWithPlans):
-    """Notes which combinations it would look at, and looks at all."""
-
-    def __init__(self, *given) -> None:
-        super().__init__(*given)
-        self.asked: list[object] = []
-
-    def asked_about(self, offers, waiting):
-        self.asked.append(super().asked_about(offers, waiting))
-
-
-@settings(max_examples=6, deadline=None)
-@example("random", 40_104, [*[0] * 6, *[90_000] * 2], 10)
-@given(
-    st.sampled_from(["random", "GPU_light"]), st.integers(40_200, 40_299),
-    st.lists(st.sampled_from([0, 0, 5_000, 90_000, 400_000]), min_size=3, max_size=7), st.integers(0, 10),
-)  # fmt: skip
-def test_to_forecast_only_what_the_plan_starts_next_changes_nothing(workload, seed, submitted, plans) -> None:
-    jobs = [
-        replace(job, submit_ms=at)
-        for job, at in zip(workload_jobs(workload, len(submitted), seed), sorted(submitted), strict=True)
-    ]
-    setting = Setting(0, knowledge=Oracle(jobs, INTERFERENCE))
-    few = LearnedSettings(plans=plans)
-    looks = LooksAtAll(setting, few)
-    assert run(LearnedWithPlans(setting, few), jobs) == run(looks, jobs)
-    if len(jobs) == 8:
-        assert len([one for one in looks.asked if one is not None]) > len(jobs)
 
 
 def test_in_doubt_nothing_is_planned_and_the_networks_best_starts_are_put_to_the_test() -> None:

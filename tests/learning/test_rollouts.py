@@ -45,7 +45,7 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
             for row, work in zip(rows.tolist(), work_ms[0].tolist(), strict=True)
         )
         forecasts = forecaster.forecasts([Offer((), window)], THESIS_GPU)
-        scene = Scene(forecasts, THESIS_GPU, len(window), 0, (), lambda seen=forecasts: seen)
+        scene = Scene(forecasts, THESIS_GPU, len(window), 0, ())
         allowed = shielded(scene)[0]
         allowed[0] = False
         assert worlds.allowed[0, : len(allowed)].tolist() == allowed.tolist()

@@ -27,7 +27,7 @@ from berth.plots.accounting import (
     variable_cdfs,
     waiting_by_cause,
 )
-from berth.report.accounting import Head, chapters_of, write_accounting
+from berth.report.accounting import Head, write_accounting
 from berth.report.image import BROWSERS, write_image
 from berth.statistics.spread import cdf
 from tests.history import exports
@@ -63,7 +63,6 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     assert headings == [
         "Usage by user and server",
         "Who used what",
-        "The last jobs",
         "GPU servers over time",
         "How jobs run",
         "Distributions",
@@ -211,20 +210,6 @@ def test_jobs_whose_nodes_are_unknown_have_no_axis_of_nodes() -> None:
     trace = parallel_coordinates(lines, np.array([1, 1]), "pytorch").data[0]
     assert [axis.label for axis in trace.dimensions] == ["nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem"]
     assert not trace.line.showscale
-
-
-def test_the_page_lists_the_last_jobs(tmp_path: Path) -> None:
-    rows = [
-        exports.line(JobIDRaw=at, Start="2026-01-01T00:00:00", End=f"2026-01-01T{at:02}:00:00", State=state)
-        for at, state in enumerate(["COMPLETED", "FAILED", "COMPLETED"], 1)
-    ]
-    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
-    with tables_of(tmp_path / "h", "", "", None) as tables:
-        listed = next(each for each in chapters_of(tables) if each.title == "The last jobs")
-    assert listed.rows[1] == (
-        *("2", "train", "ann", "a100", "2"),
-        *("2026-01-01 00:00:00", "2026-01-01 02:00:00", "failed"),
-    )
 
 
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +13,7 @@ import pytest
 
 from berth.errors import FetchError
 from berth.traces.catalogue import PUBLIC_TRACES, RemoteFile, public_trace
-from berth.traces.fetch import LOCK_NAME, fetch_file
+from berth.traces.fetch import fetch_file
 
 DATA = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -117,20 +116,6 @@ def test_a_wrong_checksum_is_refused_and_deleted(publisher: Publisher, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unpublished_checksum_is_noted_first_and_held_to_later(
-    publisher: Publisher, tmp_path: Path
-) -> None:
-    file = publisher.file()
-    path = fetch_file(file, tmp_path)
-    assert json.loads((tmp_path / LOCK_NAME).read_text()) == {file.url: SHA256}
-    path.unlink()
-    publisher.data = DATA + b"changed"
-    with pytest.raises(FetchError, match=f"expected {SHA256}"):
-        fetch_file(file, tmp_path)
-    publisher.data = DATA
-    assert fetch_file(file, tmp_path).read_bytes() == DATA
-
-
 def test_errors_say_what_the_server_or_the_network_said(publisher: Publisher, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match="the server answers 404"):
         fetch_file(publisher.file("missing"), tmp_path)
@@ -142,9 +127,6 @@ def test_errors_say_what_the_server_or_the_network_said(publisher: Publisher, tm
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(FetchError, match="cannot be written"):
         fetch_file(publisher.file(), tmp_path / "file")
-    (tmp_path / LOCK_NAME).write_text("{")
-    with pytest.raises(FetchError, match="is not JSON"):
-        fetch_file(publisher.file(), tmp_path)
 
 
 def test_the_catalogue_states_licence_and_checksums_of_the_right_form() -> None:

@@ -125,7 +125,7 @@ def test_formats_lists_what_is_known() -> None:
             "asi-spans",
             "asi",
         ),
-        *("swf", "history", "berth"),
+        *("history", "berth"),
     ]
     assert known["synthetic"][0] == {"name": "demo", "settings": {"jobs": 400, "seed": 0, "load": 1.1}}
 

@@ -1,4 +1,4 @@
-"""PAI, Helios, fleetsim's columns and SWF: what their rows mean, their clusters, and what is wrong with bad ones."""
+"""PAI, Helios and fleetsim's columns: what their rows mean, their clusters, and what is wrong with bad ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ PAI = "job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user\n"
 TASKS = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
 HELIOS = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
 FLEETSIM = "job_id,user,tenant,class,submit_time,num_chips,chip_type,num_nodes,duration_s,walltime_limit_s\n"
-SWF = "; MaxNodes: 4\n; MaxProcs: 10\n\n"
 
 
 def jobs(path: Path, text: str) -> list[Job]:
@@ -121,28 +120,6 @@ def test_the_real_slice_of_helios_has_its_pools_from_its_comments(real_data: Cal
     )  # fmt: skip
 
 
-def test_swf_reads_processors_as_gpus_and_what_is_unknown_as_unknown(tmp_path: Path) -> None:
-    rows = (
-        "1 0 -1 10 4 -1 -1 6 8 2048 1 3 1 5 7 -1 -1 -1\n"
-        "2 5 3 -1 -1 -1 -1 2 -1 -1 5 -1 1 -1 -1 -1 -1 -1\n"
-        "; a comment between\n"
-        "3 6 0 20.5 1 -1 -1 -1 -1 -1 1 3 1 -1 -1 -1 -1 -1\n"
-    )
-    path = tmp_path / "log.swf"
-    assert jobs(path, SWF + rows) == [
-        Job("1", 0, 10_000, "3", "5", gpus=6, nodes=0, mem_mib=12, time_limit_ms=10_000, estimate_ms=8000,
-            virtual_cluster="7"),
-        Job("2", 5000, 0, gpus=2, nodes=0, patience_ms=3000),
-        Job("3", 6000, 20_500, "3"),
-    ]  # fmt: skip
-    found = traces.nodes_of(path)
-    assert found is not None
-    assert [node.gpus for node in found] == [3, 3, 2, 2]
-    path.write_text(rows)
-    assert traces.read_trace(path).format == "swf"
-    assert traces.nodes_of(path) is None
-
-
 @pytest.mark.parametrize(
     ("text", "line", "column", "value"),
     [
@@ -159,11 +136,6 @@ def test_swf_reads_processors_as_gpus_and_what_is_unknown_as_unknown(tmp_path: P
         (FLEETSIM + "1,u,v,x,-1,8,,1,3,3\n", 2, "submit_time", "-1"),
         (FLEETSIM + "1,u,v,x,1,eight,,1,3,3\n", 2, "num_chips", "eight"),
         ("# one\n" + FLEETSIM + "1,u,v,x,1,8,,0.5,3,3\n", 3, "num_nodes", "0.5"),
-        (SWF + "1 0 0 10 4 -1 -1 11 8 -1 1 3 1 5 7 -1 -1 -1\n", 4, "requested_processors", "11"),
-        (SWF + "1 0 0 -1 4 -1 -1 4 8 -1 1 3 1 5 7 -1 -1 -1\n", 4, "run_time", "-1"),
-        (SWF + "1 0 0 5 -1 -1 -1 -1 8 -1 1 3 1 5 7 -1 -1 -1\n", 4, "requested_processors", "-1"),
-        (SWF + "1 -2 0 5 1 -1 -1 -1 8 -1 1 3 1 5 7 -1 -1 -1\n", 4, "submit_time", "-2"),
-        (SWF + "1 0 0 5 1\n", 4, "requested_processors", None),
     ],
 )
 def test_a_bad_row_is_named_and_can_be_skipped(

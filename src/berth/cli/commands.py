@@ -27,7 +27,6 @@ COMMANDS: Final = {
     "profile": "profile:app",
     "interference": PAPERS,
     "predict-wait": "waiting:app",
-    "advise": "advice:advise",
     "sample": "sampling:sample",
     "train": "train:train",
     "doctor": "doctor:doctor",
@@ -64,7 +63,7 @@ COMMANDS: Final = {
 READ_HISTORY: Final = frozenset(
     {
         *("compare", "size", "backtest", "stats", "job", "report", "cost", "digest"),
-        *("applications", "profile", "predict-wait", "advise"),
+        *("applications", "profile", "predict-wait"),
     }
 )
 """Commands that read the history of this machine's queue if there is no other history here."""

@@ -29,7 +29,7 @@ from berth.interference import no_interference
 from berth.knowledge import believed_run_ms, make_knowledge
 from berth.model import EventKind, GpuSlot, Job, Node, Placement, placement_of
 from berth.traces import Trace, read_trace
-from berth.traces.compress import compression
+from berth.traces.compress import compressed
 
 Shown = dict[str, Any]
 """Arrays by their names."""
@@ -74,8 +74,9 @@ class ClusterEnvironment(gym.Env[Shown, np.int64]):
             raise SettingError(
                 f"{slots} waiting jobs shown and {jobs} jobs an episode; expected 1 or more of each"
             )
-        compressed = compression(compress)
-        source = read_trace(trace) if isinstance(trace, str | os.PathLike) else tuple(map(compressed, trace))
+        source = (
+            read_trace(trace) if isinstance(trace, str | os.PathLike) else tuple(compressed(trace, compress))
+        )
         self.nodes = nodes_of(source, cluster)
         self._source = source
         self._read: tuple[object, Sequence[Job]] = (None, ())

@@ -96,18 +96,9 @@ class LearnedWithPlans(Learned):
         if not self.knowledge.certain:
             return self._in_doubt(scene)
         step = self._next_step(scene)
-        if step is None:
-            scene = scene.with_all()
-            if self._made_anew(scene):
-                step = self._next_step(scene)
+        if step is None and self._made_anew(scene):
+            step = self._next_step(scene)
         return super()._chosen(scene) if step is None else np.array([step], np.int64)
-
-    def asked_about(self, offers: Sequence[Offer], waiting: int) -> Sequence[int] | None:
-        """None of the jobs, and the combination that the plan starts next, while it holds."""
-        if self._plan is None or not self._is_alone(offers, waiting):
-            return None
-        step = self._planned(len(offers[0].tenants), waiting)
-        return None if step is None else (0, step[1])
 
     def _is_alone(self, offers: Sequence[Offer], waiting: int) -> bool:
         """Whether all that wait are for this one GPU, and in the order in which it is offered them."""
@@ -121,13 +112,18 @@ class LearnedWithPlans(Learned):
         )
 
     def _next_step(self, scene: Scene) -> int | None:
-        """The combination that the plan starts now, 0 for none yet; None if there is no plan that still holds."""
+        """The combination that the plan starts now, 0 for none yet; None if there is no plan that still holds, as when
+        others run or wait than it has foreseen."""
         plan = self._plan
         if plan is None:
             return None
-        passed_ms, running = self._now_ms - plan.began_ms, int(scene.forecasts.tenants[0])
-        if (step := self._planned(running, scene.backlog_jobs)) is not None:
-            when_ms, combination, then = step
+        passed_ms, steps = self._now_ms - plan.began_ms, plan.steps
+        running, waiting = int(scene.forecasts.tenants[0]), scene.backlog_jobs
+        while plan.at < len(steps) and steps[plan.at][0] <= passed_ms and not steps[plan.at][1]:
+            plan.running = steps[plan.at][2]
+            plan.at += 1
+        if (running, waiting) == (plan.running, plan.waiting) and plan.at < len(steps):
+            when_ms, combination, then = steps[plan.at]
             allowed = self.allowed(scene)[0]
             if when_ms > passed_ms and running and allowed[0]:
                 self.next_decision_ms = when_ms - passed_ms
@@ -138,19 +134,6 @@ class LearnedWithPlans(Learned):
                 return combination
         self._plan = None
         return None
-
-    def _planned(self, running: int, waiting: int) -> tuple[int, int, int] | None:
-        """The step of the plan that is next; None if others run or wait than it has foreseen."""
-        plan = self._plan
-        if plan is None:
-            return None
-        passed_ms, steps = self._now_ms - plan.began_ms, plan.steps
-        while plan.at < len(steps) and steps[plan.at][0] <= passed_ms and not steps[plan.at][1]:
-            plan.running = steps[plan.at][2]
-            plan.at += 1
-        if (running, waiting) != (plan.running, plan.waiting) or plan.at == len(steps):
-            return None
-        return steps[plan.at]
 
     def _in_doubt(self, scene: Scene) -> IntArray:
         """The best by what is believed of the starts that the network likes most, if it goes on after each of them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -18,12 +17,10 @@ from berth.report.report import Chapter
 from berth.report.sections import sections_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
-from berth.statistics.tables import ListedJob, Tables, Totals
+from berth.statistics.tables import Tables, Totals
 
 IDLE_LISTED = 20
 """At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""
-LATEST_LISTED = 20
-"""At most this many attempts are listed, those that ended last."""
 USAGE_LISTED = 200
 """At most this many rows of usage are in the page."""
 USAGE_SHOWN = 20
@@ -85,14 +82,6 @@ def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]
         "it was busy or not.",
         _bars(tables, applications, measure),
     )
-    if latest := tables.latest(LATEST_LISTED):
-        yield Chapter(
-            "The last jobs",
-            f"The {counted(len(latest), 'attempt')} that ended last, as sacct lists them; times are in UTC.",
-            headings=("job", "name", "user", "partition", "GPUs", "start", "end", "state"),
-            rows=tuple(_listed(job) for job in latest),
-            words=True,
-        )
     if days := tables.daily_gpu_hours():
         yield _chapter(
             "GPU servers over time",
@@ -142,16 +131,6 @@ def _chapter(title: str, hint: str, figures: Iterable[Named]) -> Chapter:
     named = tuple(figures)
     return Chapter(
         title, hint, [(label, figure) for _, label, figure in named], names=[name for name, _, _ in named]
-    )
-
-
-def _listed(job: ListedJob) -> tuple[str, ...]:
-    def moment(ms: int | None) -> str:
-        return "–" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-
-    return (
-        *(job.name, job.title or UNKNOWN, job.user or UNKNOWN, job.server or UNKNOWN),
-        *(f"{job.gpus:g}", moment(job.start_ms), moment(job.end_ms), job.state),
     )
 
 

@@ -112,21 +112,6 @@ class JobUse:
     use: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class ListedJob:
-    """One attempt as `sacct` lists it."""
-
-    name: str
-    """The job's name for people, such as 12_3."""
-    user: str
-    title: str
-    server: str
-    gpus: float
-    start_ms: int | None
-    end_ms: int
-    state: str
-
-
 _BY_JOB: Final = {
     "gpu-hours": "held",
     "run-hours": "ran",
@@ -295,15 +280,6 @@ class Tables:
     def attempts_query(self, picked: Picked) -> tuple[str, list[Any]]:
         """A query of all attempts that were picked, with its values: for a file of them."""
         return attempts_query(self._from, picked), list(self._values)
-
-    def latest(self, most: int) -> list[ListedJob]:
-        """The attempts that ended last, the last of them first."""
-        rows = self._all(
-            "SELECT coalesce(nullif(label, ''), job_id), \"user\", name, virtual_cluster, gpus * share_milli / 1000.0, "
-            f"start_ms, end_ms, state {self._from} ORDER BY end_ms DESC, cluster, job_id LIMIT ?",
-            most,
-        )
-        return [ListedJob(*row) for row in rows]
 
     def totals(self) -> Totals:
         """The whole period."""

@@ -77,8 +77,7 @@ class Trace(Framed):
         compress: float = 1.0,
     ) -> Iterator[Job]:
         """The jobs in order of submission; see `read`. `nodes` is asked where the trace brings no cluster."""
-        against = None if self.nodes else nodes
-        return read(self, nodes=against, skip_bad=skip_bad, compress=compress)
+        return iter(self.table(nodes=nodes, skip_bad=skip_bad, compress=compress))
 
     def table(
         self,
@@ -89,13 +88,7 @@ class Trace(Framed):
     ) -> Sequence[Job]:
         """The jobs of `jobs`, all read now. Those of a file are kept as columns, and made each time they are asked
         for."""
-        if self.format == "synthetic" or self.format.startswith(_READER):
-            return tuple(self.jobs(nodes=nodes, skip_bad=skip_bad, compress=compress))
-        from berth.traces.compress import compression
-        from berth.traces.ordering import job_table
-
-        found = job_table(*_opened(self, None if self.nodes else nodes), skip_bad)
-        return found if compress == 1.0 else found.each(compression(compress))
+        return _table(self, None if self.nodes else nodes, skip_bad, compress=compress)
 
     def with_seed(self, seed: int) -> Trace:
         """A synthetic trace that names no seed, with this one; any other as it is."""
@@ -149,27 +142,36 @@ def read(
     With `file_order` jobs come as the file has them. Times of submission are divided by `compress`: with 6
     the same jobs arrive in a sixth of the time. What `read_trace` has looked up is not looked up again.
     """
-    if compress != 1.0:
-        from berth.traces.compress import compression
+    yield from _table(trace, nodes, skip_bad, file_order=file_order, compress=compress)
 
-        fresh = read(trace, nodes=nodes, skip_bad=skip_bad, file_order=file_order)
-        yield from map(compression(compress), fresh)
-        return
-    known = trace if isinstance(trace, Trace) else None
+
+def _table(
+    trace: Trace | str | os.PathLike[str],
+    nodes: Sequence[Node] | None,
+    skip_bad: list[TraceError] | None,
+    *,
+    file_order: bool = False,
+    compress: float,
+) -> Sequence[Job]:
+    """The jobs that `read` yields."""
+    from berth.traces.compress import compressed
+
+    known = trace.format if isinstance(trace, Trace) else ""
     name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
-    if known and known.format.startswith(_READER):
+    found: Sequence[Job]
+    if known.startswith(_READER):
         from berth.traces.own_reader import jobs_of
 
-        yield from jobs_of(known.format.removeprefix(_READER), name, file_order=file_order)
-        return
-    if name.startswith(_SYNTHETIC):
+        found = jobs_of(known.removeprefix(_READER), name, file_order=file_order)
+    elif name.startswith(_SYNTHETIC):
         from berth.traces.synthetic import workload_of
 
-        yield from workload_of(name).jobs()
-        return
-    from berth.traces.ordering import job_table
+        found = tuple(workload_of(name).jobs())
+    else:
+        from berth.traces.ordering import job_table
 
-    yield from job_table(*_opened(trace, nodes), skip_bad, file_order=file_order)
+        found = job_table(*_opened(trace, nodes), skip_bad, file_order=file_order)
+    return compressed(found, compress)
 
 
 def _opened(

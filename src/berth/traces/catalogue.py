@@ -1,7 +1,6 @@
 """Public traces that `berth trace fetch` downloads from their publishers: address, licence, size, checksum.
 
-They are listed in `public_traces.toml`. If a publisher gives no checksum, the first download is noted in a lock file,
-and later ones are held against that.
+They are listed in `public_traces.toml`.
 """
 
 from __future__ import annotations

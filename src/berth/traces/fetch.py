@@ -1,14 +1,11 @@
 """Downloads a public trace from its publisher, goes on where it was cut off, and checks what came.
 
 A file arrives under its name with `.part` after it and is renamed when it is whole and its checksum is right.
-A checksum that is not published is noted in `berth-traces.lock` (JSON, from address to SHA-256) beside the
-files on the first download; a later one must give the same.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import urllib.error
 import urllib.request
@@ -19,8 +16,6 @@ from typing import Final
 
 from berth.errors import FetchError
 from berth.traces.catalogue import RemoteFile
-
-LOCK_NAME: Final = "berth-traces.lock"
 
 Progress = Callable[[int, int | None], None]
 """Told how many bytes there are so far, and how many there will be where that is known."""
@@ -44,21 +39,17 @@ def fetch_file(
     """
     target = folder / file.name
     part = folder / f"{file.name}.part"
-    expected = file.sha256 or _locked(folder).get(file.url)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if target.exists() and (expected is None or _sha256(target) == expected):
+        if target.exists() and file.sha256 in (None, _sha256(target)):
             return target
         _download(file, part, progress, timeout_s)
-        came = _sha256(part)
-        if expected is not None and came != expected:
+        if file.sha256 not in (None, came := _sha256(part)):
             part.unlink()
             raise FetchError(
-                f"{file.url}: the checksum is {came}, expected {expected}; what came was deleted."
+                f"{file.url}: the checksum is {came}, expected {file.sha256}; what came was deleted."
                 " The publisher has changed the file, or somebody between here and there has"
             )
-        if file.sha256 is None:
-            _lock(folder, file.url, came)
         part.replace(target)
     except OSError as error:
         raise FetchError(f"{target} cannot be written: {error.strerror or error}") from error
@@ -121,24 +112,3 @@ def _starts_at(answer: HTTPResponse) -> int | None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _locked(folder: Path) -> dict[str, str]:
-    """Checksums of earlier downloads by address."""
-    lock = folder / LOCK_NAME
-    if not lock.exists():
-        return {}
-    try:
-        known = json.loads(lock.read_text("utf-8"))
-    except ValueError as error:
-        raise FetchError(f"{lock} is not JSON ({error}); delete it to note checksums anew") from error
-    if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
-        raise FetchError(f"{lock} is not an object of checksums; delete it to note them anew")
-    return known
-
-
-def _lock(folder: Path, url: str, sha256: str) -> None:
-    lock = folder / LOCK_NAME
-    aside = folder / f"{LOCK_NAME}.part"
-    aside.write_text(json.dumps(_locked(folder) | {url: sha256}, indent=2, sort_keys=True) + "\n", "utf-8")
-    aside.replace(lock)

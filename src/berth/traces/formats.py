@@ -104,17 +104,6 @@ FORMATS: dict[str, Format] = {
             prepare="berth.traces.readers.asi:jobs_table",
         ),
         Format(
-            "swf",
-            "Standard Workload Format of the Parallel Workloads Archive, one row a job, no header",
-            (
-                *("job_number", "submit_time", "wait_time", "run_time"),
-                *("allocated_processors", "requested_processors"),
-            ),
-            ("requested_time", "requested_memory_kib", "status", "user", "executable", "queue"),
-            "berth.traces.readers.swf:SwfReader",
-            "berth.traces.readers.swf:nodes",
-        ),
-        Format(
             "history",
             "berth's own records of finished attempts, one row each, as jobs again",
             ("job_id", "attempt", "submit_ms", "end_ms", "state", "gpus"),
@@ -181,7 +170,7 @@ def format_of(table: Table) -> Format:
         expected = f"this column too, as the header is otherwise that of '{nearest.name}'"
         raise TraceError(table.path, expected, line=table.header_line, column=missing, value=came)
     if not came.replace("\t", " ").isprintable():
-        raise TraceError(table.path, "a trace: CSV with a header, Parquet or SWF, but it is none of these")
+        raise TraceError(table.path, "a trace: CSV with a header or Parquet, but it is neither")
     known = "; ".join(f"{entry.name} ({', '.join(entry.header)})" for entry in FORMATS.values())
     expected = f"the header of a known format, or --map to say what the columns are; the formats: {known}"
     raise TraceError(table.path, expected, line=table.header_line, value=came)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import io
 from pathlib import Path
 from typing import IO, cast
 
 from berth.errors import TraceError
-from berth.traces.swf_table import SwfTable, looks_like_swf
-from berth.traces.table import CsvTable, ParquetTable, Readable, Table
+from berth.traces.table import CsvTable, ParquetTable, Table
 
 
 def open_table(path: str) -> Table:
@@ -37,10 +35,6 @@ def open_table(path: str) -> Table:
         beneath: tuple[IO[bytes], ...] = ()
         if magic[:2] == b"\x1f\x8b":
             opened, beneath = cast(IO[bytes], gzip.GzipFile(fileobj=stream)), (stream,)
-        with Readable(path):
-            beginning = cast(io.BufferedReader, opened).peek(4096)
-        if looks_like_swf(beginning):
-            return SwfTable(path, opened, *beneath)
         return CsvTable(path, opened, *beneath, named=_header_beside(path))
     except BaseException:
         stream.close()

@@ -23,7 +23,7 @@ def check_reader(name: str) -> Callable[[str], Iterable[Job]]:
     return reader
 
 
-def jobs_of(name: str, path: str, *, file_order: bool) -> Iterator[Job]:
+def jobs_of(name: str, path: str, *, file_order: bool) -> list[Job]:
     """The reader's jobs, in order of submission or as it yields them.
 
     Raises TraceError where the reader raises, yields something else than a Job, or an id twice.
@@ -31,7 +31,7 @@ def jobs_of(name: str, path: str, *, file_order: bool) -> Iterator[Job]:
     jobs = list(_checked(name, path))
     if not file_order:
         jobs.sort(key=attrgetter("submit_ms"))
-    return iter(jobs)
+    return jobs
 
 
 def _checked(name: str, path: str) -> Iterator[Job]:

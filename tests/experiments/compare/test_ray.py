@@ -11,11 +11,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +62,6 @@ def test_a_port_that_opens_and_stays_silent_or_speaks_something_else_is_no_ray_c
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; the extra `ray` brings it"
 )
-
-
-@needs_ray
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_a_grpc_server_that_is_not_ray_s_is_no_ray_cluster(scheme: str) -> None:
-    """Ray itself tries again for half a minute, or for ever."""
-    grpc = pytest.importorskip("grpc")
-    server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        with pytest.raises(SettingError, match="speaks gRPC, but not as Ray does"):
-            compare(TRACE, "fifo", ray=f"{scheme}127.0.0.1:{port}")
-    finally:
-        server.stop(None).wait(60)
 
 
 @pytest.fixture
@@ -156,42 +139,3 @@ def test_a_sweep_of_which_a_worker_is_killed_says_what_it_ran_and_is_continued(t
     shutil.rmtree(hold)
     assert runs_of(on_ray, holding(hold)) == runs_of(command, holding(hold))
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-@needs_ray
-@pytest.mark.slow
-@pytest.mark.usefixtures("rays_turn")
-def test_a_cluster_whose_node_here_was_killed_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray itself waits a minute and more for such a node, and says something else."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    # In /tmp, for a socket's path is short.
-    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
-        start = [str(BERTH.parent / "ray"), "start", "--head", "--port=0", "--num-cpus=1"]
-        start += ["--include-dashboard=false", f"--temp-dir={folder}"]
-
-        def started() -> Ended:
-            kill(folder)
-            return ended(start)
-
-        try:
-            out, errors, status = once_ray_starts(started)
-            assert status == 0, out + errors
-            assert kill(folder, "raylet/raylet")
-            address = re.search("--address='(.+)'", out)
-            assert address, out
-            with pytest.raises(SettingError, match="has no living node on this machine"):
-                compare(TRACE, "fifo", ray=address[1])
-        finally:
-            kill(folder)
-
-
-def kill(folder: str, program: str = "") -> int:
-    """Kill -9 all processes of which the command has the folder and the program; returns their number."""
-    killed = 0
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            command = (place / "cmdline").read_text()
-            if folder in command and program in command:
-                os.kill(int(place.name), signal.SIGKILL)
-                killed += 1
-    return killed

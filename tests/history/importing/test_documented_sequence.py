@@ -51,12 +51,8 @@ def test_one_documented_sequence_imports_reports_plots_advises_and_predicts(tmp_
     assert "pytorch" in done.stdout
     for page in ("report.html", "usage.html", "pytorch.html"):
         assert (folder / page).stat().st_size > 1_000_000
-    assert "as things are" in done.stdout
     assert "of cases from" in done.stdout  # too few days to promise 80 of 100
     assert "no job waits" in done.stdout
-    advice = json.loads((folder / "advice.json").read_text())
-    assert advice["jobs"] == 16
-    assert advice["proposals"]
 
 
 @pytest.mark.slow

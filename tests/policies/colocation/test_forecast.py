@@ -37,7 +37,7 @@ def candidate(application: str) -> Candidate:
 
 
 def scene_of(forecasts: Forecasts) -> Scene:
-    return Scene(forecasts, THESIS_GPU, 700, 70_000_000, (), lambda: forecasts)
+    return Scene(forecasts, THESIS_GPU, 700, 70_000_000, ())
 
 
 class Together:

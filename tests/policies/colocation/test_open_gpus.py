@@ -276,10 +276,9 @@ def test_on_many_gpus_the_first_start_before_all_are_forecast(monkeypatch: pytes
         self: Forecaster,
         offers: Sequence[Offer],
         gpu: GpuModel | None,
-        only: Sequence[int] | None = None,
     ) -> Forecasts:
         asked.append(len(offers))
-        return real(self, offers, gpu, only)
+        return real(self, offers, gpu)
 
     monkeypatch.setattr(Forecaster, "forecasts", forecasts)
     monkeypatch.setattr(colocating, "MOST_AT_ONCE", 16)

@@ -34,7 +34,7 @@ def candidate(application: str, left: float = 1.0) -> Candidate:
 
 def allowed(offer: Offer, waits: Waits | None) -> list[bool]:
     forecasts = Forecaster(PROFILES, make_speeds("time-sliced")).forecasts([offer], THESIS_GPU)
-    return shielded(Scene(forecasts, THESIS_GPU, 1, 0, (), lambda: forecasts, lambda: waits))[0].tolist()
+    return shielded(Scene(forecasts, THESIS_GPU, 1, 0, (), lambda: waits))[0].tolist()
 
 
 def pair_that_shares() -> tuple[str, str]:
@@ -59,7 +59,7 @@ def test_the_compiled_shield_says_what_the_forecast_says_of_ends_together_and_in
     forecasts = Forecaster(PROFILES, make_speeds("time-sliced")).forecasts(offers, THESIS_GPU)
     in_turn_ms = forecasts.total_ms[:, :1] + forecasts.alone_ms()
     expected = forecasts.fits & (forecasts.total_ms <= in_turn_ms)
-    found = shielded(Scene(forecasts, THESIS_GPU, 1, 0, (), lambda: forecasts))
+    found = shielded(Scene(forecasts, THESIS_GPU, 1, 0, ()))
     assert found.tolist() == expected.tolist()
     assert found.any()
     assert (forecasts.fits & ~found).any()

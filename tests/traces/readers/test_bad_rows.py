@@ -173,10 +173,7 @@ def test_a_file_of_anything_is_no_trace_in_one_line(tmp_path: Path) -> None:
     path.write_bytes(random.Random(1).randbytes(4000))
     with pytest.raises(TraceError) as caught:
         list(traces.read(path))
-    assert (
-        str(caught.value)
-        == f"{path}; expected a trace: CSV with a header, Parquet or SWF, but it is none of these"
-    )
+    assert str(caught.value) == f"{path}; expected a trace: CSV with a header or Parquet, but it is neither"
 
 
 def test_without_a_cluster_any_model_and_number_of_gpus_is_accepted(tmp_path: Path) -> None:

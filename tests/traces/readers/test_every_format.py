@@ -55,8 +55,6 @@ SAMPLES: dict[str, str] = {
     + "".join(f"i{i},HN,app_0,12,1,120.0,{(i * 37) % 100}.0,200.0,{300 + i}.0\n" for i in range(60)),
     "asi-spans": "pod_id,workload_id,gpu_spec_public,priority_class,job_type_public,gpu_request,duration_hours\n"
     + "".join(f"p{i},w{i % 3},A10,LP,dev,0.5,{i}.5\n" for i in range(60)),
-    "swf": "; Version: 2.2\n"
-    + "".join(f"{i + 1} {(i * 37) % 100} 0 {i} 2 -1 -1 4 90 -1 1 3 1 -1 1 -1 -1 -1\n" for i in range(60)),
     "berth": "id,submit_ms,work_ms,gpus,share_milli\n"
     + "".join(f"j{i},{(i * 37) % 100},{i},1,{1000 - i}\n" for i in range(60)),
 }
@@ -158,8 +156,6 @@ def test_gzip_is_known_by_its_first_bytes(csv_sample: tuple[str, Path]) -> None:
 def test_every_column_of_the_header_is_needed(csv_sample: tuple[str, Path]) -> None:
     name, path = csv_sample
     rows = list(csv.reader(path.read_text("utf-8").splitlines()))
-    if name == "swf":
-        pytest.skip("its columns have no names in the file")
     for column in formats.FORMATS[name].header:
         at = rows[0].index(column)
         less = path.with_name("less")

@@ -218,14 +218,16 @@ def test_a_map_tells_gpus_per_node_tiers_units_and_patience(tmp_path: Path) -> N
     ],
 )
 def test_a_map_whose_rules_cannot_be_is_refused(tmp_path: Path, more: str, said: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(TIERS)
     with pytest.raises(SettingError, match=said):
-        berth.read_trace(tmp_path / "x.csv", columns=TIER_MAP + more)
+        berth.read_trace(path, columns=TIER_MAP + more)
     with pytest.raises(SettingError, match="nodes"):
-        berth.read_trace(tmp_path / "x.csv", columns="id=i,submit=s,run=r,gpus_per_node=g")
+        berth.read_trace(path, columns="id=i,submit=s,run=r,gpus_per_node=g")
     with pytest.raises(SettingError, match=r"no column for start \(which never-started needs\)"):
-        berth.read_trace(tmp_path / "x.csv", columns="id=i,submit=s,run=r,end=e,never-started=patience")
+        berth.read_trace(path, columns="id=i,submit=s,run=r,end=e,never-started=patience")
     with pytest.raises(SettingError, match="NAME=NUMBER"):
-        berth.read_trace(tmp_path / "x.csv", columns="id=i,submit=s,run=r,priority=p:HP=high")
+        berth.read_trace(path, columns="id=i,submit=s,run=r,priority=p:HP=high")
 
 
 def test_a_tier_that_the_map_does_not_name_and_a_row_that_never_started_are_bad_rows(tmp_path: Path) -> None:

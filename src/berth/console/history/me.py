@@ -8,7 +8,6 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
-from berth.advice.habits import Habit, habits_of
 from berth.console.formats import gpu_time, span
 from berth.console.history.access import missing
 from berth.console.history.page import jobs_page, on_both
@@ -18,6 +17,7 @@ from berth.console.identity import viewer
 from berth.console.pages import page, texts_of
 from berth.console.roles import Role, Viewer
 from berth.console.texts import Texts
+from berth.history.jobs.habits import Habit, habits_of
 from berth.history.store.cached_history import CachedHistory
 
 router = APIRouter(include_in_schema=False)

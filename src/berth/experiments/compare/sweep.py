@@ -23,7 +23,7 @@ from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
-from berth.traces.compress import compression
+from berth.traces.compress import compressed
 from berth.traces.job_table import JobTable
 
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
@@ -169,7 +169,7 @@ class Loader:
                 self._read = task.source.table(nodes=task.nodes, skip_bad=bad, compress=under.compress)
             else:
                 jobs = task.source if task.jobs_file is None else pickle.loads(task.jobs_file.read_bytes())
-                self._read = jobs if under.compress == 1 else tuple(map(compression(under.compress), jobs))
+                self._read = compressed(jobs, under.compress)
             self._errors, self._last = tuple(errors), task
             self._adapted = (None, ())
         what = (task.nodes, task.conditions.recovery.checkpoint_ms)

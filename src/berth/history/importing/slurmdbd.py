@@ -20,12 +20,10 @@ from berth.history.importing.columns import layout_of
 from berth.history.importing.mariadb import Connection, connection
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.importing.staging import stage_file
-from berth.history.store.capacity import Capacity
 from berth.history.store.database import connect
 from berth.history.store.folder import History
 from berth.history.store.import_result import ImportResult, Options, Rejections
-from berth.history.values.hostlist import expand
-from berth.history.values.tres import MOST_AMOUNT, resources
+from berth.history.values.tres import MOST_AMOUNT
 
 WINDOW_ROWS: Final = 500_000
 PACKED_ROWS: Final = 200
@@ -72,7 +70,7 @@ class Table:
     cluster: str
     columns: frozenset[str]
     others: Mapping[str, frozenset[str]]
-    """The columns of the tables `step`, `suspend` and `event` of the same cluster."""
+    """The columns of the tables `step` and `suspend` of the same cluster."""
 
 
 def import_slurmdbd(
@@ -119,7 +117,6 @@ def import_slurmdbd(
                 rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end))
                 total = _sum(total, _import_window(history, source, rows, {key: end}))
                 begin = end + 1
-            history.note_capacity(table.cluster, _capacities(database, table, dict(names)))
     return total
 
 
@@ -127,7 +124,7 @@ def _tables(database: Connection, cluster: str) -> list[Table]:
     shown = database.shown
     rows = database.all(
         "SELECT table_name, column_name FROM information_schema.columns "
-        "WHERE table_schema = database() AND table_name REGEXP '_(job|step|suspend|event)_table$'"
+        "WHERE table_schema = database() AND table_name REGEXP '_(job|step|suspend)_table$'"
     )
     found: dict[str, set[str]] = {}
     others: dict[tuple[str, str], set[str]] = {}
@@ -154,7 +151,7 @@ def _tables(database: Connection, cluster: str) -> list[Table]:
         Table(
             name,
             frozenset(found[name]),
-            {kind: frozenset(others.get((name, kind), ())) for kind in ("step", "suspend", "event")},
+            {kind: frozenset(others.get((name, kind), ())) for kind in ("step", "suspend")},
         )
         for name in sorted(found)
         if not cluster or name == cluster
@@ -164,27 +161,6 @@ def _tables(database: Connection, cluster: str) -> list[Table]:
 def _tres_names(database: Connection) -> tuple[tuple[str, str], ...]:
     rows = database.all("SELECT id, type, name FROM tres_table")
     return tuple((str(number), f"{kind}/{name}" if name else str(kind)) for number, kind, name in rows)
-
-
-def _capacities(database: Connection, table: Table, names: Mapping[str, str]) -> tuple[Capacity, ...]:
-    """What the cluster registered of all its nodes together: rows of its event table that name no node."""
-    if not {"cluster_nodes", "tres", "time_start", "time_end"} <= table.others["event"]:
-        return ()
-    rows = database.all(
-        f"SELECT time_start, time_end, cluster_nodes, tres FROM `{table.cluster}_event_table` "
-        "WHERE node_name = '' AND tres <> '' ORDER BY time_start"
-    )
-    found = []
-    for begin_s, end_s, nodes, tres in rows:
-        registered = resources(str(tres), names)
-        try:
-            hosts = expand(str(nodes))
-        except ValueError:
-            hosts = ()
-        end_ms = int(end_s) * 1000 or None
-        gpus, cpus, mem_mib = registered.gpus, registered.cpus, registered.mem_mib
-        found.append(Capacity(int(begin_s) * 1000, end_ms, tuple(hosts), gpus, cpus, mem_mib))
-    return tuple(found)
 
 
 def _window_end(database: Connection, table: Table, begin: int, rows: int) -> int | None:

@@ -33,7 +33,6 @@ import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
-from berth.history.store.capacity import Capacity, capacities_to_json
 from berth.history.store.database import at, count, first_line
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections
@@ -163,13 +162,6 @@ class History(HistoryReader):
             numbered,
         )
 
-    def note_capacity(self, cluster: str, capacities: tuple[Capacity, ...]) -> None:
-        """Keep what a cluster's accounting says that it had."""
-        if capacities and self.index().capacities.get(cluster) != capacities:
-            with self.import_space():
-                index = self.index()
-                self._write_index(replace(index, capacities={**index.capacities, cluster: capacities}))
-
     def merge_usage(
         self,
         database: duckdb.DuckDBPyConnection,
@@ -292,7 +284,6 @@ class History(HistoryReader):
                 cursors=last.before["cursors"],
                 next_number=index.next_number,
                 key_mark=last.before["key_mark"],
-                capacities=index.capacities,
                 imports=tuple(others),
             )
             self._write_index(before)
@@ -340,7 +331,6 @@ class History(HistoryReader):
             "cursors": dict(index.cursors),
             "next_number": index.next_number,
             "key_mark": index.key_mark,
-            "capacities": capacities_to_json(index.capacities),
             "imports": [asdict(past) for past in index.imports],
         }
         for name in index.files() - self.index().files():

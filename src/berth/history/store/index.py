@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth.history.store.capacity import Capacity
-
 VERSION: Final = 1
 UNDOABLE: Final = 3
 """The number of imports that can be taken back; their files stay until then."""
@@ -45,8 +43,6 @@ class Index:
     next_number: int = 1
     key_mark: int | None = None
     """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
-    capacities: Mapping[str, tuple[Capacity, ...]] = field(default_factory=dict)
-    """What each cluster had, where its accounting tells."""
     imports: tuple[PastImport, ...] = ()
     """The last imports that changed something, the newest last; at most UNDOABLE."""
 

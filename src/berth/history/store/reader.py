@@ -13,7 +13,6 @@ from typing import Any
 import duckdb
 
 from berth.errors import HistoryError, cause_of
-from berth.history.store.capacity import capacities_from_json
 from berth.history.store.database import connect, first_line, quoted_name, read_parquet
 from berth.history.store.index import VERSION, Index, PastImport
 from berth.history.store.record_files import SCHEMA, plain_table, record_of, record_table
@@ -62,7 +61,6 @@ class HistoryReader:
             cursors,
             read["next_number"],
             read.get("key_mark", mark),
-            capacities_from_json(read.get("capacities", {})),
             tuple(PastImport(**past) for past in read.get("imports", ())),
         )
 

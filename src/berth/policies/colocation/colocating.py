@@ -360,8 +360,7 @@ class Colocating:
                 Offer(tuple([self._tenant(run, now_ms) for run in one.tenants]), one.candidates, largest)
                 for one in some
             ]
-            whole = partial(self._foreseen, offers, some, cluster)
-            forecasts = whole(self.asked_about(offers, waiting))
+            forecasts = self._foreseen(offers, some, cluster)
             self.next_decision_ms = None
             waits = partial(
                 self._cache.empty.waits,
@@ -373,7 +372,7 @@ class Colocating:
                 may_run=self._may_run,
                 kept=None if self._due is None else (self._due, self._overtaking.kept),
             )
-            picked = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue, whole, waits))
+            picked = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue, waits))
             picks = picked.tolist()
             empty_ms = now_ms + forecasts.ends_ms[np.arange(len(group)), picked].max(axis=1)
             self._cache.empty.expect([one.slot for one in some], empty_ms.tolist())
@@ -382,21 +381,16 @@ class Colocating:
                 chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
         return chosen, next_ms
 
-    def asked_about(self, offers: Sequence[Offer], waiting: int) -> Sequence[int] | None:
-        """The combinations that the chooser will look at, 0 among them, if it knows them already; None: all."""
-        return None
-
     def _foreseen(
         self,
         offers: Sequence[Offer],
         offered: Sequence[Offered],
         cluster: Cluster,
-        only: Sequence[int] | None = None,
     ) -> Forecasts:
         """What becomes of combinations on GPUs of one model. Those that the node has no room for, or that are in
         doubt (`Doubts`), do not fit."""
         gpu = self._cache.models[offered[0].slot.node]
-        forecasts = self.forecaster.forecasts(offers, gpu, only)
+        forecasts = self.forecaster.forecasts(offers, gpu)
         jobs = [([run.job for run in one.tenants], one.window) for one in offered]
         for row, one in enumerate(offered):
             if one.short:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +16,12 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.interference.known_speeds import EMPTY, MOST
+from berth.interference.known_speeds import MOST
 from berth.model import GpuModel, Profile
 from berth.network.combinations import MOST_SLOTS
-from berth.policies.colocation.cards import MOST_CLASSES, Card, card_of
+from berth.policies.colocation.cards import Card, card_of
 from berth.policies.colocation.future_kernels import (
     DONE,
-    NOT_FRESH,
     REFUSED,
     UNKNOWN,
     WORK_ROWS,
@@ -33,8 +31,6 @@ from berth.profiles import Series, series
 
 FEW = 64
 """Profiles that are all entered into the table at once; with more, only those that are asked for."""
-FRESH = 1 << 15
-"""Places for what comes of jobs that have all done nothing yet; half of them are used."""
 
 
 class Candidate(NamedTuple):
@@ -101,35 +97,6 @@ class Forecasts:
         return work
 
 
-class _FreshJobs:
-    """Jobs of a card that have done nothing yet, and what came of those that were followed together."""
-
-    def __init__(self) -> None:
-        self.keys = np.full((FRESH, 2), EMPTY, dtype=np.int64)
-        self.ends = np.zeros((FRESH, MOST), dtype=np.int64)
-        self.count = np.zeros(1, dtype=np.int64)
-        self.entries: dict[Candidate, tuple[int, int, int, int, int]] = {}
-        """Each application and work once, as the compiled part sees them."""
-
-    def entry(self, one: Candidate, application: int) -> tuple[int, int, int, int, int]:
-        """A job as the compiled part sees it; only of one that has done nothing yet is the kind told."""
-        if one.left_us != one.work_us or one.ran_ms or len(self.entries) >= MOST_CLASSES:
-            return application, one.left_us, one.work_us, NOT_FRESH, one.ran_ms
-        return self.entries.setdefault(
-            one, (application, one.left_us, one.work_us, len(self.entries), one.ran_ms)
-        )
-
-
-_FRESH_JOBS: WeakKeyDictionary[Card, _FreshJobs] = WeakKeyDictionary()
-
-
-def _fresh_jobs_of(card: Card) -> _FreshJobs:
-    found = _FRESH_JOBS.get(card)
-    if found is None:
-        found = _FRESH_JOBS[card] = _FreshJobs()
-    return found
-
-
 class Forecaster:
     """Runs the model of interference ahead, for GPUs of any model.
 
@@ -142,7 +109,7 @@ class Forecaster:
         self._cards: dict[GpuModel | None, Card] = {}
         self._scaled: dict[tuple[str, GpuModel | None], Series] = {}
         self._jobs: IntArray = np.zeros((MOST, 3), dtype=np.int64)
-        self._scratch: IntArray = np.zeros((WORK_ROWS + 6, MOST + MOST_SLOTS), dtype=np.int64)
+        self._scratch: IntArray = np.zeros((WORK_ROWS + 2, MOST + MOST_SLOTS), dtype=np.int64)
 
     def knows(self, application: str) -> bool:
         """Whether there is a profile."""
@@ -160,15 +127,13 @@ class Forecaster:
         last = found.row_at(max(0, one.work_us // 1000 - 1))
         return max(row[1] for row in found.rows[first : last + 1])
 
-    def forecasts(
-        self, offers: Sequence[Offer], gpu: GpuModel | None, only: Sequence[int] | None = None
-    ) -> Forecasts:
-        """What becomes of every combination of each offer, on GPUs of one model; if `only` is given, of these,
-        and the others do not fit. SettingError if an offer has more than `MOST_SLOTS` waiting jobs."""
+    def forecasts(self, offers: Sequence[Offer], gpu: GpuModel | None) -> Forecasts:
+        """What becomes of every combination of each offer, on GPUs of one model.
+
+        SettingError if an offer has more than `MOST_SLOTS` waiting jobs."""
         jobs = list(chain.from_iterable([offer.tenants + offer.window for offer in offers]))
         alike = {one: at for at, one in enumerate(dict.fromkeys(jobs))}
         card = self._card(gpu, alike)
-        fresh = _fresh_jobs_of(card)
         tenants = np.array([len(offer.tenants) for offer in offers], dtype=np.int64)
         window = np.array([len(offer.window) for offer in offers], dtype=np.int64)
         most_waiting = int(window.max(initial=0))
@@ -176,18 +141,16 @@ class Forecaster:
             raise SettingError(f"{most_waiting} waiting jobs to combine; expected at most {MOST_SLOTS}")
         width = int((tenants + window).max(initial=1))
         entries: IntArray = np.array(
-            [fresh.entries.get(one) or fresh.entry(one, card.applications[one.application]) for one in alike],
-            dtype=np.int64,
-        ).reshape(-1, 5)
-        there: IntArray = np.zeros((len(offers), width, 5), dtype=np.int64)
+            [(card.applications[one.application], one.left_us, one.work_us, one.ran_ms) for one in alike],
+            np.int64,
+        ).reshape(-1, 4)
+        there: IntArray = np.zeros((len(offers), width, 4), dtype=np.int64)
         there[np.arange(width) < (tenants + window)[:, None]] = entries[[alike[one] for one in jobs]]
         largest = np.array([offer.largest for offer in offers], dtype=np.int64)
         combinations = 1 << most_waiting
         status: NDArray[np.int8] = np.where(
             np.arange(combinations) < (1 << window)[:, None], UNKNOWN, REFUSED
         ).astype(np.int8)
-        if only is not None:
-            status[:, ~np.isin(np.arange(combinations), only)] = REFUSED
         ends_ms = np.zeros((len(offers), combinations, width), dtype=np.int64)
         next_ms = np.zeros(len(offers), dtype=np.int64)
         while True:
@@ -195,9 +158,6 @@ class Forecaster:
                 card.arrays,
                 card.row_us,
                 card.rows,
-                fresh.keys,
-                fresh.ends,
-                fresh.count,
                 there,
                 tenants,
                 window,
@@ -211,7 +171,7 @@ class Forecaster:
             if not card.lacks_speeds:
                 break
             card.learn()
-        names, columns = tuple(card.applications), (there[..., at] for at in (0, 1, 2, 4))
+        names, columns = tuple(card.applications), (there[..., at] for at in range(4))
         return Forecasts(tuple(offers), status == DONE, ends_ms, next_ms, tenants, window, names, *columns)
 
     def _card(self, gpu: GpuModel | None, jobs: Iterable[Candidate]) -> Card:

@@ -31,8 +31,6 @@ ASKED = -1
 """Stands in place of the first speed of a set that was asked for."""
 GUESSED = 700
 """Speed, per mille, at which jobs of unknown speeds go on."""
-NOT_FRESH = -1
-"""The kind of a job that has done some of its work."""
 NEW, ENTERED = 0, 1
 """Places in the last row of `asked`: how many sets are asked for now, and how many the table has."""
 FOREVER = 1 << 60
@@ -147,69 +145,15 @@ def follow(
 
 
 @compiled
-def _line_up(
-    jobs: IntArray,  # (K, 5)
-    tenants: int,
-    window: int,
-    line: IntArray,  # (K,), out: the places by the kinds of their jobs
-    same: IntArray,  # (M,), out: of each job of the window those before it that are equal, as bits
-) -> None:
-    """What all combinations of an offer have in common."""
-    for at in range(tenants + window):
-        to = at
-        while to > 0 and jobs[line[to - 1], 3] > jobs[at, 3]:
-            line[to] = line[to - 1]
-            to -= 1
-        line[to] = at
-    for job in range(window):
-        same[job] = 0
-        here = tenants + job
-        for other in range(job):
-            there = tenants + other
-            if jobs[here, 0] == jobs[there, 0] and jobs[here, 1] == jobs[there, 1]:
-                same[job] |= 1 << other
-
-
-@compiled
-def _same_as_another(mask: int, same: IntArray, count: int) -> bool:
-    """Whether it takes a job and leaves an equal one that stands before it."""
-    leaves = 0  # those that are equal to one that it takes
+def _same_as_another(mask: int, jobs: IntArray, count: int) -> bool:
+    """Whether it takes a job, of (M, ≥ 2), and leaves an equal one that stands before it."""
     for job in range(count):
-        leaves |= same[job] * (mask >> job & 1) & ~mask
-    return leaves != 0
-
-
-@compiled
-def _remembered(
-    jobs: IntArray,  # (K, 5)
-    tenants: int,
-    mask: int,
-    line: IntArray,  # (K,)
-    count: int,
-    kinds: IntArray,  # to work in
-    whose: IntArray,  # out: whose each end is, as places
-    keys: IntArray,
-) -> int:
-    """Where the ends of jobs that have all done nothing yet are kept, −1 where they are not."""
-    size = 0
-    for at in range(count):
-        place = line[at]
-        if place < tenants or mask >> (place - tenants) & 1:
-            kinds[size], whose[size] = jobs[place, 3], place
-            size += 1
-    high, low = key_of(kinds, size)
-    return find(high, low, keys)
-
-
-@compiled
-def _remember(
-    kinds: IntArray, whose: IntArray, size: int, ends_ms: IntArray, keys: IntArray, ends: IntArray
-) -> None:
-    """Keep the ends of jobs that had all done nothing yet."""
-    high, low = key_of(kinds, size)
-    row = free_row(high, low, keys)
-    for at in range(size):
-        ends[row, at] = ends_ms[whose[at]]
+        if mask >> job & 1:
+            for other in range(job):
+                same = jobs[job, 0] == jobs[other, 0] and jobs[job, 1] == jobs[other, 1]
+                if same and not mask >> other & 1:
+                    return True
+    return False
 
 
 @compiled
@@ -231,10 +175,7 @@ def forecast(
     card: CardArrays,
     row_us: IntArray,  # (A,): work in one row of an application's series
     rows: IntArray,  # (A,): how many rows it has
-    fresh_keys: IntArray,  # (F, 2): kinds of jobs that have all done nothing yet
-    fresh_ends: IntArray,  # (F, MOST): after how long each ended; 0 where memory ran out
-    fresh_count: IntArray,  # (1,), in and out: how many of these there are
-    there: IntArray,  # (O, K, 5): application, work left, work (µs), kind, …; the tenants, then the window's jobs
+    there: IntArray,  # (O, K, 4): application, work left, work (µs), …; the tenants, then the window's jobs
     tenants: IntArray,  # (O,): how many tenants there are
     window: IntArray,  # (O,): how many jobs in the window
     largest: IntArray,  # (O,): the most jobs that may start together
@@ -242,39 +183,21 @@ def forecast(
     ends_ms: IntArray,  # (O, C, K), out: after how long each ends; 0 for those that take no part
     next_ms: IntArray,  # (O,), out: how long no job ends or enters a new row if none starts
     jobs: IntArray,  # (S, 3): to work in
-    scratch: IntArray,  # (WORK_ROWS + 6, MOST + MOST_SLOTS): to work in
+    scratch: IntArray,  # (WORK_ROWS + 2, MOST + MOST_SLOTS): to work in
 ) -> None:
     """Follow every combination of unknown status to its end. It stays unknown if speeds had to be asked for."""
-    place, kinds, whose, line = scratch[0], scratch[1], scratch[2], scratch[3]
-    same, ended_ms, work = scratch[4], scratch[5], scratch[6:]
+    place, ended_ms, work = scratch[0], scratch[1], scratch[2:]
     for offer in range(there.shape[0]):
         t, m = tenants[offer], window[offer]
-        begun = t > MOST  # whether any tenant has done some of its work; of too many nothing is looked at
-        if not begun:
-            _line_up(there[offer], t, m, line, same)
-            for at in range(t):
-                begun = begun or there[offer, at, 3] == NOT_FRESH
         for mask in range(1 << m):
             if status[offer, mask] != UNKNOWN:
                 continue
-            started, begins = 0, True
+            started = 0
             for job in range(m):
-                if mask >> job & 1:
-                    started += 1
-                    begins = begins and there[offer, t + job, 3] != NOT_FRESH
-            size = t + started
-            if size > MOST or started > largest[offer] or _same_as_another(mask, same, m):
+                started += mask >> job & 1
+            if t + started > MOST or started > largest[offer] or _same_as_another(mask, there[offer, t:], m):
                 status[offer, mask] = REFUSED
                 continue
-            # What comes of none tells when the tenants' use changes, which is not kept.
-            fresh = mask > 0 and begins and not begun
-            if fresh:
-                found = _remembered(there[offer], t, mask, line, t + m, kinds, whose, fresh_keys)
-                if found >= 0:
-                    for at in range(size):
-                        ends_ms[offer, mask, whose[at]] = fresh_ends[found, at]
-                    status[offer, mask] = DONE if fresh_ends[found, 0] > 0 else FULL
-                    continue
             size = 0
             for at in range(t + m):
                 if at < t or mask >> (at - t) & 1:
@@ -290,6 +213,3 @@ def forecast(
                 next_ms[offer] = _until_next_row_ms(row_us, rows, there[offer], t, work[WORK_ROWS - 1])
             for at in range(size):
                 ends_ms[offer, mask, place[at]] = ended_ms[at] if state == DONE else 0
-            if fresh and 2 * (fresh_count[0] + 1) <= fresh_keys.shape[0]:
-                _remember(kinds, whose, size, ends_ms[offer, mask], fresh_keys, fresh_ends)
-                fresh_count[0] += 1

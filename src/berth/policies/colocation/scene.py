@@ -36,14 +36,8 @@ class Scene(NamedTuple):
     """Their run time alone, together."""
     queue: Iterable[Job]
     """All that wait, in their order."""
-    whole: Callable[[], Forecasts]
-    """Forecasts all combinations; if `Colocating.asked_about` named some, `forecasts` has only those."""
     waits: Callable[[], Waits | None] = lambda: None
     """What waiting would cost; None where it does not matter."""
-
-    def with_all(self) -> Scene:
-        """The same with the forecasts of all combinations."""
-        return self._replace(forecasts=self.whole())
 
 
 class Offered(NamedTuple):
