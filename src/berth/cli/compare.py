@@ -223,7 +223,7 @@ def _run(
     from berth.traces import read_trace
 
     conditions = conditions_asked(options)
-    source = read_trace(trace, columns=options.map, reader=options.reader)
+    source = read_trace(trace, columns=options.map)
     runs = f"{len(policies)} × {len(seeds)} runs"
     with progress_bar(runs) as progress, compiling_shown(), interruption_explained(options.out):
         result = compare_policies(

@@ -49,9 +49,6 @@ NodeColumns = Annotated[
         help="The columns of your own node list in --cluster: name=…,gpus=…,model=…,cpus=…,mem_gib=….",
     ),
 ]
-Reader = Annotated[
-    str, typer.Option(metavar="MODULE:NAME", help="Your own function that yields the jobs of a file.")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,6 @@ class RunOptions:
     """The options that all commands with simulated runs share."""
 
     map: Columns = ""
-    reader: Reader = ""
     cluster: Annotated[
         str | None,
         typer.Option(

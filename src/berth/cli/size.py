@@ -156,17 +156,13 @@ def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple
 
 
 def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node, ...]]:
-    from berth.errors import SettingError
+    from berth.experiments.compare.comparison import nodes_of
     from berth.traces import read_trace
 
-    source = read_trace(trace, columns=options.map, reader=options.reader)
-    nodes = options.nodes or source.nodes
-    if not nodes:
-        raise SettingError(
-            "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100"
-        )
+    source = read_trace(trace, columns=options.map)
+    nodes = nodes_of(source, options.nodes or None)
     bad: list[Any] | None = [] if options.skip_bad else None
-    return tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress)), tuple(nodes)
+    return tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress)), nodes
 
 
 def _rows(found: Sizes) -> list[dict[str, object]]:

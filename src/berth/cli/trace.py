@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.output import AsJson, Form, Format, console, printed
-from berth.cli.run_options import Columns, Reader
+from berth.cli.run_options import Columns
 from berth.counts import counted
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _LISTED_VALUES = 12
 def describe(
     trace: TraceArgument,
     columns: Columns = "",
-    reader: Reader = "",
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
@@ -47,7 +46,7 @@ def describe(
     from berth.traces import read_trace
     from berth.traces.description import describe_jobs
 
-    source = read_trace(trace, columns=columns, reader=reader)
+    source = read_trace(trace, columns=columns)
     bad: list[TraceError] = []
     description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
     answer = {"path": source.path, "format": source.format, **asdict(description)}
@@ -62,7 +61,6 @@ def convert(
     trace: TraceArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .csv, .csv.gz or .parquet.")],
     columns: Columns = "",
-    reader: Reader = "",
     skip_bad: SkipBad = False,
     compress: Annotated[
         float, typer.Option(metavar="F", min=0.001, help="Divide submission times by this factor.")
@@ -79,7 +77,7 @@ def convert(
     from berth.traces import read_trace, write, write_nodes
 
     bad: list[TraceError] = []
-    source = read_trace(trace, columns=columns, reader=reader)
+    source = read_trace(trace, columns=columns)
     if nodes is not None and source.nodes is None:
         raise ClusterError(f"{trace} brings no cluster to write to {nodes}")
     numbers = count()

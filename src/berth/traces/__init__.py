@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from berth.traces.table import Table
 
 _SYNTHETIC = "synthetic:"
-_READER = "reader:"
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,7 +32,7 @@ class Trace(Framed):
 
     path: str
     format: str
-    """A name of `berth trace formats`, `synthetic`, `map:FIELD=COLUMN,…` or `reader:my.module:reader`."""
+    """A name of `berth trace formats`, `synthetic` or `map:FIELD=COLUMN,…`."""
     nodes: tuple[Node, ...] | None
     """The cluster that the trace brings; None where it brings none."""
 
@@ -98,22 +97,13 @@ class Trace(Framed):
         return replace(self, path=f"{self.path}{'&' if asked else '?'}seed={seed}")
 
 
-def read_trace(
-    path: str | os.PathLike[str], *, columns: str | Mapping[str, str] = "", reader: str = ""
-) -> Trace:
+def read_trace(path: str | os.PathLike[str], *, columns: str | Mapping[str, str] = "") -> Trace:
     """The trace at this path: format and cluster are looked up now, jobs are read when they are iterated.
 
     `columns` says what the columns of an unknown table are: `{"id": "job_name", "submit": "submitted", …}`, or the same
-    as `id=job_name,submit=submitted,…`. `reader` is `my.module:reader`, called with the path, which yields Jobs.
+    as `id=job_name,submit=submitted,…`.
     """
     name = os.fspath(path)
-    if columns and reader:
-        raise SettingError("a trace is read by --map or by --reader, not by both")
-    if reader:
-        from berth.traces.own_reader import check_reader
-
-        check_reader(reader)
-        return Trace(name, _READER + reader, None)
     if name.startswith(_SYNTHETIC) and not columns:
         return Trace(name, "synthetic", nodes_of(name))
     from berth.traces import formats
@@ -156,14 +146,9 @@ def _table(
     """The jobs that `read` yields."""
     from berth.traces.compress import compressed
 
-    known = trace.format if isinstance(trace, Trace) else ""
     name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
     found: Sequence[Job]
-    if known.startswith(_READER):
-        from berth.traces.own_reader import jobs_of
-
-        found = jobs_of(known.removeprefix(_READER), name, file_order=file_order)
-    elif name.startswith(_SYNTHETIC):
+    if name.startswith(_SYNTHETIC):
         from berth.traces.synthetic import workload_of
 
         found = tuple(workload_of(name).jobs())

@@ -114,19 +114,6 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """Questions with like answers, and what came of them; seconds."""
-
-    count: int
-    predicted_s: tuple[float, float, float]
-    """The middle ones of the low ends, the medians and the high ends."""
-    came_s: tuple[float, float, float]
-    """The 10 %, 50 % and 90 % of the true waits."""
-    held: float
-    """The share that lay within their intervals."""
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluation:
     """How a model did on the last fifth by time, having learned from waits that had ended before it."""
 
@@ -140,8 +127,6 @@ class Evaluation:
     tested: int
     calibration: tuple[tuple[float, float], ...]
     """For quantiles from 0.1 to 0.9, the share of waits that were at most the predicted quantile."""
-    bins: tuple[Bin, ...] = ()
-    """By what was predicted, the shortest first."""
     held_between: tuple[float, float] | None = None
     """The range of the share of waits that the interval holds, at 95 %, as days differ; None for too few days."""
     last_month: tuple[int, int] | None = None
@@ -404,7 +389,6 @@ def judged_on(
             (share, float(np.mean(target <= ends)))
             for share, ends in ((0.1, low), (0.5, median), (0.9, high))
         ),
-        bins=_bins(low, median, high, target),
         held_between=held_between(tested.asked_s, held),
         last_month=(int(held[lately].sum()), int(lately.sum())),
     )
@@ -430,25 +414,6 @@ def _refitted(
             found[at, there] = model.predict(values, what)
     mean, low, median, high = found
     return mean, low, median, high, outside
-
-
-def _bins(low: Floats, median: Floats, high: Floats, target: Floats) -> tuple[Bin, ...]:
-    """The questions (N,) in ten parts by what was predicted, and what came of each."""
-    parts = np.array_split(np.argsort(median, kind="stable"), min(10, len(median)))
-
-    def seconds(logs: Floats) -> tuple[float, float, float]:
-        found = 10**logs - 1
-        return float(found[0]), float(found[1]), float(found[2])
-
-    return tuple(
-        Bin(
-            len(part),
-            seconds(np.array([np.median(ends[part]) for ends in (low, median, high)])),
-            seconds(np.quantile(target[part], (0.1, 0.5, 0.9))),
-            float(np.mean((low[part] <= target[part]) & (target[part] <= high[part]))),
-        )
-        for part in parts
-    )
 
 
 def _threads(values: Floats) -> int:

@@ -118,8 +118,10 @@ class Server:
         return found
 
     def kubeconfig(self, token: str = "admintoken") -> Path:
-        """A kubeconfig for the user of this token."""
+        """A kubeconfig for the user of this token. It is written once: a program that has just started may read it."""
         path = self.folder / f"{token}.kubeconfig"
+        if path.exists():
+            return path
         path.write_text(
             f"""apiVersion: v1
 kind: Config
@@ -202,6 +204,15 @@ current-context: c
         }  # fmt: skip
         (self.folder / "scheduler.json").write_text(json.dumps(config))
         self._start("scheduler", program, f"--config={self.folder / 'scheduler.json'}", "--secure-port=0")
+        return ""
+
+    def start_jobs(self) -> str:
+        """Start the controller of Jobs. Returns why there is none; empty if it runs."""
+        program = self.assets.apiserver.with_name("kube-controller-manager")
+        if not program.exists():
+            return f"no {program}; run {HERE / 'build_server.sh'} kube-controller-manager"
+        options = ["--controllers=job-controller", "--leader-elect=false", "--secure-port=0"]
+        self._start("controllers", program, f"--kubeconfig={self.kubeconfig()}", *options)
         return ""
 
     def stop(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.ports import free_ports
 VERSION = re.findall(r"kueue v([\d.]+)", (HERE / "kueue" / "go.mod").read_text())[0]
 BUILT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berth-tests" / f"kueue-{VERSION}"
 GATE = "kueue.x-k8s.io/admission"
+MINE = {"kueue.x-k8s.io/queue-name": "mine"}
+"""The labels of what waits in the queue of these tests."""
 HOOKED = {"pods", "jobs", "workloads", "clusterqueues", "resourceflavors", "cohorts"}
 """Of these kinds the test uses some; webhooks of kinds that the server does not serve are left out."""
 pytestmark = [
@@ -143,9 +146,11 @@ async def queue(world: World, milli: int) -> None:
         await world.until(f"Kueue takes {path}", made)
 
 
-def test_a_pod_is_admitted_by_kueue_and_then_steered_by_berth(own_server: Server, tmp_path: Path) -> None:
-    kueue = Kueue(own_server, tmp_path)
-    kubeconfig = Path(own_server.kubeconfig())
+def beside_kueue(
+    server: Server, folder: Path, test: Callable[[World], Awaitable[None]], *, within_s: float = 600
+) -> None:
+    """Run a test on a cluster of one card, with a queue of Kueue's for one card and berth's gate."""
+    kueue, kubeconfig = Kueue(server, folder), server.kubeconfig()
 
     async def story() -> None:
         async with Api(from_kubeconfig(kubeconfig)) as api:
@@ -156,26 +161,36 @@ def test_a_pod_is_admitted_by_kueue_and_then_steered_by_berth(own_server: Server
             await kueue.install(world)
             process = kueue.start()
             try:
-                await admitted(world)
+                await world.node("n1", 1)
+                await queue(world, milli=1000)
+                await test(world)
+                await world.check()
             except BaseException:
-                print((tmp_path / "kueue.log").read_text()[-5000:])
+                print((folder / "kueue.log").read_text()[-5000:])
                 raise
             finally:
                 process.kill()
                 process.wait()
 
-    async def gates(world: World, name: str) -> list[str]:
-        spec = (await world.pods())[name]["spec"]
-        return sorted(gate["name"] for gate in spec.get("schedulingGates", []))
+    asyncio.run(asyncio.wait_for(story(), within_s))
 
+
+async def gates(world: World, name: str) -> list[str]:
+    spec = (await world.pods())[name]["spec"]
+    return sorted(gate["name"] for gate in spec.get("schedulingGates", []))
+
+
+def test_a_pod_is_admitted_by_kueue_and_then_steered_by_berth(own_server: Server, tmp_path: Path) -> None:
     async def admitted(world: World) -> None:
-        await world.node("n1", 1)
-        await queue(world, milli=1000)
-        mine = {"labels": {"kueue.x-k8s.io/queue-name": "mine"}, "gates": (), "milli": 600}
+        mine = {"labels": MINE, "gates": (), "milli": 600}
         await world.pod("first", **mine)
         await world.pod("second", **mine)
+
+        async def lifted() -> bool:
+            return [names.GATE] in [await gates(world, name) for name in ("first", "second")]
+
         # Kueue admits the first by its quota of parts, and lifts its own gate alone.
-        await world.until("Kueue admits one", lambda: lifted(world))
+        await world.until("Kueue admits one", lifted)
         (one,) = [name for name in ("first", "second") if await gates(world, name) == [names.GATE]]
         (other,) = {"first", "second"} - {one}
         assert {names.GATE, GATE} <= {*await gates(world, other)}
@@ -185,9 +200,50 @@ def test_a_pod_is_admitted_by_kueue_and_then_steered_by_berth(own_server: Server
             await world.until_told(other, f"held by scheduling gate {GATE}")
             await world.ended(one)
             await world.until_bound(other)  # the quota is free again: Kueue admits it, then berth places it
-        await world.check()
 
-    async def lifted(world: World) -> bool:
-        return [names.GATE] in [await gates(world, name) for name in ("first", "second")]
+    beside_kueue(own_server, tmp_path, admitted)
 
-    asyncio.run(asyncio.wait_for(story(), 600))
+
+def test_jobs_are_admitted_by_kueue_and_their_pods_steered_by_berth(
+    own_server: Server, tmp_path: Path
+) -> None:
+    """Kueue counts the template of a Job and keeps it suspended; its pods exist only once it is admitted."""
+    if why := own_server.start_jobs():
+        pytest.skip(why)
+    jobs = "/apis/batch/v1/namespaces/default/jobs"
+
+    def job(name: str) -> dict[str, Any]:
+        asks = {names.RESOURCE: "1", names.ASKED_MILLI: "600", "cpu": "100m", "memory": "64Mi"}
+        main = {"name": "main", "image": "none", "resources": {"limits": asks, "requests": asks}}
+        template = {"spec": {"restartPolicy": "Never", "containers": [main]}}
+        spec = {"suspend": True, "backoffLimit": 0, "template": template}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "labels": MINE},
+            "spec": spec,
+        }
+
+    async def admitted(world: World) -> None:
+        for name in ("first", "second"):
+            await world.api.request("POST", jobs, job(name))
+
+        async def has_pod(without: str = "") -> bool:
+            return any(not name.startswith(without or "none") for name in await world.pods())
+
+        await world.until("Kueue admits a Job", has_pod)
+        (pod,) = await world.pods()
+        one = pod.rpartition("-")[0]
+        (other,) = {"first", "second"} - {one}
+        assert await gates(world, pod) == [names.GATE]  # Kueue gates no pod of a Job
+        async with world.steerer():
+            await world.until_bound(pod)
+            placed = (await world.pods())[pod]["metadata"]["annotations"][names.PLACEMENT]
+            assert json.loads(placed)["gpus"][0]["milli"] == 600
+            assert json.loads(await world.api.request("GET", f"{jobs}/{other}"))["spec"]["suspend"]
+            await world.ended(pod)
+            await world.until("Kueue admits the other", lambda: has_pod(without=one))
+            (second,) = [name for name in await world.pods() if name.startswith(other)]
+            await world.until_bound(second)
+
+    beside_kueue(own_server, tmp_path, admitted)

@@ -17,7 +17,7 @@ from berth.live.driver.snapshot import Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, State
+from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, SILENCE_MS, State
 from berth.live.kubernetes.steps import Lift, Remove, Suspend, Withdraw
 from berth.live.kubernetes.viewing import snapshot
 from berth.model import Job, Node, Placement, Share
@@ -250,6 +250,32 @@ def test_a_node_that_refused_is_looked_at_again_after_a_while_or_as_soon_as_it_c
         else:
             assert board.site.next_ms() == 2 + PATIENCE_MS + AVOID_MS
             assert list(board.lifts(2 + PATIENCE_MS + AVOID_MS)) == ["b"]
+
+
+def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_keeps_its_part_while_it_may_not_run() -> None:
+    board = steered([node()], [pod("a", owner="Job/t")])
+    lift = board.lifts(1)["a"]
+    board.pods(2, lifted(lift, owner="Job/t"))
+    assert board.steps(3) == []
+    assert not board.site.entries["uid-a"].why
+    board.pods(4, pod("b"))
+    later = board.lifts(4)["b"]
+    assert board.site.next_ms() == 1 + PATIENCE_MS
+    assert board.steps(1 + PATIENCE_MS) == []
+    assert "kube-scheduler says nothing of it" in board.why("a")
+    assert board.site.next_ms() == 1 + SILENCE_MS
+    assert board.removed(1 + SILENCE_MS) == []  # it has bound nothing since
+    board.pods(2 + SILENCE_MS, bound(later))
+    assert board.removed(2 + SILENCE_MS) == ["a"]  # it runs, and leaves this one aside
+
+
+def test_a_pod_that_kube_scheduler_has_looked_at_is_not_silent() -> None:
+    board = steered([node()], [pod("a")])
+    there = refused(lifted(board.lifts(1)["a"]), WORDS)
+    there.status.nominated_node_name = "n1"  # it makes room for it
+    board.pods(2, there)
+    assert board.steps(1 + SILENCE_MS) == []
+    assert not board.site.entries["uid-a"].why
 
 
 def test_a_pod_for_which_kube_scheduler_makes_room_keeps_its_part() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from berth.live.kubernetes import names
+from berth.live.kubernetes import names, pod_site
 from berth.live.kubernetes.steps import Tell
 from berth.live.kubernetes.writing import note_waiting
 from tests.live.kubernetes.conftest import Played
@@ -250,6 +250,27 @@ def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhe
             await world.until_bound("knows-n2")
             await world.pod("again", milli=500, mem=1000, owners=[owner], **nic)
             assert (await world.until_bound("again"))["again"] == "n2"
+        await world.check()
+
+    play(test)
+
+
+def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_its_part_goes_to_others(
+    play: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_site, "SILENCE_MS", 2000)
+
+    async def test(world: World) -> None:
+        await world.node("n1", 2)
+        await world.pod("silent", resourceClaims=[{"name": "c", "resourceClaimName": "missing"}])
+        async with world.steerer(patience_ms=1000):
+            await world.until_told("silent", "kube-scheduler says nothing of it")
+            assert names.PLACEMENT in (await world.pods())["silent"]["metadata"]["annotations"]
+            await world.pod("later")
+            await world.until_bound("later")
+            assert "kubectl delete pod" in await world.until_event("Unseen", "silent")
+            await world.pod("next")
+            await world.until_bound("next")
         await world.check()
 
     play(test)

@@ -1,8 +1,7 @@
-"""Tables of other columns (`--map`), and readers of the user's own."""
+"""Tables of other columns (`--map`)."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -109,95 +108,6 @@ def test_a_column_that_is_not_there_and_a_value_that_is_none_are_told(table: Pat
     table.write_text(TABLE + "x,2026-11-22 08:30:00,60,1.5,eve\n")
     with pytest.raises(TraceError, match=r"line 5, column 'cards': '1\.5'; expected a whole number of GPUs"):
         list(berth.read_trace(table, columns=MAP).jobs())
-
-
-READER = """
-from berth import Job
-
-def rows(path):
-    with open(path) as lines:
-        for number, line in enumerate(lines):
-            yield Job(f"job-{number}", 1000 - number, len(line))
-
-def twice(path):
-    yield from (Job("a", 0, 1), Job("a", 0, 1))
-
-def three(path):
-    yield 3
-
-def fails(path):
-    yield from [][1]
-
-def name(path):
-    yield Job(path, 0, 1)
-
-def takes_nothing():
-    pass
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_reader_of_a_test.py").write_text(READER)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_reader_of_a_test", raising=False)
-
-
-@pytest.mark.usefixtures("own")
-def test_an_own_reader_yields_jobs_in_any_order(table: Path) -> None:
-    trace = berth.read_trace(table, reader="own_reader_of_a_test:rows")
-    assert [job.submit_ms for job in trace.jobs()] == [997, 998, 999, 1000]
-    assert berth.compare(trace, "fgd", cluster="1x4:V100").runs[0].summary.finished == 4
-
-
-@pytest.mark.usefixtures("own")
-def test_an_own_reader_is_given_whatever_stands_for_the_trace() -> None:
-    trace = berth.read_trace("synthetic:demo", reader="own_reader_of_a_test:name")
-    assert [job.id for job in trace.jobs()] == ["synthetic:demo"]
-
-
-def test_a_reader_in_a_module_named_map_is_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "map.py").write_text(READER)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "map", raising=False)
-    assert [job.id for job in berth.read_trace("x", reader="map:name").jobs()] == ["x"]
-
-
-def test_a_reader_whose_module_fails_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "failing_reader_of_a_test.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SettingError, match="fails when it is imported: ZeroDivisionError: division by zero"):
-        berth.read_trace("x", reader="failing_reader_of_a_test:rows")
-
-
-@pytest.mark.usefixtures("own")
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("twice", "yielded 'a' twice"),
-        ("three", "yielded 3"),
-        ("fails", "raised IndexError: list index out of range .*own_reader_of_a_test.py:16"),
-    ],
-)
-def test_what_an_own_reader_does_wrong_is_told_as_its_fault(table: Path, name: str, said: str) -> None:
-    with pytest.raises(TraceError, match=f"own_reader_of_a_test:{name}', which {said}"):
-        list(berth.read_trace(table, reader=f"own_reader_of_a_test:{name}").jobs())
-
-
-@pytest.mark.usefixtures("own")
-@pytest.mark.parametrize(
-    "name", ["own_reader_of_a_test:nothing", "no_such_module:rows", "own_reader_of_a_test:takes_nothing"]
-)
-def test_a_reader_that_cannot_be_called_is_refused_at_once(table: Path, name: str) -> None:
-    with pytest.raises(SettingError, match=f"no reader '{name}'"):
-        berth.read_trace(table, reader=name)
-
-
-def test_a_map_and_a_reader_at_once_are_refused(table: Path) -> None:
-    with pytest.raises(SettingError, match="by --map or by --reader"):
-        berth.read_trace(table, columns=MAP, reader="a:b")
 
 
 @pytest.mark.parametrize(

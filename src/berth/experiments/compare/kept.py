@@ -101,7 +101,7 @@ def digest(task: Task) -> str:
     """A fingerprint of all that decides the result of a task, the program's version included.
 
     A trace file, and one that the policy's settings mention, counts by its path, size and time of change, and a trace
-    by how it is read (`--map`, `--reader`) too; a function of the user's by its name alone.
+    by how it is read (`--map`) too; a function of the user's by its name alone.
     """
     if isinstance(task.source, Trace):
         source: object = (file_mark(task.source.path), task.source.format)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 GATE = "berth.dev/gate"
 """The scheduling gate of pods that berth steers: kube-scheduler leaves them alone until berth lifts it."""
+GATED = "SchedulingGated"
+"""The reason of the condition PodScheduled while a pod has a gate."""
 OLD_SCHEDULER = "berth"
 """The `schedulerName` of pods made for berth 0.2, which bound them itself."""
 DRIVER = "gpu.berth.dev"

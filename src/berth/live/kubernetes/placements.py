@@ -41,6 +41,8 @@ class Placed(msgspec.Struct):
     policy: str = ""
     node: str = ""
     """Empty in what berth 0.2 wrote."""
+    at_ms: Count = 0
+    """When it was written, ms since 1970; 0: it does not say."""
 
 
 class GpuMemory(msgspec.Struct):
@@ -92,14 +94,14 @@ def measured_of(annotations: Mapping[str, str]) -> Measured | None:
     return _written(annotations, names.MEASURED, Measured)
 
 
-def annotation_of(start: Start, view: View, policy: str) -> str:
+def annotation_of(start: Start, view: View, policy: str, now_ms: int) -> str:
     """The annotation for a start on one node. A part for which no memory was said is all that the card has."""
     share = start.share
     card_mib = view.model.mem_mib if view.model else 0
     there = (view.gpus[gpu.index] for gpu in start.gpus if gpu.index != NO_GPU)
     mem_mib = share.mem_mib or card_mib
     gpus = [PlacedGpu(index=gpu.index, milli=share.milli, mem_mib=mem_mib) for gpu in there]
-    placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name)
+    placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name, now_ms)
     return msgspec.json.encode(placed).decode()
 
 

@@ -66,6 +66,9 @@ log = logging.getLogger(__name__)
 PATIENCE_MS = 10_000
 """How long kube-scheduler may refuse a pod on its node before its part is given back: what it asked for may be about
 to leave, or to be made."""
+SILENCE_MS = 360_000
+"""How long kube-scheduler may say nothing of a pod, while it binds pods whose gates were lifted later. By then it has
+looked again at all that it has put aside, which it does after five minutes."""
 LEAVE_MS = 600_000
 """How long a pod may take to leave its GPUs before it is evicted; the driver has half of that to move what it holds."""
 AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
@@ -188,7 +191,7 @@ class PodSite:
         self.table = NodeTable(self.kinds)
         self.gangs = Gangs()
         self.stirred = True
-        self._now_ms = 0
+        self._now_ms = self._refreshed_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
         self._repels: dict[str, set[str]] = {}
@@ -210,6 +213,9 @@ class PodSite:
         self._on: dict[str, dict[str, None]] = {}  # node -> pods there
         self._avoided: dict[tuple[str, object], _Avoided] = {}
         self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
+        self.silent: dict[str, int] = {}
+        """Pods that kube-scheduler has said nothing of, and since when it may bind them."""
+        self._heard_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
     @property
@@ -260,7 +266,7 @@ class PodSite:
             return
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
-        text = annotation_of(start, view, self.settings.policy)
+        text = annotation_of(start, view, self.settings.policy, self._refreshed_ms)
         there = (self.entries.get(uid) for uid in self._on.get(node, ()))
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
@@ -383,7 +389,7 @@ class PodSite:
 
     def refresh(self, now_ms: int) -> None:
         """Take in what the nodes have become, and what time has brought; to be called before each step."""
-        self.stirred = False
+        self.stirred, self._refreshed_ms = False, now_ms
         refreshed = self.table.refresh()
         for name in refreshed.moved:
             there = [*self._on.get(name, ())]
@@ -407,6 +413,8 @@ class PodSite:
             entry = self.entries[uid]
             if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
                 self._give_back(entry, now_ms)
+        for uid, since_ms in [*self.silent.items()]:
+            self._mind_silence(self.entries[uid], now_ms - since_ms)
         for uid, since_ms in self._leave.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
@@ -423,11 +431,14 @@ class PodSite:
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
-        if not (self._avoided or self._refused or self._leave):
+        if not (self._avoided or self._refused or self._leave or self.silent):
             return None
         times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
         refused = (self.entries[uid].refused_ms for uid in self._refused)
         times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
+        for since_ms in self.silent.values():
+            ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
+            times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
         staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
         times += [self._leave[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
@@ -661,15 +672,29 @@ class PodSite:
             entry.why = f"its GPUs on node {placed.node} are not there"
             return
         self._become(entry, State.LIFTED)
+        self.silent.pop(entry.uid, None)
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
             entry.why = f"kube-scheduler refuses it on node {entry.node}: {words}"
             if entry.refused_ms is None:
                 entry.refused_ms = now_ms
                 self._refused[entry.uid] = None
-        else:
-            entry.refused_ms, entry.why = None, ""
-            self._refused.pop(entry.uid, None)
+            return
+        entry.refused_ms, entry.why = None, ""
+        self._refused.pop(entry.uid, None)
+        if placed.at_ms and _is_silent(entry.pod) and not entry.leaving:
+            self.silent[entry.uid] = placed.at_ms
+            self._mind_silence(entry, now_ms - placed.at_ms)
+
+    def _mind_silence(self, entry: Entry, lasted_ms: int) -> None:
+        """Say so if kube-scheduler says nothing of a pod, and give its part back if it will not."""
+        if lasted_ms >= self.settings.patience_ms:
+            entry.why = (
+                "its gate is lifted, and kube-scheduler says nothing of it: it is down, or a claim is missing"
+            )
+        if lasted_ms >= SILENCE_MS and self._heard_ms > self.silent[entry.uid]:
+            del self.silent[entry.uid]
+            self._take_back(entry, "Unseen")
 
     def _give_back(self, entry: Entry, now_ms: int) -> None:
         """kube-scheduler refuses a pod on the node that it is pinned to: pods alike go elsewhere from now on."""
@@ -682,15 +707,19 @@ class PodSite:
             times = avoided.times[node] = avoided.times.get(node, 0) + 1
             avoided.until_ms[node] = now_ms + min(MOST_AVOID_MS, AVOID_MS << min(times - 1, 16))
         self._rejoin(entry.owner, now_ms)
+        self._take_back(entry, "PinsRefused")
+
+    def _take_back(self, entry: Entry, reason: str) -> None:
+        """Take the parts away of a pod and of its gang's pods that are not bound."""
         others = []
-        if entry.ask.gang is not None:
+        if entry.ask is not None and entry.ask.gang is not None:
             gang = self.gangs.pods(entry.ask.gang.key)
             others = [self.entries[uid] for uid in gang if uid != entry.uid and uid in self.entries]
-        self._take_away(entry, entry.why, "PinsRefused")
+        why = entry.why
+        self._take_away(entry, why, reason)
         for other in others:
             if other.state is State.LIFTED and not other.leaving:
-                why = f"pod {entry.name} of its gang cannot start: {entry.why}"
-                self._take_away(other, why, "PinsRefused")
+                self._take_away(other, f"pod {entry.name} of its gang cannot start: {why}", reason)
 
     def _pinned(self, pod: api.Pod) -> set[str]:
         """The nodes whose hostnames a pod requires."""
@@ -749,6 +778,8 @@ class PodSite:
         self._refused.pop(entry.uid, None)
         entry.refused_ms = None
         placed = _placed(pod)
+        if placed is not None:
+            self._heard_ms = max(self._heard_ms, placed.at_ms)
         if placed is not None and placed.node not in ("", node):
             placed = None  # it was meant for another node
         if entry.no_room:
@@ -956,6 +987,7 @@ class PodSite:
                 self.table.leave(uid, entry.node)
         if state is not State.LIFTED:
             self._refused.pop(uid, None)
+            self.silent.pop(uid, None)
         if state is State.ENDED:
             self._repels.get(entry.namespace, set()).discard(uid)
         if state is not State.HELD:
@@ -1016,6 +1048,11 @@ def _refusal(pod: api.Pod) -> str:
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
             return each.message
     return ""
+
+
+def _is_silent(pod: api.Pod) -> bool:
+    """Whether kube-scheduler has written nothing of a pod: what it says now was said of its gate."""
+    return all(each.reason == names.GATED for each in pod.status.conditions if each.type == "PodScheduled")
 
 
 def _lacks(ask: Ask, view: View, models: Collection[str]) -> str:

@@ -466,18 +466,21 @@ class Steering:
     async def _tell_reasons(self, most: int) -> None:
         for tell, kind in await self._in_thread(lambda: self._reasons(most)):
             entry = self.site.entries.get(tell.uid)
-            if entry is None or entry.state not in (State.HELD, State.WAITING):
+            if entry is None or not self._may_tell(entry):
                 continue  # placed since
             is_new = self._told.get(tell.uid, ("", "", 0.0))[0] != kind
             version = "" if entry.pod is None else entry.pod.metadata.resource_version
-            may_tell = (
-                not self._settings.advise and not entry.node
-            )  # a pod that is bound has another condition
+            # A pod that is bound has another condition.
+            may_tell = not self._settings.advise and (not entry.node or entry.uid in self.site.silent)
             if may_tell and not await writing.note_waiting(self.api, tell, version):
                 continue
             self._told[tell.uid] = kind, tell.message, time.monotonic()
             if is_new:
                 self._events.add(tell)
+
+    def _may_tell(self, entry: Entry) -> bool:
+        """Whether the condition of a pod is berth's to write."""
+        return entry.state in (State.HELD, State.WAITING) or entry.uid in self.site.silent
 
     def _reasons(self, most: int) -> list[tuple[Tell, str]]:
         """The reasons that are to be written now, each with what it says without its numbers: those that are new, or
@@ -485,7 +488,7 @@ class Steering:
         now_ms, now_s = self._now_ms(), time.monotonic()
         if not self.driver.begun:
             return []
-        waits = [each for each in self.site.waits() if each.state in (State.HELD, State.WAITING)]
+        waits = [each for each in self.site.waits() if self._may_tell(each)]
         entries = sorted(waits, key=lambda each: each.order)
         first = self._turn % max(1, len(entries))
         looked_at = [*entries[first:], *entries[:first]][:MOST_LOOKED_AT]

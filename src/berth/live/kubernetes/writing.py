@@ -109,7 +109,7 @@ async def note_waiting(api: Api, step: Tell, version: str) -> bool:
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        "reason": "SchedulingGated",
+        "reason": names.GATED,
         "message": step.message[:MOST_SAID],
         "lastTransitionTime": _now(),
     }
