@@ -1,14 +1,15 @@
 """berth against Slurm's own backfill with whole GPUs, and against its shards, on one real Slurm.
 
     python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,berth]
-        [--keep FILE] [--policy learned]
+        [--keep FILE] [--minutes 12] [--policy learned]
 
 Six slurmd of two fake GPUs each, whose kernels take turns. Each seed draws twelve applications of its own and the order
 of their jobs, and runs them in all ways in the same minutes. The jobs last 8 s and stand for jobs of hours, so
 berth looks every 0.1 s, not every 5 s.
 
 For all ways, slurm.conf has the settings of `berth slurm install` that affect when jobs start: an Epilog, and
-batch_sched_delay=1. `--keep` writes the runs to a file after each seed; a run that was cut off goes on from it.
+batch_sched_delay=1. `--keep` writes the runs to a file after each seed; a run that was cut off goes on from it, and
+`--minutes` cuts it off before a seed that would not end in time. A seed takes about 4 minutes on two quiet processors.
 
 Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down. The total
 time runs from when it comes up to the last end. Jobs themselves record what an Epilog would have measured, because
@@ -174,6 +175,7 @@ def main() -> None:
     parser.add_argument("--only", default="whole,shards,berth")
     parser.add_argument("--policy", default="passing+longest-expected+worst-fit")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     asked = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
     link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1"]
@@ -186,10 +188,15 @@ def main() -> None:
         if (told["jobs"], told["policy"]) != (asked.jobs, asked.policy):
             raise SystemExit(f"{asked.keep} has runs of other jobs or another policy; name another file")
         compare(told)
+    end_s, longest_s = time.monotonic() + 60 * asked.minutes, 0.0
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         ways = ways[1:] + ways[:1]  # none always goes first
         if set(ways) <= told["runs"].get(str(seed), {}).keys():
             continue
+        began_s = time.monotonic()
+        if began_s + longest_s > end_s:
+            print(f"stopped before seed {seed}; the same command goes on from there", flush=True)
+            break
         with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as top:
             folder = Path(top)
             folder.chmod(0o755)  # slurmrestd is started as another user
@@ -214,7 +221,9 @@ def main() -> None:
             }  # fmt: skip
             command = f"export $(scontrol token lifespan=3600); {sys.executable} {Path(__file__).resolve()}"
             subprocess.run([CLUSTER, folder / "c", command], env=environment, check=True)
-            told["runs"][str(seed)] = json.loads((folder / "out.json").read_text())
+            found = json.loads((folder / "out.json").read_text())
+            told["runs"][str(seed)] = told["runs"].get(str(seed), {}) | found
+            longest_s = max(longest_s, time.monotonic() - began_s)
         print(seed, told["runs"][str(seed)], flush=True)
         compare(told)
         if asked.keep is not None:

@@ -55,4 +55,6 @@ done
 squeue -h -a -o '%i %T %r %k' >left
 squeue -h -a -t all -o '%T' | sort | uniq -c >states
 echo "$held" >held
+scontrol -d -o show node | grep -oE ' Gres=\S+| GresUsed=\S+' | tr , '\n' | grep -oE 'shard:[^(]*' |
+    sort | uniq -c >shards
 stop_berth

@@ -80,7 +80,6 @@ WRONG = [
     ("import sacct nothere.json", "nothere.json", "No such file"),
     ("cost", "needs prices", "--prices FILE.toml"),
     ("cost --prices nothere.toml", "nothere.toml", "expected a price list in TOML"),
-    ("advise --jobs 0", "'--jobs': 0", "x>=1"),
     ("sample --interval 0", "0.0", "x>=0.05"),
     ("run --mem 4X -- true", "'4X'", "such as 512M, 4G or 1.5G"),
     ("run --mem 4G", "COMMAND", "see: berth run --help"),

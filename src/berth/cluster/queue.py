@@ -10,9 +10,9 @@ take it are dropped and made anew when a policy next asks for them, which is whe
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar, cast
 
@@ -53,24 +53,6 @@ class WaitingJobs(Protocol):
 Form = TypeVar("Form", bound=WaitingJobs)
 
 
-class _Order:
-    """The waiting jobs by a key."""
-
-    def __init__(self, key: Key, jobs: Iterable[tuple[Serial, Job]]) -> None:
-        self.key = key
-        self.failed = False
-        """Whether the key could not take a job."""
-        self._of: dict[str, Entry] = {job.id: (key(job), serial, job) for serial, job in jobs}
-        self.entries: SortedList = SortedList(self._of.values())
-
-    def add(self, job: Job, serial: Serial) -> None:
-        entry = self._of[job.id] = (self.key(job), serial, job)
-        self.entries.add(entry)
-
-    def remove(self, job: Job) -> None:
-        self.entries.remove(self._of.pop(job.id))
-
-
 class _Lanes:
     """The waiting jobs in lanes; entries of a lane are (key, serial, job), in order."""
 
@@ -79,13 +61,10 @@ class _Lanes:
         self.key = key
         self.failed = False
         """Whether the lane or the key could not take a job."""
-        self._of: dict[str, tuple[Hashable, Entry]] = {
-            job.id: (lane(job), (key(job), serial, job)) for serial, job in jobs
-        }
-        found: dict[Hashable, list[Entry]] = {}
-        for of, entry in self._of.values():
-            found.setdefault(of, []).append(entry)
-        self.entries: dict[Hashable, SortedList] = {of: SortedList(found[of]) for of in found}
+        self._of: dict[str, tuple[Hashable, Entry]] = {}
+        self.entries: dict[Hashable, SortedList] = {}
+        for serial, job in jobs:
+            self.add(job, serial)
 
     def add(self, job: Job, serial: Serial) -> None:
         lane = self.lane(job)
@@ -104,25 +83,6 @@ class _Lanes:
             del self.entries[lane]
 
 
-class _Counts:
-    """How many jobs wait in each lane."""
-
-    def __init__(self, lane: Lane, jobs: Iterable[Job]) -> None:
-        self.lane = lane
-        self.failed = False
-        """Whether the lane could not take a job."""
-        self.entries: Counter[Hashable] = Counter(map(lane, jobs))
-
-    def add(self, job: Job, _: Serial) -> None:
-        self.entries[self.lane(job)] += 1
-
-    def remove(self, job: Job) -> None:
-        lane = self.lane(job)
-        self.entries[lane] -= 1
-        if not self.entries[lane]:
-            del self.entries[lane]
-
-
 class Queue:
     """Jobs that wait, each once."""
 
@@ -132,11 +92,7 @@ class Queue:
         self._serials: list[Serial] = []  # at the same places; they grow from place to place
         self._first = 0  # the place of the first waiting job; behind all places where none waits
         self._room = 64  # places to fill before those that have left are taken out
-        self._orders: dict[Key, _Order] = {}
-        self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
-        self._counts: dict[Lane, _Counts] = {}
         self._forms: dict[Hashable, WaitingJobs] = {}
-        self._sorted: tuple[WaitingJobs, ...] = ()  # all of the four above
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
@@ -188,13 +144,9 @@ class Queue:
         Pass the same function object each time (a module-level function, not a new lambda): the order is
         kept between calls, so that asking for the first jobs of a long queue is cheap.
         """
-        order = self._orders.get(key)
-        if order is None:
-            order = self._orders[key] = _Order(key, self._entries())
-            self._list_sorted()
+        lanes = self.lanes(_together, key)
         place = 0
-        entries = order.entries
-        while place < len(entries):
+        while place < len(entries := lanes.get(None, ())):
             entry = entries[place]
             before = self.changes
             yield entry[2]
@@ -207,19 +159,7 @@ class Queue:
         It changes as jobs come and leave; it is there to be read. Pass the same functions each time, as in
         `by`: lanes are kept between calls.
         """
-        found = self._lanes.get((lane, key))
-        if found is None:
-            found = self._lanes[lane, key] = _Lanes(lane, key, self._entries())
-            self._list_sorted()
-        return found.entries
-
-    def lane_counts(self, lane: Lane) -> Mapping[Hashable, int]:
-        """How many jobs wait in each lane that has any; otherwise as `lanes`, and faster for a long queue."""
-        found = self._counts.get(lane)
-        if found is None:
-            found = self._counts[lane] = _Counts(lane, [job for job in self._jobs if job is not None])
-            self._list_sorted()
-        return found.entries
+        return self.form((lane, key), partial(_Lanes, lane, key)).entries
 
     def form(self, name: Hashable, make: Callable[[Iterable[tuple[Serial, Job]]], Form]) -> Form:
         """The waiting jobs in the form that `make` gives them, kept between calls under this name, until lanes are
@@ -227,7 +167,6 @@ class Queue:
         found = self._forms.get(name)
         if found is None:
             found = self._forms[name] = make(self._entries())
-            self._list_sorted()
         return cast(Form, found)
 
     def add(self, job: Job) -> bool:
@@ -240,7 +179,7 @@ class Queue:
         self._places[job.id] = len(self._jobs)
         self._jobs.append(job)
         self._serials.append(serial)
-        if self._sorted:
+        if self._forms:
             self._sort_in(job, serial)
         self.changes += 1
         return True
@@ -256,9 +195,9 @@ class Queue:
         )
         return True
 
-    def serial_at(self, place: int) -> Serial:
-        """The serial of the job that had this place, if no job has come or left since. For the scheduler alone."""
-        return self._serials[place]
+    def serial_of(self, job: Job) -> Serial:
+        """The serial of a waiting job."""
+        return self._serials[self._places[job.id]]
 
     def insert_behind(self, job: Job, serial: Serial) -> Serial:
         """Queue a job behind the place of one with this serial, which may have left; returns its own serial. It takes
@@ -279,12 +218,12 @@ class Queue:
         self.replacements += 1
         return serial
 
-    def remove(self, job: Job) -> int | None:
-        """Take a job out; returns its place, None where this very job does not wait. For the scheduler alone."""
+    def remove(self, job: Job) -> None:
+        """Take a job out, if this very job waits. For the scheduler alone."""
         jobs, job_id = self._jobs, job.id
         place = self._places.get(job_id)
         if place is None or jobs[place] is not job:
-            return None
+            return
         del self._places[job_id]
         if not self._places:
             self.emptied += 1
@@ -294,20 +233,9 @@ class Queue:
             while place_after < end and jobs[place_after] is None:
                 place_after += 1
             self._first = place_after
-        for each in self._sorted:
-            each.remove(job)
+        for form in self._forms.values():
+            form.remove(job)
         self.changes += 1
-        return place
-
-    def put_back(self, job: Job, place: int) -> None:
-        """Undo the `remove` of a job that had this place, if no job has come or left since. For the scheduler alone."""
-        if not self._places:
-            self.emptied -= 1
-        self._places[job.id] = place
-        self._jobs[place] = job
-        self._first = min(self._first, place)
-        self._sort_in(job, self._serials[place])
-        self.changes -= 1
 
     def replace(self, job: Job) -> bool:
         """Exchange the waiting job of the same id for this one, which keeps its place; False where none waits. For the
@@ -318,8 +246,8 @@ class Queue:
         place = self._places[job.id]
         serial = self._serials[place]
         self._jobs[place] = job
-        for each in self._sorted:
-            each.remove(before)
+        for form in self._forms.values():
+            form.remove(before)
         self._sort_in(job, serial)
         self.changes += 1
         self.replacements += 1
@@ -327,33 +255,19 @@ class Queue:
 
     def forget_lanes(self, lane: Lane) -> None:
         """Drop the lanes that this function tells, because its answers have changed. For the scheduler alone."""
-        self._lanes = {key: lanes for key, lanes in self._lanes.items() if key[0] != lane}
-        self._counts.pop(lane, None)
-        self._forms.clear()
-        self._list_sorted()
-
-    def _list_sorted(self) -> None:
-        """List all that is kept of the jobs that wait."""
-        self._sorted = (
-            *self._orders.values(),
-            *self._forms.values(),
-            *self._lanes.values(),
-            *self._counts.values(),
-        )
+        self._forms = {
+            name: form for name, form in self._forms.items() if isinstance(form, _Lanes) and form.lane != lane
+        }
 
     def _sort_in(self, job: Job, serial: Serial) -> None:
         failed = False
-        for each in self._sorted:
+        for form in self._forms.values():
             try:
-                each.add(job, serial)
+                form.add(job, serial)
             except Exception:  # noqa: BLE001  whatever it is, the policy that asks next is told
-                each.failed = failed = True
+                form.failed = failed = True
         if failed:
-            self._orders = {key: order for key, order in self._orders.items() if not order.failed}
-            self._lanes = {key: lanes for key, lanes in self._lanes.items() if not lanes.failed}
-            self._counts = {lane: counts for lane, counts in self._counts.items() if not counts.failed}
             self._forms = {name: form for name, form in self._forms.items() if not form.failed}
-            self._list_sorted()
 
     def _entries(self) -> Iterator[tuple[Serial, Job]]:
         return (
@@ -370,3 +284,7 @@ class Queue:
         self._places = {job.id: place for place, (_, job) in enumerate(entries)}
         self._first = 0
         self._room = 2 * len(entries) + 64
+
+
+def _together(_: Job) -> None:
+    """The lane of a queue that has only one."""

@@ -582,30 +582,21 @@ class Scheduler:
     def _start(self, wish: Placement, now_ms: int) -> Placement | Refused:
         """Start a waiting job; where that cannot be, nothing has changed."""
         queue, job = self.queue, wish[0]
-        waited = job
-        place = queue.remove(job)
-        if place is None and job.elastic and is_resized(job, named := queue.named(job.id)):
-            waited = named or job
-            place = queue.remove(waited)
-        if place is None:
+        waited = job if job in queue else queue.named(job.id)
+        if waited is None or not (waited is job or (job.elastic and is_resized(job, waited))):
             return Refused(wish, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
         known = self.attempts.get(job.id, FIRST) if self.attempts else FIRST
         work_ms: int | None = None
         left_ms: int | None = None
         if self._expectations is not None:
-            try:
-                work_ms, left_ms = self._expectations.expected(wish, known.done_us)
-            except Exception:
-                queue.put_back(waited, place)
-                raise
+            work_ms, left_ms = self._expectations.expected(wish, known.done_us)
         try:
             run = self.cluster.place(wish, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known[0])
         except PlacementError as error:
-            queue.put_back(waited, place)
             return Refused(wish, f"at {now_ms} ms the policy decides what cannot be: {error}")
         except Exception as error:  # noqa: BLE001  values that are no slots or no share
-            queue.put_back(waited, place)
             return Refused(wish, malformed(wish, error, now_ms))
+        queue.remove(waited)
         if self._expectations is not None:
             self._expectations.change(run, now_ms)
         if job.gang:
@@ -616,8 +607,7 @@ class Scheduler:
         """Start the tasks of a waiting gang that start together, all or none; what became of it is due then. Returns
         whether further tasks wait now, of which the policy may not have heard."""
         queue, job = self.queue, wish.job
-        place = queue.remove(job)
-        if place is None:
+        if job not in queue:
             why = f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
             self._due.append(Refused(wish, why))
             return False
@@ -645,19 +635,16 @@ class Scheduler:
                     done_us = self.attempts.get(part.job.id, FIRST).done_us
                     expected.append(self._expectations.expected(part, done_us))
         except (KnowledgeError, KeyError):
-            queue.put_back(job, place)
             raise
         except Exception as error:
             if error_of_knowledge(error, self.knowledge, now_ms) is not None:
-                queue.put_back(job, place)
                 raise
             fits, refusal = False, malformed(wish, error, now_ms)
         if not fits:
-            queue.put_back(job, place)
             self._due.append(Refused(wish, refusal))
             return False
-        for task in job.tasks:
-            self._gang_of.pop(task.id, None)
+        serial = queue.serial_of(job)
+        self._unqueue(job)
         self._gangs.start(job)
         for at, part in enumerate(parts):
             work_ms, left_ms = expected[at] if expected else (None, None)
@@ -665,7 +652,6 @@ class Scheduler:
             run = self.cluster.place(part, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=attempt)
             if self._expectations is not None:
                 self._expectations.change(run, now_ms)
-        serial = queue.serial_at(place)
         for task in job.tasks[len(parts) :]:
             serial = queue.insert_behind(task, serial)
         self._due.extend(parts)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from berth.live.driver import suspending as module
 from berth.live.driver.suspending import AGAIN_S, Suspending
 from berth.live.driver.tenants import RESUMING, SUSPENDED
 from berth.partition import fake_driver_folder
@@ -49,8 +50,12 @@ class OneJob:
         self.told.append(("kept off", time.monotonic()))
         self.kept.set()
 
+    def lost(self, job: Job) -> None:
+        job.suspension = SUSPENDED
+        self.kept.set()
+
     def log(self, event: str, /, **values: object) -> None:
-        assert values["done"] is False
+        assert not values.get("done")
         self.told.append((f"{event}: {values['why']}", time.monotonic()))
 
     def moves(self, job: Job) -> None: ...
@@ -79,3 +84,24 @@ def test_a_resume_that_fails_with_an_error_is_told_after_a_pause_and_not_repeate
     (failed, failed_s), (kept, kept_s) = asyncio.run(resume())
     assert (failed, kept) == ("resuming: no partition 'blue'; there are: none", "kept off")
     assert kept_s - failed_s >= AGAIN_S - 0.01
+
+
+def test_a_mover_that_is_killed_is_told_in_words_before_the_job_is_moved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "MOST_SILENT", 2)
+    monkeypatch.setattr(Suspending, "_output_of", lambda *_: "")  # as of a process that is killed
+    host: Any = OneJob(tmp_path)
+
+    async def resume() -> None:
+        suspending = Suspending[Any](host, leaves=lambda job: True, runs_on=lambda job: None)
+        suspending.move(host.job)
+        try:
+            await asyncio.wait_for(host.kept.wait(), 60)
+        finally:
+            suspending.close()
+
+    asyncio.run(resume())
+    silent = "no-answer: its process ended without one"
+    assert [told for told, _ in host.told] == [silent, silent, "resuming: the driver gives no answer"]

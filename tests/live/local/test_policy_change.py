@@ -49,7 +49,7 @@ def real() -> Iterator[World]:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("brk:hangs", "it has not decided on three jobs within 3 s"),
+        ("brk:hangs", "it has not decided on jobs made up to try it within 3 s"),
         ("stuck:policy", "it was not loaded within 3 s"),
         ("brk:hangs_on_jobs", "it has not decided on the jobs that there are within 3 s"),
         ("nope", "no policy 'nope'"),

@@ -220,7 +220,7 @@ class FakeSlurm:
             }
             if begins := asked.get("StartTime"):
                 job["StartTime"] = str(self.now_s + int(begins.removeprefix("now+")))
-            given = str(job.get("tres_per_node", ""))
+            given = str(job.get("given") or job.get("tres_per_node", ""))
             for name, value in asked.items():
                 if name == "AdminComment":  # as the plugin does
                     others = str(job["admin_comment"]).replace(note_in(str(job["admin_comment"])), "").strip()
@@ -230,10 +230,10 @@ class FakeSlurm:
                         each["excluded"] = value
                 elif name in names:
                     job[names[name]] = value
-            if given and asked.get("TresPerNode") and given != asked["TresPerNode"] and "gpu:" in given:
-                job["tres_per_node"] = (
-                    f"{given},{asked['TresPerNode']}"  # what it holds then, whatever squeue says
-                )
+            wanted = asked.get("TresPerNode", "")
+            if given and wanted and given.rpartition(":")[0] != wanted.rpartition(":")[0]:
+                job["tres_per_node"] = f"{given},{wanted}"  # what it holds then, whatever squeue says
+            job["given"] = job["tres_per_node"] if wanted else given
             job["tres_per_node"] = self.changes.get(job_id, job.get("tres_per_node", ""))
         elif what == "release":
             for each in self._components(job) if first else [job]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from berth.errors import LiveError, PartitionError
 from berth.live.driver.node_tenants import Shown
+from berth.live.kubernetes.node.growing import memory_of as of_pod
 from berth.live.slurm import node as script
 from berth.live.slurm.agent import (
     BY_USER,
@@ -203,6 +205,23 @@ def test_a_suspended_job_frees_its_gpu_is_stopped_by_slurm_and_runs_on(node: Nod
     assert node.slurm.commands == ["suspend 7", "resume 7"]
 
 
+def test_a_job_that_slurm_has_stopped_leaves_its_gpu_too(node: Node) -> None:
+    node.up()
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000)
+    controller = Controller(node.slurm)
+    node.jobs["7"].send_signal(signal.SIGSTOP)
+    node.slurm.jobs["7"]["State"] = "SUSPENDED"
+    assert suspend(controller, node.state, "7") == ""
+    node.until_is("7", suspension="suspended", parked_mib=3000)
+    node.jobs["7"].send_signal(signal.SIGCONT)  # as Slurm does for `scontrol resume`
+    resume(controller, node.state, "7")
+    node.until_is("7", suspension="")
+    (node.folder / "go").touch()
+    assert node.ends("7") == (0, ["holds 3000"])
+    assert node.slurm.commands == ["resume 7"]
+
+
 def test_slurm_that_does_not_stop_a_job_leaves_its_gpu_free_and_that_is_said(node: Node) -> None:
     node.up()
     node.job("7", 3000, node.folder / "go", mib=4096)
@@ -223,6 +242,26 @@ def test_one_that_the_driver_does_not_move_runs_on_and_nothing_is_ordered(node: 
     assert (orders(node.state), node.slurm.commands) == ({}, [])
     (node.folder / "go").touch()
     assert node.ends("7")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "idle"),
+    [
+        ([("suspended", True), ("suspended", True)], True),
+        ([("suspended", True), ("suspended", False)], False),
+        ([("suspended", True), ("resuming", True)], False),
+        ([("suspended", True), ("", False)], False),
+    ],
+)
+def test_a_job_lends_its_memory_only_while_all_its_parts_are_away_and_idle(
+    parts: list[tuple[str, bool]], idle: bool
+) -> None:
+    shown = [
+        Shown("7-n", (0,), 0, 0, 0, 0, 0, 0, 0, suspension, 1, 0, "", is_idle)
+        for suspension, is_idle in parts
+    ]
+    assert Reports(dict(zip(("n1", "n2"), shown, strict=True))).idle is idle
+    assert of_pod(shown).idle is idle
 
 
 def test_a_job_has_left_only_when_all_its_nodes_say_so() -> None:

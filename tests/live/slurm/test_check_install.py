@@ -89,6 +89,10 @@ def test_a_good_site_has_no_fault() -> None:
         ({"nodes": node("gpu:v100:2,shard:8")}, False, "slurm.conf: NodeName=n1 … Gres=gpu:v100_0:1,gpu:v100_1:1"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1")}, False, "slurm.conf: NodeName=n1 … Gres=…,shard:16"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1,shard:5")}, False, "slurm.conf: NodeName=n1 … shard:4"),
+        ({"untyped_shards": ["n1"]}, False, "berth slurm install --apply, and restart slurmctld and slurmd"),
+        ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:0,shard:v100_1:4")}, False,
+         "scontrol update NodeName=n1 State=DRAIN Reason=shards; once its jobs have ended restart slurmctld, and:"
+         " scontrol update NodeName=n1 State=RESUME"),
         ({"nodes": node("(null)")}, True, "slurm.conf: NodeName=… Gres=gpu:…"),
         ({"nodes": node(TYPED, "UNKNOWN*")}, True,
          "on n1: systemctl status slurmd, and slurmd -G, which reads its GPUs"),
@@ -157,14 +161,16 @@ def test_what_is_installed_changes_only_the_nodes_that_were_given_to_berth() -> 
     new = installed(slurm_conf=SLURM_CONF, gres_conf=GRES_CONF)
     assert new["slurm.conf"].splitlines() == [
         "ClusterName=c", "JobSubmitPlugins=throttle,lua", "GresTypes=gpu,shard", "Prolog=/etc/slurm/berth/prolog.sh",
-        "NodeName=n1 CPUs=16 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100 State=UNKNOWN",
+        "NodeName=n1 CPUs=16 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:8,shard:v100_1:8 Feature=v100 State=UNKNOWN",
         "NodeName=n2 CPUs=16 Gres=gpu:v100:2", "TaskProlog=/etc/slurm/berth/task_prolog.sh",
         "Epilog=/etc/slurm/berth/epilog.sh", "MailProg=/etc/slurm/berth/mail.sh",
         "SchedulerParameters=batch_sched_delay=1",
     ]  # fmt: skip
     assert new["gres.conf"].splitlines() == [
         "NodeName=n1 Name=gpu Type=v100_0 File=/dev/nvidia0", "NodeName=n1 Name=gpu Type=v100_1 File=/dev/nvidia1",
-        "NodeName=n1 Name=shard Count=16", "NodeName=n2 Name=gpu Type=v100 File=/dev/nvidia[0-1]",
+        "NodeName=n1 Name=shard Type=v100_0 Count=8 File=/dev/nvidia0",
+        "NodeName=n1 Name=shard Type=v100_1 Count=8 File=/dev/nvidia1",
+        "NodeName=n2 Name=gpu Type=v100 File=/dev/nvidia[0-1]",
     ]  # fmt: skip
     assert new["cgroup.conf"] == "ConstrainDevices=yes\n"
     assert (
@@ -306,21 +312,36 @@ def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> 
     [
         ("NodeName=n[1-3] Port=[5-7] NodeAddr=a,b,c Gres=gpu:v100:2\n",
          "NodeName=n[1-3] Name=gpu Type=v100 File=/d[0-1]\n",
-         ["NodeName=n1 Port=[5] NodeAddr=a Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100",
+         ["NodeName=n1 Port=[5] NodeAddr=a Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:8,shard:v100_1:8 Feature=v100",
           "NodeName=n2,n3 Port=[6,7] NodeAddr=b,c Gres=gpu:v100:2"],
          ["NodeName=n2,n3 Name=gpu Type=v100 File=/d[0-1]", "NodeName=n1 Name=gpu Type=v100_0 File=/d0",
-          "NodeName=n1 Name=gpu Type=v100_1 File=/d1", "NodeName=n1 Name=shard Count=16"]),
+          "NodeName=n1 Name=gpu Type=v100_1 File=/d1", "NodeName=n1 Name=shard Type=v100_0 Count=8 File=/d0",
+          "NodeName=n1 Name=shard Type=v100_1 Count=8 File=/d1"]),
         ("NodeName=DEFAULT Gres=gpu:v100:2,shard:8 Feature=fast\nNodeName=n1\n",
          "Name=gpu File=/d0 Cores=0\nName=gpu File=/d1 Cores=1 # mine\nName=shard Count=8\n",
          ["NodeName=DEFAULT Gres=gpu:v100:2,shard:8 Feature=fast",
-          "NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:8 Feature=fast,v100"],
+          "NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:4,shard:v100_1:4 Feature=fast,v100"],
          ["Name=gpu Type=v100_0 File=/d0 Cores=0", "Name=gpu Type=v100_1 File=/d1 Cores=1 # mine",
-          "Name=shard Count=8"]),
+          "Name=shard Type=v100_0 Count=4 File=/d0", "Name=shard Type=v100_1 Count=4 File=/d1"]),
         ("NodeName=n[1-2] \\\n Gres=gpu:v100:2 # rack 7\n",
          "NodeName=n[1-2] Name=gpu Type=v100 File=/d[0-1] # bought\n",
-         ["NodeName=n1  Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100 # rack 7", "NodeName=n2  Gres=gpu:v100:2"],
+         ["NodeName=n1  Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:8,shard:v100_1:8 Feature=v100 # rack 7",
+          "NodeName=n2  Gres=gpu:v100:2"],
          ["NodeName=n2 Name=gpu Type=v100 File=/d[0-1] # bought", "NodeName=n1 Name=gpu Type=v100_0 File=/d0",
-          "NodeName=n1 Name=gpu Type=v100_1 File=/d1", "NodeName=n1 Name=shard Count=16"]),
+          "NodeName=n1 Name=gpu Type=v100_1 File=/d1", "NodeName=n1 Name=shard Type=v100_0 Count=8 File=/d0",
+          "NodeName=n1 Name=shard Type=v100_1 Count=8 File=/d1"]),
+        ("NodeName=n[1-2] Gres=gpu:v100:2,shard:8\n",
+         "NodeName=n[1-2] Name=gpu Type=v100 File=/d[0-1]\nNodeName=n[1-2] Name=shard Count=8 # ours\n",
+         ["NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:4,shard:v100_1:4 Feature=v100",
+          "NodeName=n2 Gres=gpu:v100:2,shard:8"],
+         ["NodeName=n2 Name=gpu Type=v100 File=/d[0-1]", "NodeName=n1 Name=gpu Type=v100_0 File=/d0",
+          "NodeName=n1 Name=gpu Type=v100_1 File=/d1", "NodeName=n1 Name=shard Type=v100_0 Count=4 File=/d0",
+          "NodeName=n1 Name=shard Type=v100_1 Count=4 File=/d1", "NodeName=n2 Name=shard Count=8 # ours"]),
+        ("NodeName=n1 Gres=gpu:v100:2,shard:8\n",
+         "Name=gpu Type=v100 File=/d[0-1]\nName=shard Count=2 File=/d0\nName=shard Count=6 File=/d1\n",
+         ["NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:8 Feature=v100"],
+         ["Name=gpu Type=v100_0 File=/d0", "Name=gpu Type=v100_1 File=/d1", "Name=shard Count=2 File=/d0",
+          "Name=shard Count=6 File=/d1"]),
         ("NodeName=n1 Gres=gpu:2,mps:200\n",
          "AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu MultipleFiles=/a,/b Type=1g\n"
          "NodeName=n1 Name=gpu MultipleFiles=/c,/d Type=1g\n",
@@ -470,12 +491,14 @@ def test_an_installation_keeps_what_else_nodes_have() -> None:
     gres = "NodeName=n1 Name=gpu Type=v100 File=/dev/nvidia[0-1] Cores=0-7 Links=-1,4\nNodeName=n1 Name=nic Count=2\n"
     new = installed(slurm_conf=conf, gres_conf=gres)
     assert new["slurm.conf"].splitlines()[0].split() == [
-        "NodeName=n1", "CPUs=16", "Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16,nic:2,fpga:1", "Feature=fast,v100",
+        "NodeName=n1", "CPUs=16", "Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:8,shard:v100_1:8,nic:2,fpga:1",
+        "Feature=fast,v100",
     ]  # fmt: skip
     assert new["gres.conf"].splitlines() == [
         "NodeName=n1 Name=gpu Type=v100_0 File=/dev/nvidia0 Cores=0-7 Links=-1,4",
         "NodeName=n1 Name=gpu Type=v100_1 File=/dev/nvidia1 Cores=0-7 Links=-1,4",
-        "NodeName=n1 Name=shard Count=16", "NodeName=n1 Name=nic Count=2",
+        "NodeName=n1 Name=shard Type=v100_0 Count=8 File=/dev/nvidia0",
+        "NodeName=n1 Name=shard Type=v100_1 Count=8 File=/dev/nvidia1", "NodeName=n1 Name=nic Count=2",
     ]  # fmt: skip
 
 

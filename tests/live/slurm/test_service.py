@@ -297,21 +297,25 @@ def test_a_berth_that_places_tells_the_watchdog_whose_jobs_and_one_that_advises_
     assert not (tmp_path / "scope").exists()
 
 
-def test_a_job_placed_on_other_gpus_than_before_has_those_alone(tmp_path: Path) -> None:
-    """Slurm adds GPUs of another type to those that were told before."""
+@pytest.mark.parametrize("request_", ["gres:gpu:v100_0:1", "gres:shard:v100_0:2"])
+def test_a_job_placed_before_waits_for_a_gpu_of_that_type(tmp_path: Path, request_: str) -> None:
+    """Slurm adds GPUs of another type to those that it was given before, and takes none of them back."""
     slurm = FakeSlurm()
     slurm.jobs["9"] = {
         "JobID": "9", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "tres_per_node": "gres:gpu:v100_0:1"
     }  # fmt: skip
-    slurm.held("1", tres_per_node="gres:gpu:v100_0:1", Feature="(null)")
+    slurm.held("1", request_.replace("v100_0:", ""), tres_per_node=request_, Feature="(null)")
     slurm.nodes = {"node1": "IDLE"}
-    service(slurm, tmp_path).step()
-    assert slurm.commands == [
-        "update JobId=1 TresPerNode=",
-        f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:gpu:v100_1:1 AdminComment={NOTE};share=1000:0:0",
-        "release 1",
-    ]  # fmt: skip
-    assert slurm.jobs["1"]["tres_per_node"] == "gres:gpu:v100_1:1"
+    ours = service(slurm, tmp_path, card_mib={"v100": 1000})
+    ours.step()
+    assert slurm.commands == ["hold 1"]
+    slurm.end("9")
+    slurm.now_s += 1
+    ours.step()
+    assert (
+        slurm.jobs["1"] | {"State": "RUNNING", "ReqNodes": "node1", "tres_per_node": request_}
+        == slurm.jobs["1"]
+    )
 
 
 def test_a_partition_that_goes_down_or_comes_up_is_seen_within_four_looks(tmp_path: Path) -> None:
@@ -324,24 +328,6 @@ def test_a_partition_that_goes_down_or_comes_up_is_seen_within_four_looks(tmp_pa
     for _ in range(4):
         ours.step()
     assert slurm.jobs["1"]["State"] == "RUNNING"
-
-
-def test_shards_become_another_gpus_once_and_then_slurm_decides(tmp_path: Path) -> None:
-    """Slurm never starts a job whose shards were taken off first, and mixes up those of three GPUs."""
-    slurm = FakeSlurm(nodes={"node1": "IDLE"})
-    slurm.jobs["9"] = {
-        "JobID": "9", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "tres_per_node": "gres:gpu:v100_0:1"
-    }  # fmt: skip
-    slurm.held("1", "gres:shard:2", tres_per_node="gres:shard:v100_0:2")
-    slurm.held("2", "gres:shard:2", tres_per_node="gres:shard:v100_0:2")
-    slurm.jobs["2"]["admin_comment"] = "berth:1;node=gres:shard:2;job=;task=;socket=;moved=1"
-    service(slurm, tmp_path, card_mib={"v100": 1000}).step()
-    note = "berth:1;node=gres:shard:2;job=;task=;socket=;share=500:500:0;moved=1"
-    assert [line for line in slurm.commands if "hold" not in line] == [
-        "update JobId=2 ReqNodeList=",
-        f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:shard:v100_1:2 AdminComment={note}",
-        "release 2", "release 1", "update JobId=2 AdminComment=berth:0;",
-    ]  # fmt: skip
 
 
 def test_a_history_keeps_nodes_with_their_partitions_and_every_policy_that_decided(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from berth.live.slurm import trial
 from berth.live.slurm.install import Planned
 from berth.live.slurm.node_lines import NodeGpus
 
-GPUS = {"n1": NodeGpus("n1", ["v100"], 0, [], [], new_kinds=["v100_0"])}
+GPUS = {"n1": NodeGpus("n1", ["v100"], 0, [], [], [], new_kinds=["v100_0"])}
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ TYPES = {"STRING": str, "string": str, "HOLD": bool, "boolean": bool, "CSV_STRIN
 PLACED = Change("7", node_list="n1,n2", gres="gres:gpu:a_0:1", hold=False)
 EVERY = Change(
     "7", node_list="n1", gres="g", admin_comment="x", per_job="g", per_task="g", per_socket="g", requeue=True,
-    after_s=5, exclude="n2", replaces=True,
+    after_s=5, exclude="n2",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from berth.cluster import Cluster, Key, Queue
 from berth.engine import simulate
 from berth.knowledge import Oracle
-from berth.model import Event, EventKind, Job, Node, Placement
+from berth.model import Event, EventKind, GpuSlot, Job, Node, Placement, placement_of
 from berth.policies import Ordered, make_policy
 from berth.policies.protocol import Order
 from berth.policies.schemes.easy import Easy
@@ -139,6 +139,20 @@ def test_easy_keeps_no_idle_gpu_which_the_head_does_not_need() -> None:
     events = simulate(jobs, Cluster(nodes), "easy")
     found = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
     assert (found["head"], found["long"]) == (100, 2)
+
+
+def test_the_first_job_has_a_reservation_though_nothing_could_start_behind_it() -> None:
+    """It is found when it is asked for, and not after the nodes have changed."""
+    queue, cluster, easy = Queue(), Cluster([Node("a", 1)]), easy_of("fifo")
+    cluster.place(placement_of(Job("runs", 0, 100), (GpuSlot(0, 0),)))
+    queue.add(Job("head", 0, 100))
+    queue.add(Job("next", 0, 100))
+    for now_ms in (0, 1):
+        assert list(easy(queue, cluster, now_ms)) == []
+        assert easy.reserved_ms == {"head": 100}
+    cluster.nodes_changed([Node("a", 1), Node("b", 1)])
+    assert easy.reserved_ms == {}
+    assert next(iter(easy(queue, cluster, 2))).job.id == "head"
 
 
 class Fresh:

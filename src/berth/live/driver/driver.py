@@ -1068,16 +1068,16 @@ class Driver:
             return False
 
     def _place_on_named_gpus(self, decided: _Decided, now_ms: int) -> Iterable[Placement]:
-        """Start the first of the jobs whose users named the GPUs, where these have room."""
+        """Start the first of the jobs that may have these GPUs alone, where these have room."""
         for job in list(self._on_named_gpus.values()):
             asked = self._as_needed(job)
             slots = [slot for gpu in job.only_gpus if (slot := self._slot(gpu)) is not None]
-            roomy = tuple(slot for slot in slots if self._has_room(slot, asked.share))[: asked.gpus]
-            if len(roomy) < asked.gpus:
-                continue
-            wish = Placement(asked, roomy, asked.share)
-            if self._place(wish, decided, now_ms):
-                yield wish
+            roomy = tuple(slot for slot in slots if self._has_room(slot, asked.share))
+            for at in range(len(roomy) - asked.gpus + 1):  # the first may be on a node that lacks CPUs
+                wish = Placement(asked, roomy[at : at + asked.gpus], asked.share)
+                if self._place(wish, decided, now_ms):
+                    yield wish
+                    break
 
     def take_back(self, job_id: str, now_ms: int) -> None:
         """A job that was to start does not, or one that was to stop: its site's user stopped it, or nothing was to be

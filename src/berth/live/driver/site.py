@@ -70,7 +70,7 @@ class SiteJob:
     alike: Hashable = None
     """What it has in common with jobs that need as much memory; None: nothing."""
     only_gpus: tuple[Gpu, ...] = ()
-    """The GPUs that its user named; empty: any."""
+    """The GPUs that it may have, because its user named them or its site keeps it to them; empty: any."""
     start_failures: int = 0
     """Starts in a row that failed."""
     not_before_ms: int = 0

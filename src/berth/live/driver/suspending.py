@@ -233,11 +233,13 @@ class Suspending(Generic[T]):
         words = [sys.executable, "-m", MODULE, verb, partition]
         words.append(str(fake_driver_folder()) if self._host.fake else "")
         try:
-            answer = await asyncio.to_thread(self._output_of, words)
-            return read_outcome(answer.splitlines()[-1])
-        except (OSError, ValueError, IndexError, TypeError, BerthError, subprocess.SubprocessError) as error:
-            self._host.log("no-answer", what=what, partition=partition, why=repr(error))
-            return None
+            if lines := (await asyncio.to_thread(self._output_of, words)).splitlines():
+                return read_outcome(lines[-1])
+            why = "its process ended without one"
+        except (OSError, ValueError, TypeError, BerthError, subprocess.SubprocessError) as error:
+            why = repr(error)
+        self._host.log("no-answer", what=what, partition=partition, why=why)
+        return None
 
     def _output_of(self, words: list[str]) -> str:
         """What a process printed; its exit code may have been taken by `Runner.reap`."""

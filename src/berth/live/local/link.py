@@ -235,7 +235,7 @@ class Link:
     def _limit_start(self) -> None:
         """A user's own policy has as long for each step of its start as for a decision. berth's own may have to be
         compiled first."""
-        words = {"making": "it was not loaded", "trying": "it has not decided on three jobs"}
+        words = {"making": "it was not loaded", "trying": "it has not decided on jobs made up to try it"}
         own = ":" in self.deciding and self.state in words
         self._limit(self._decide_s if own else START_S, words[self.state] if own else "it has not begun")
 

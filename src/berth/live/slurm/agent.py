@@ -146,8 +146,8 @@ class Reports(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether it has left its GPUs until its next call of CUDA."""
-        return all(each.idle for each in self.by_node.values())
+        """Whether it has left all of its GPUs until its next call of CUDA."""
+        return all(each.idle and each.suspension == SUSPENDED for each in self.by_node.values())
 
     @property
     def why(self) -> str:
@@ -204,9 +204,10 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def suspend(controller: Controller, state: Path, job_id: str) -> str:
-    """Have a running job leave its GPUs, and then have Slurm stop it, so that its time limit stands still.
+    """Have a running job, or one that Slurm has stopped, leave its GPUs, and then have Slurm stop it, so that its time
+    limit stands still.
 
-    Returns what is to be said besides. LiveError if it cannot; then it runs on. Killed at any step, it can be repeated.
+    Returns what is to be said besides. LiveError if it cannot leave. Killed at any step, it can be repeated.
     """
     job = _job(controller, job_id)
     if job.state not in ("RUNNING", "SUSPENDED"):
@@ -218,17 +219,13 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
             f"job {job_id} has no GPU partition on {lacking[0]}, or no agent of berth runs there; start one with:"
             f" berth slurm agent --state {state}"
         )
-    if job.state == "SUSPENDED" and not found.suspended(names):
-        raise LiveError(
-            f"Slurm has stopped job {job_id}, and the driver moves only what runs; resume it first: scontrol resume"
-            f" {job_id}"
-        )
     order(state, raw_id, BY_USER)
     end_s = time.monotonic() + SUSPEND_S
     while not (found := reports(state).get(raw_id, Reports({}))).suspended(names):
         if why := found.why:
             revoke(state, raw_id)
-            raise LiveError(f"job {job_id} cannot be suspended: {why}; it runs on")
+            stays = "Slurm keeps it stopped" if job.state == "SUSPENDED" else "it runs on"
+            raise LiveError(f"job {job_id} cannot be suspended: {why}; {stays}")
         if time.monotonic() > end_s:
             raise LiveError(
                 f"job {job_id} has not left its GPUs for {SUSPEND_S:.0f} s; see the agent's log, or give it up with:"

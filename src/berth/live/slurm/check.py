@@ -60,6 +60,8 @@ class SlurmSetup:
     """The QoS whose jobs berth is to place."""
     lacks: Sequence[str] = ()
     """What Slurm's programs do not print that berth reads."""
+    untyped_shards: Sequence[str] = ()
+    """Nodes whose GPUs have types by slurm.conf, and whose shards have none."""
 
 
 def faults(setup: SlurmSetup, cards: Cards) -> list[Fault]:
@@ -194,7 +196,21 @@ def _of_nodes(setup: SlurmSetup, cards: Cards) -> Iterator[Fault]:
             else f"scontrol update NodeName={node.name} State=RESUME, once its reason is gone",
             stops=bool(setup.wanted) and len(broken) == len(nodes),
         )
+    if untyped := [node.name for node in nodes if node.name in setup.untyped_shards]:
+        yield Fault(
+            f"the shards of {', '.join(untyped[:5])}{', …' if len(untyped) > 5 else ''} have no types: Slurm 22.05"
+            " loses those of a GPU when slurmctld restarts while a job has some",
+            "berth slurm install --apply, and restart slurmctld and slurmd",
+            stops=False,
+        )
     for node in nodes:
+        if node.without:
+            yield Fault(
+                f"Slurm has lost the shards of {' and '.join(node.without)} on node {node.name}: nothing starts there",
+                f"scontrol update NodeName={node.name} State=DRAIN Reason=shards; once its jobs have ended restart"
+                f" slurmctld, and: scontrol update NodeName={node.name} State=RESUME",
+                stops=False,
+            )
         if not node.typed:
             kind = node.model or "gpu"
             gres = ",".join(f"gpu:{kind}_{at}:1" for at in range(node.gpus))

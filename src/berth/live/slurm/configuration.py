@@ -10,12 +10,13 @@ from collections.abc import Mapping, Set
 from datetime import datetime
 from pathlib import Path
 
-from berth.errors import LiveError
+from berth.errors import LiveError, SettingError
 from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.installed import OWN, read_text
+from berth.live.slurm.node_lines import gpus_of
 from berth.live.slurm.rest import spoken
-from berth.live.slurm.site_files import included, lines_of
+from berth.live.slurm.site_files import SiteConfig, included, lines_of
 
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
 
@@ -69,7 +70,25 @@ def read_setup(
         time.time(),
         qos,
         controller.lacks(),
+        _untyped_shards(controller),
     )
+
+
+def _untyped_shards(controller: Controller) -> list[str]:
+    """The nodes whose GPUs have types of their own by slurm.conf, and whose shards have none."""
+    configuration, texts = read_files(controller, Path())
+    names = {node.name for node in controller.nodes() if node.gpus}
+    try:
+        conf = SiteConfig(
+            "slurm.conf", texts, conf_folder(configuration), configuration.get("ClusterName", "")
+        )
+        return [
+            name
+            for name, node in gpus_of(conf, names).items()
+            if node.typed and node.shards and set(node.shard_kinds) != set(node.kinds)
+        ]
+    except SettingError:  # `install` says what of it cannot be read
+        return []
 
 
 def _with_loaded(lua: str | None) -> str | None:

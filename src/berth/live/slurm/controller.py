@@ -127,9 +127,6 @@ class Change:
     components: tuple[Change, ...] = ()
     """Of the first component, the changes of the others. Slurm gives them some of its own, so that theirs come after
     it; its release and its requeue are those of all."""
-    replaces: bool = False
-    """Whether `gres` replaces GPUs or shards that it was given before: Slurm adds those of another type to them, unless
-    it is sent an empty request in between."""
 
     @property
     def clears(self) -> bool:
@@ -170,8 +167,6 @@ class Change:
         lines = [f"requeuehold {self._name}"] if self.requeue else []
         if self.hold:
             lines.append(f"hold {self._name}")
-        if self.replaces:
-            lines.append(f"update JobId={self._name} TresPerNode=")
         if pairs:
             lines.append(f"update JobId={self._name} " + " ".join(f"{name}={value}" for name, value in pairs))
         return lines

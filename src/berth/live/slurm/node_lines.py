@@ -1,4 +1,8 @@
-"""The lines of slurm.conf and gres.conf that say which GPUs nodes have, with a type for each GPU and with shards."""
+"""The lines of slurm.conf and gres.conf that say which GPUs nodes have, with a type for each GPU and with shards.
+
+Shards get the types of their GPUs too. Without them slurmctld 22.05 loses those of a GPU whenever it starts anew while
+a job has some (`_job_alloc` adds the job's type with no shards, and `_valid_gres_types` then takes the GPU's away).
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ class NodeGpus:
     kinds: list[str]
     """The type of each GPU in slurm.conf; empty: none."""
     shards: int
+    shard_kinds: list[str]
+    """The types of its shards in slurm.conf."""
     others: list[str]
     """Items of its Gres= that are neither GPUs nor shards."""
     features: list[str]
@@ -36,6 +42,10 @@ class NodeGpus:
     """How Slurm finds its GPUs by itself; empty: it does not."""
     lines: list[Line] = field(default_factory=list)
     """The lines of gres.conf about its GPUs."""
+    devices: dict[str, str] = field(default_factory=dict)
+    """The file of each GPU by the type that it is to have."""
+    shard_lines: tuple[str, ...] = ()
+    """What gres.conf is to say of its shards; empty: what it says already."""
 
     @property
     def typed(self) -> bool:
@@ -54,7 +64,29 @@ class NodeGpus:
             f"gpu:{kind}:{self.new_kinds.count(kind)}" if kind else f"gpu:{len(self.new_kinds)}"
             for kind in names
         ]
-        return ",".join([*gpus, *([f"shard:{self.new_shards}"] if self.new_shards else []), *self.others])
+        kinds = self.new_kinds if any(" Type=" in line for line in self.shard_lines) else []
+        shards = [f"shard:{kind}:{self.new_shards // len(kinds)}" for kind in kinds]
+        if self.new_shards and not kinds:
+            shards = [f"shard:{self.new_shards}"]
+        return ",".join([*gpus, *shards, *self.others])
+
+    def say_shards(self, can_type: bool) -> None:
+        """Note the lines of its shards: one for each GPU, so that they have its type, where each has as many."""
+        kinds = self.new_kinds
+        each, rest = divmod(self.new_shards, len(kinds))
+        if (
+            can_type
+            and each
+            and not rest
+            and self.devices.keys() == set(kinds)
+            and len(set(kinds)) == len(kinds)
+        ):
+            if self.shard_kinds != kinds:
+                self.shard_lines = tuple(
+                    f"Name=shard Type={kind} Count={each} File={self.devices[kind]}" for kind in kinds
+                )
+        elif self.new_shards and not self.shards:
+            self.shard_lines = (f"Name=shard Count={self.new_shards}",)
 
 
 def gpus_of(slurm_conf: SiteConfig, chosen: Set[str]) -> dict[str, NodeGpus]:
@@ -66,11 +98,12 @@ def gpus_of(slurm_conf: SiteConfig, chosen: Set[str]) -> dict[str, NodeGpus]:
         if not kinds:
             continue
         others = [each for each in pairs["gres"].split(",") if not re.match(r"(gpu|shard)\b", each)]
-        shards = sum(each.count for each in items if each.name == "shard")
+        shards = [each for each in items if each.name == "shard"]
         features = [each for each in pairs.get("feature", pairs.get("features", "")).split(",") if each]
         for name in names:
             if name in chosen:
-                found[name] = NodeGpus(name, kinds, shards, others, features)
+                count, shard_kinds = sum(each.count for each in shards), [each.kind for each in shards]
+                found[name] = NodeGpus(name, kinds, count, shard_kinds, others, features)
     return found
 
 
@@ -95,26 +128,51 @@ def _expanded(text: str) -> Sequence[str]:
 def retype(
     gres_conf: SiteConfig, gpus: Mapping[str, NodeGpus], strangers: Set[str], shards_a_gpu: int, keep: bool
 ) -> None:
-    """Give each GPU of these nodes a type of its own in gres.conf, and shards to nodes that have none; note both at the
-    nodes. `strangers` are the cluster's other nodes with GPUs. With `keep` types stay as they are.
+    """Give each GPU of these nodes a type of its own in gres.conf, its shards that type, and shards to nodes that have
+    none; note all at the nodes. `strangers` are the cluster's other nodes with GPUs. With `keep` types stay.
 
     Raises SettingError for GPUs that Slurm finds by itself, and for those whose lines gres.conf lacks.
     """
+    of_shards: list[tuple[Line, list[NodeGpus], list[str]]] = []
     for line in gres_conf.lines:
         pairs = line.pairs
         names = _expanded(pairs["nodename"]) if "nodename" in pairs else None
         mine = [gpus[name] for name in (gpus if names is None else names) if name in gpus]
+        others = [name for name in (sorted(strangers) if names is None else names) if name not in gpus]
         if "autodetect" in pairs:
             for node in mine:
                 node.detects = "" if pairs["autodetect"].lower() == "off" else pairs["autodetect"]
-        if pairs.get("name", "").lower() == "gpu" and mine:
-            others = [name for name in (strangers if names is None else names) if name not in gpus]
-            _retype_line(line, mine, sorted(others) if names is None else others, keep)
+        name = pairs.get("name", "").lower()
+        if name == "gpu" and mine:
+            _retype_line(line, mine, others, keep)
+        elif name == "shard" and mine:
+            of_shards.append((line, mine, others))
+    unlike = {id(node) for line, mine, _ in of_shards for node in mine if not _is_even(line, node)}
     for node in gpus.values():
         _check(node, keep)
         node.new_shards = node.shards or (0 if node.slices else shards_a_gpu * len(node.kinds))
-    if any(node.new_shards and not node.shards for node in gpus.values()):
-        _add_shards(gres_conf, gpus, strangers)
+        node.say_shards(not keep and not node.slices and id(node) not in unlike)
+    for line, mine, others in of_shards:
+        left = [*(node.name for node in mine if not node.shard_lines), *others]
+        if len(left) < len(mine) + len(others):
+            text = f"{_for_nodes(line.content, left) if left else ''}{line.comment}".strip()
+            line.text = f"{text}\n" if text else ""
+    _add_shards(gres_conf, gpus, strangers)
+
+
+def _is_even(line: Line, node: NodeGpus) -> bool:
+    """Whether a line of shards gives as many to each GPU of a node that has all of slurm.conf's."""
+    pairs = line.pairs
+    if "type" in pairs or "file" not in pairs:
+        return "type" not in pairs
+    return int(pairs.get("count", "0")) * len(node.kinds) == node.shards * len(devices_of(pairs["file"]))
+
+
+def _for_nodes(content: str, names: Sequence[str]) -> str:
+    """A line for these of its nodes alone."""
+    if re.match(r"NodeName=", content, re.IGNORECASE):
+        return with_pairs(content, {"NodeName": ",".join(names)})
+    return f"NodeName={','.join(names)} {content}"
 
 
 def _retype_line(line: Line, nodes: Sequence[NodeGpus], others: Sequence[str], keep: bool) -> None:
@@ -129,6 +187,7 @@ def _retype_line(line: Line, nodes: Sequence[NodeGpus], others: Sequence[str], k
     for node in nodes:
         node.slices = node.slices or "multiplefiles" in pairs
         new = [_next_kind(node, kind, keep) for _ in devices]
+        node.devices |= zip(new, devices, strict=True)
         lines = tuple(
             f"Name=gpu Type={each} {key}={device}{rest}" for each, device in zip(new, devices, strict=True)
         )
@@ -140,15 +199,7 @@ def _retype_line(line: Line, nodes: Sequence[NodeGpus], others: Sequence[str], k
         return
     whole = len(parts) == 1 and not others and not same
     asked = re.match(r"NodeName=\S+ *", content, re.IGNORECASE)
-    texts = (
-        [
-            with_pairs(content, {"NodeName": ",".join([*same, *others])})
-            if asked
-            else f"NodeName={','.join([*same, *others])} {content}"
-        ]
-        if same or others
-        else []
-    )
+    texts = [_for_nodes(content, [*same, *others])] if same or others else []
     for lines, names in parts.items():
         prefix = (asked[0] if asked else "") if whole else f"NodeName={','.join(names)} "
         texts += [prefix + each for each in lines]
@@ -201,23 +252,24 @@ def _check(node: NodeGpus, keep: bool) -> None:
 
 
 def _add_shards(gres_conf: SiteConfig, gpus: Mapping[str, NodeGpus], strangers: Set[str]) -> None:
-    """A line of shards for nodes that have none, behind the last line about their GPUs."""
-    groups: dict[tuple[int, int], list[NodeGpus]] = {}
+    """The lines of shards that nodes are to have, behind the last line about their GPUs."""
+    groups: dict[tuple[int, tuple[str, ...]], list[NodeGpus]] = {}
     for node in gpus.values():
-        if node.new_shards and not node.shards:
+        if node.shard_lines:
             last = id(node.lines[-1]) if node.lines else 0
-            groups.setdefault((last, node.new_shards), []).append(node)
-    for (_, count), nodes in groups.items():
+            groups.setdefault((last, node.shard_lines), []).append(node)
+    for (_, lines), nodes in groups.items():
         last_line = nodes[0].lines[-1] if nodes[0].lines else None
         names = ",".join(node.name for node in nodes)
-        text = f"Name=shard Count={count}"
         named = re.findall(
             r"^NodeName=(\S+)", "" if last_line is None else last_line.text, re.IGNORECASE | re.MULTILINE
         )
+        prefix = ""
         if named and set(_expanded(named[-1])) == {node.name for node in nodes}:
-            text = f"NodeName={named[-1]} {text}"
+            prefix = f"NodeName={named[-1]} "
         elif named or strangers or len(nodes) != len(gpus):
-            text = f"NodeName={names} {text}"
+            prefix = f"NodeName={names} "
+        text = "\n".join(prefix + line for line in lines)
         if last_line is None:
             gres_conf.add(text)
         else:
@@ -244,9 +296,7 @@ def rewrite(slurm_conf: SiteConfig, gpus: Mapping[str, NodeGpus], keep: bool) ->
 def _node_line(line: Line, node: NodeGpus, keep: bool) -> str:
     """A node's line with its GPUs, and their model as a feature."""
     content = line.content
-    if node.gres != line.pairs.get("gres") and (
-        node.new_kinds != node.kinds or node.new_shards != node.shards
-    ):
+    if node.gres != line.pairs.get("gres") and (node.new_kinds != node.kinds or node.shard_lines):
         content = line.with_pairs({"Gres": node.gres})
     model = next(iter(node.models))
     if keep or not model or model in node.features:

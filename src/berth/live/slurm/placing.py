@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from berth.history.values.gres import gres_list, same_gres
+from berth.history.values.gres import gres_list
 from berth.live.driver.site import Gpu, Start
 from berth.live.slurm.controller import Change
 from berth.live.slurm.nodes import SlurmNode
@@ -34,15 +34,16 @@ def order_of(start: Start, note: Note, nodes: Mapping[str, SlurmNode], before: s
 
     Slurm takes one request for all nodes of a job: where their GPUs' types differ, or nodes give none, it is asked for
     the nodes alone and chooses the GPUs itself. `before` is what the job asked for on each node when it was placed
-    before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other. Raises LeftToSlurmError for a
-    job whose shards would become another GPU's again: Slurm 22.05 then may give it those of any that it had before.
+    before. It keeps that, because Slurm takes no type back: it adds others to it (`gres_job_state_validate`), and 22.05
+    then never frees some of them. Raises LeftToSlurmError where the GPUs have other types.
     """
     by_node = gpus_by_node(start.gpus)
     noted = replace(note, share=start.share, best_effort=start.best_effort, failures=0)
     if {NO_GPU} == {gpu.index for gpu in start.gpus}:
         return Change(start.job_id, node_list=",".join(by_node), admin_comment=str(noted), hold=False)
     kinds = {tuple(nodes[name].gpu_kinds[at] for at in where) for name, where in by_node.items()}
-    typed = len(kinds) == 1 and all(nodes[name].typed for name in by_node)
+    kinds_before = {each.kind for each in gres_list(before, odd=True)}
+    typed = len(kinds) == 1 and all(nodes[name].typed for name in by_node) and "" not in kinds_before
     first = nodes[next(iter(by_node))]
     each = len(next(iter(by_node.values())))
     shared = start.share.milli < 1000 or start.best_effort
@@ -56,19 +57,14 @@ def order_of(start: Start, note: Note, nodes: Mapping[str, SlurmNode], before: s
     asked = f"{note.per_node},{note.per_job},{note.per_task}"
     mark = "gres/" if "gres/" in asked else "gres:"
     gres = ",".join(f"{mark}{item}" for item in items)
-    cards, cards_before = ({each.kind for each in gres_list(text)} for text in (gres, before))
-    if "shard" in before and cards != cards_before:
-        if note.moved:
-            raise LeftToSlurmError("Slurm does not exchange its shards for another GPU's a second time")
-        noted = replace(noted, moved=note.moved + 1)
+    if before and kinds_before != {each.kind for each in gres_list(gres)}:
+        raise LeftToSlurmError("Slurm does not exchange the GPUs that it was given before")
     return Change(
         start.job_id,
         node_list=",".join(by_node),
         gres=gres,
         admin_comment=str(noted),
         hold=False,
-        # Slurm never starts a job whose shards were taken off, and exchanges their type if it is given another.
-        replaces=bool(before) and "shard" not in before and not same_gres(before, gres),
     )
 
 

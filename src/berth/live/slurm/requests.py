@@ -54,8 +54,6 @@ class Note:
     """How often it has run out of memory."""
     needs_mib: int = 0
     """What it needs since then of each GPU."""
-    moved: int = 0
-    """How often its shards became those of another GPU."""
     failures: int = 0
     """How often in a row Slurm did not start it."""
     until_ms: int = 0
@@ -72,7 +70,6 @@ class Note:
             ("part", self.part),
             ("retries", self.retries),
             ("needs", self.needs_mib),
-            ("moved", self.moved),
             ("failures", self.failures),
             ("until", self.until_ms if self.failures else 0),
             ("why", quote(self.why) if self.failures else ""),
@@ -95,13 +92,12 @@ def note_of(admin_comment: str) -> Note | None:
         if share := pairs.get("share"):
             milli, mem, best_effort = map(int, share.split(":"))
             note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
-        names = ("retries", "needs", "moved", "failures", "until")
-        retries, needs_mib, moved, failures, until_ms = (int(pairs.get(name, "0")) for name in names)
+        names = ("retries", "needs", "failures", "until")
+        retries, needs_mib, failures, until_ms = (int(pairs.get(name, "0")) for name in names)
         return replace(
             note,
             retries=retries,
             needs_mib=needs_mib,
-            moved=moved,
             failures=failures,
             until_ms=until_ms,
             why=unquote(pairs.get("why", "")),

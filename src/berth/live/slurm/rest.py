@@ -83,7 +83,7 @@ class RestChannel:
             if change.hold is False
             and change.job_id.isdigit()
             and change.node_list
-            and not (change.clears or change.replaces or change.requeue or change.per_job or change.per_task)
+            and not (change.clears or change.requeue or change.per_job or change.per_task)
         ]
         its = {change.job_id for change in by_rest}
         rest = [change for change in changes if change.job_id not in its]

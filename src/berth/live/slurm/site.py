@@ -292,9 +292,22 @@ class SlurmSite:
             start_failures=failed.start_failures if failed is not None else 0,
             not_before_ms=failed.not_before_ms if failed is not None else 0,
             why=failed.why if failed is not None else "",
+            only_gpus=self._gpus_before(slurm_job),
             gang=SiteGang(slurm_job.het_id, self._components[slurm_job.het_id], whole=True)
             if slurm_job.het
             else None,
+        )
+
+    def _gpus_before(self, job: SlurmJob) -> tuple[Gpu, ...]:
+        """The GPUs of the types that a waiting job was given before, to which alone Slurm keeps it; empty: any."""
+        if job.het or not job.waits or not self._places or note_of(job.admin_comment) is None:
+            return ()
+        kinds = {each.kind for each in gres_list(job.tres_per_node, odd=True)} - {""}
+        return tuple(
+            Gpu(name, at)
+            for name, node in sorted(self._nodes.items())
+            for at, kind in enumerate(node.gpu_kinds)
+            if kind in kinds and node.typed and job.partition in node.partitions
         )
 
     def _take_runs(self) -> None:
@@ -579,17 +592,18 @@ class SlurmSite:
             self._drop(orders)
             raise
         holds = [Change(job_id, hold=True) for job_id in self._to_hold(orders)]
-        kinds = holds, self._changes, [order for order, _ in orders.values()]
+        changes = [*holds, *self._changes, *(order for order, _ in orders.values())]
+        whole = [*self._whole(holds), *self._whole(self._changes)]
+        requeued = [change.job_id for change in self._changes if change.requeue]
         self._changes = []
-        changes = [change for kind in kinds for change in kind]
-        whole = [change for kind in kinds for change in self._whole(kind)]
-        failed = self._apply(whole) if whole else {}
-        failed |= {
-            each.job_id: failed[change.job_id]
-            for change in whole
-            if change.job_id in failed
-            for each in change.components
-        }
+        failed = self._change(whole) if requeued else {}
+        stay = {gpu: job_id for job_id in requeued if job_id in failed for gpu in self._gpus_of_run(job_id)}
+        for job_id in orders if stay else ():  # once released there, it could have no other GPUs
+            for gpu in self._placed[job_id].run.gpus:
+                if gpu in stay:
+                    failed[job_id] = f"job {stay[gpu]} keeps its GPU"
+        released = self._whole(order for job_id, (order, _) in orders.items() if job_id not in failed)
+        failed |= self._change(released if requeued else [*whole, *released])
         for change in changes:
             why = failed.get(change.job_id)
             if why is not None and change.admin_comment is not None:  # a hold is repeated with the next view
@@ -598,6 +612,19 @@ class SlurmSite:
         self._ends += [FailedStart(job_id, failed[job_id]) for job_id in sorted(refused)]
         self._drop(refused)
         self._journal.save()
+
+    def _change(self, whole: Sequence[Change]) -> dict[str, str]:
+        """Make changes; what went wrong, by the id of each job that was to change."""
+        failed = self._apply(whole) if whole else {}
+        return failed | {
+            each.job_id: failed[change.job_id]
+            for change in whole
+            if change.job_id in failed
+            for each in change.components
+        }
+
+    def _gpus_of_run(self, job_id: str) -> tuple[Gpu, ...]:
+        return self._running[job_id].gpus if job_id in self._running else ()
 
     def _whole(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, of which each job has one, with those of components as one of the first of them."""

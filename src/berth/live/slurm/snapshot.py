@@ -63,7 +63,7 @@ def snapshot_of(
         gpus_of_nobody = ", ".join(f"{count} of {gpu}" for gpu, count in leaked.items())
         notes.append(
             f"Slurm counts shards that no job has ({gpus_of_nobody}): no job gets these GPUs whole until"
-            " `scontrol reconfigure` counts anew, or a restart of slurmctld"
+            " `scontrol reconfigure` counts anew; of GPUs whose shards are lost, `berth slurm check` says what to do"
         )
     if unsure:
         notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")

@@ -34,6 +34,7 @@ from berth.policies.colocation.queue_prefix import Kinds, QueuePrefix
 from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
+from berth.policies.sort_keys import as_queued
 from berth.profiles import peak_mem_mib, run_time_ms
 
 MARGIN = 8
@@ -473,7 +474,7 @@ class Colocating:
     def _some_take_whole(self, queue: Queue) -> bool:
         """Whether a job waits that may not share; on a long queue of a few applications this is faster than to look at
         each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""
-        for lane in queue.lane_counts(_lane):
+        for lane in queue.lanes(_lane, as_queued):
             application, models, gpus, tasks = cast(tuple[str, tuple[str, ...], int, tuple[Job, ...]], lane)
             if (
                 gpus != 1

@@ -22,6 +22,8 @@ from berth.policies.schemes.waiting_kernels import FULL, IN_THE_WAY, NO_ROW, OPE
 from berth.policies.schemes.waiting_types import WaitingTypes
 from berth.policies.sort_keys import ExpectedMs, as_queued, key_of
 
+ANY_WINDOW_MS: IntArray = np.full(1, FOREVER_MS, dtype=np.int64)
+
 
 class Easy:
     """An order in which the first job that does not fit gets a reservation, and others fill the gaps.
@@ -52,25 +54,35 @@ class Easy:
     @property
     def reserved_ms(self) -> Mapping[str, int]:
         """When each first job that waits is expected to start, by its id; as of the last decision."""
-        return {} if self._state is None else self._state.reserved_ms()
+        state = self._state
+        if state is None or self not in state.cluster.memo:
+            return {}  # nodes have changed since
+        return state.reserved_ms()
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterable[Placement]:
         """Yield placements in the order's order until one does not fit, then those that fill gaps."""
-        state = cluster.memo.get(self)
-        if state is None:
-            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms)
-        self._state = state
-        state.catch_up()
+        state = self._look(cluster)
+        state.look_again(self, queue)
         if self._as_queued and not cluster.has_labels:
             head = queue.first()
             if head is not None and state.stuck.get(head.id) is head:
                 return self._behind(state, queue, [head], now_ms)
         return self._in_turn(state, queue, now_ms)
 
+    def _look(self, cluster: Cluster) -> _State:
+        """What is known of this cluster now."""
+        state: _State | None = cluster.memo.get(self)
+        if state is None:
+            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms)
+        self._state = state
+        state.catch_up()
+        return state
+
     def _in_turn(self, state: _State, queue: Queue, now_ms: int) -> Iterator[Placement]:
         cluster = state.cluster
         place, stuck, is_held_up = self.place, state.stuck, state.partitions.is_held_up
         heads: dict[Labels, Job] = {}
+        refused: list[Job] = []
         for job in self.order(queue, cluster, now_ms):
             if job not in queue:
                 continue  # limits have hidden it since
@@ -84,21 +96,30 @@ class Easy:
                     state.went_before(job, slots, end_ms)
             elif job.patience_ms != 0:
                 heads[job.labels] = job
-                if not self.draws:
+                if not self.draws and stuck.get(job.id) is not job:
                     stuck[job.id] = job
+                    refused.append(job)
                 if not cluster.has_labels or all(
                     is_held_up(labels, heads) for labels in labels_waiting(queue)
                 ):
                     break
-        yield from self._behind(state, queue, [*heads.values()], now_ms)
+        yield from self._behind(state, queue, [*heads.values()], now_ms, refused)
 
-    def _behind(self, state: _State, queue: Queue, heads: list[Job], now_ms: int) -> Iterable[Placement]:
-        """The placements that fill gaps before and beside the reservations of the first jobs that do not fit."""
-        state.keep_reservations_of(heads)
-        if not heads or len(queue) == len(heads):
+    def _behind(
+        self, state: _State, queue: Queue, heads: list[Job], now_ms: int, refused: Iterable[Job] = ()
+    ) -> Iterable[Placement]:
+        """The placements that fill gaps before and beside the reservations of the first jobs that do not fit; `refused`
+        are those of them that were found not to fit just now."""
+        alone = len(queue) == len(heads)
+        state.note_heads([] if alone else heads, now_ms)
+        if not heads or alone:
             return ()
         waiting = queue.form(self, state.new_waiting)
         state.open_types(waiting)
+        for head in refused:
+            waiting.close(head, FULL)
+        if waiting.fits_kernels and waiting.first(ANY_WINDOW_MS) == NO_ROW:
+            return ()  # nothing fits, whatever the reservations
         reservations = [state.reserve(head, waiting, now_ms) for head in heads]
         if not waiting.fits_kernels:
             jobs = state.candidates(waiting, queue.by(self._key), reservations, now_ms)
@@ -201,6 +222,9 @@ class _State:
         self._waiting: WaitingTypes | None = None  # whose lanes are open or closed by the marks below
         self.stuck: dict[str, Job] = {}
         """Jobs that came first and did not fit, by id; one that was replaced is another job."""
+        self._stuck_as_of = cluster.openings
+        self._heads: Sequence[Job] = ()  # of the last decision
+        self._decided_ms = 0
         self._reservations: dict[str, Reservation] = {}  # by id of the head
         self._ends = ExpectedEnds(cluster, expected_ms.stated_ms)
         self._openings = cluster.openings
@@ -224,13 +248,25 @@ class _State:
             self._forget_reservations()
             self._losses = cluster.losses
         if cluster.openings != self._openings:
-            self.stuck.clear()
             if self._ends.drop_first_ended() != cluster.openings - self._openings:
                 self._forget_reservations()
                 self._ends.drop_ended()
             self._openings = cluster.openings
         if self._ends.note_new():  # another caller has started some
             self._forget_reservations()
+
+    def look_again(self, policy: Easy, queue: Queue) -> None:
+        """Forget which jobs did not fit, if something has opened since and their request types may fit now."""
+        if self.stuck and self.cluster.openings != self._stuck_as_of:
+            if len(queue) < 2:
+                self.stuck.clear()
+            else:
+                waiting = queue.form(policy, self.new_waiting)
+                self.open_types(waiting)
+                for name, job in list(self.stuck.items()):
+                    if job not in queue or waiting.state(job) != FULL:
+                        del self.stuck[name]
+        self._stuck_as_of = self.cluster.openings
 
     def heeded(self, job: Job, reservations: list[Reservation]) -> list[Reservation]:
         """Those of the reservations that a job could be in the way of."""
@@ -294,8 +330,9 @@ class _State:
         else:
             self._reservations.pop(reservation.head.id, None)
 
-    def keep_reservations_of(self, heads: Sequence[Job]) -> None:
+    def note_heads(self, heads: Sequence[Job], now_ms: int) -> None:
         """These are the first jobs that do not fit; reservations of others are let go."""
+        self._heads, self._decided_ms = heads, now_ms
         known = self._reservations
         if len(known) == len(heads) == 1 and heads[0].id in known:  # as mostly
             if known[heads[0].id].head is not heads[0]:
@@ -307,7 +344,7 @@ class _State:
         }
 
     def reserve(self, head: Job, waiting: WaitingTypes, now_ms: int) -> Reservation:
-        """When a first job can start, found anew unless that is known still."""
+        """When a first job can start, found anew unless that is known still. It is asked only if others might start."""
         known = self._reservations.get(head.id)
         if known is None or known.time_ms <= now_ms:
             known = self._reservations[head.id] = Reservation(self.work, head, self._ends, now_ms)
@@ -324,9 +361,13 @@ class _State:
             waiting.open_where_changed(self._marks)
         self._changes = changes
 
-    def reserved_ms(self) -> dict[str, int]:
+    def reserved_ms(self) -> Mapping[str, int]:
         """When each reservation begins, by the id of its job."""
-        return {name: one.time_ms for name, one in self._reservations.items()}
+        waiting = self._waiting
+        if waiting is None:
+            return {}
+        self.catch_up()
+        return {head.id: self.reserve(head, waiting, self._decided_ms).time_ms for head in self._heads}
 
     def _forget_reservations(self) -> None:
         """Something has happened that the reservations did not expect."""

@@ -128,6 +128,6 @@ def memory_of(parts: Sequence[Shown]) -> GpuMemory:
         granted=sum(each.granted for each in parts),
         refused=sum(each.refused for each in parts),
         suspended_ms=parts[0].suspended_since_ms if away else None,
-        idle=away and any(each.idle for each in parts),
+        idle=away and all(each.idle for each in parts),
         why=next((each.why for each in parts if each.why), ""),
     )
