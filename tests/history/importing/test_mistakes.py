@@ -41,16 +41,9 @@ def test_an_address_that_is_no_slurmdbds_is_told_in_a_line(tmp_path: Path, url: 
     [
         (("report", "--from", "2030-01-01"), "--from 2030-01-01"),
         (("report", "--only", "user=nobody", "--to", "2027-01-01"), "--to 2027-01-01, --only user=nobody"),
-        (("plot pcc", "--application", "nosuch"), "--application nosuch"),
-        (("plot ecdf", "--variable", "uGPUcore"), "--variable uGPUcore"),
-        (("plot ecdf", "--application", "nosuch"), "--application nosuch, --variable WAIT_h"),
-        *(
-            ((f"plot {kind}", "--only", "user=nobody"), "--only user=nobody")
-            for kind in ("pcc", "usage", "servers", "calendar", "waits")
-        ),
     ],
 )
-def test_a_page_or_picture_with_nothing_in_it_is_not_written(
+def test_a_page_with_nothing_in_it_is_not_written(
     tmp_path: Path, words: tuple[str, ...], conditions: str
 ) -> None:
     import_text(
