@@ -3,6 +3,9 @@ what the networks that ship do alone.
 
 `python bench/learning.py [speed] [signs] [beat] [alone]`, by default all four. CPU time stands beside wall time: on a
 machine that does other work too, the first tells more.
+
+`python bench/learning.py tune --former FOLDER --out FOLDER` makes the networks that ship from those that `berth train`
+made: each plays the thesis's workloads, sees what every start costs if it goes on, and learns from that.
 """
 
 from __future__ import annotations
@@ -12,24 +15,28 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
-from berth.learning.forecast_learner import Player
+from berth.learning.forecast_learner import NEVER, ForecastSettings, Player, best_of, drawn_sets
 from berth.learning.jobsets import thesis_sets, thesis_task
-from berth.learning.plan import Plan, file_of, make
+from berth.learning.plan import VALIDATION_SEED, Plan, file_of, make
 from berth.learning.queue_kernels import NONE, SEATS
 from berth.learning.rollouts import NETWORK_ALONE, STEP_MS
 from berth.learning.training import Point, Trained, TrainingSettings, train
 from berth.model import EventKind, Job, Node
+from berth.network.forecast_network import ForecastNetwork, scores
+from berth.network.model_file import Model, model_bytes, read_model
 from berth.plots.training import training_curve
 from berth.policies.colocation.learned import model_named
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
@@ -41,6 +48,12 @@ ASKED = {5: 80_000, 3: 250_000}
 ENVIRONMENTS = 32
 BASELINES = ("sjf+first-fit", "tetris-sharing", "deeprm-max", "deeprm-mean", "greedy")
 BEATEN_ON = 10
+TUNED = {"mps": 268, "time-sliced": 131}
+"""Rounds of six sets that each network plays, of the workloads in turn."""
+WITH_CHOICES = tuple(name for name in WORKLOADS if name != "GPUmemory_heavy")
+"""On the other no two jobs fit beside one another."""
+HELD_OUT = 5
+"""One in so many rounds is measured on, and not learned from."""
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 
 
@@ -172,6 +185,104 @@ def alone(count: int = 60, first_seed: int = 2_100_000) -> list[dict[str, object
     return rows
 
 
+Moments = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""What is seen (N, C, INPUTS), what each start costs (N, C), infinite where it may not be, and the round (N,)."""
+
+
+def tune(former: Path, out: Path) -> None:
+    """Make the networks that ship, `learned-MODE.npz`, from the former ones."""
+    for mode, rounds in TUNED.items():
+        model = read_model(former / f"learned-{mode}.npz")
+        played = play([known_world(mode, name) for name in WITH_CHOICES], model.network, rounds, seed=1)
+        content = model_bytes(tuned(model, learn(model.network, *played)))
+        (out / f"learned-{mode}.npz").write_bytes(content)
+
+
+def known_world(mode: str, workload: str) -> Domain:
+    """A workload of the thesis, to learn from and to measure on."""
+    task = thesis_task()
+    training = thesis_sets(task, workload, FIRST_TRAINING_SEED, 200)
+    return Domain(task, make_speeds(mode), training, thesis_sets(task, workload, VALIDATION_SEED, 20))
+
+
+def tuned(model: Model, network: ForecastNetwork) -> Model:
+    """The model with another network, and what that is worth."""
+    worths = []
+    for world in (known_world(model.interference[0], name) for name in WITH_CHOICES):
+        total_ms = Player(world).decided_ms(world.validation, network)
+        worths.append(float(np.mean(total_ms / world.validation.work_ms.sum(axis=1))))
+    figures = {"total_time_to_one_after_the_other": float(np.mean(worths))}
+    command = f"python bench/learning.py tune, from {model.command}"
+    return replace(model, network=network, figures=figures, command=command)
+
+
+def play(worlds_of: Sequence[Domain], network: ForecastNetwork, rounds: int, seed: int) -> Moments:
+    """Moments of the network's own play in worlds in turn, some of it astray, with what each start costs if the network
+    goes on."""
+    draw, players = np.random.default_rng(seed), [Player(one) for one in worlds_of]
+    seen, costs, whose = [], [], []
+    for number in range(rounds):
+        player = players[number % len(players)]
+        player.model.network = network
+        some = drawn_sets(player.domain.sets, 6, draw)
+        unit_s = ForecastSettings().unit * float(some.work_ms.mean()) / 1000
+        worlds = player.model.begin(some)
+        while not worlds.over.all():
+            rows = np.flatnonzero(~worlds.over)
+            here, action = worlds.take(rows), np.full(len(worlds.head), NONE, np.int64)
+            inputs = player.model.inputs(here, here.allowed)
+            judged = np.flatnonzero(draw.random(len(rows)) < 0.4)
+            if len(judged):
+                seen.append(inputs[judged].astype(np.float16))
+                costs.append(player.worth_s(here.take(judged), [NETWORK_ALONE]) / unit_s)
+                whose.append(np.full(len(judged), number + 1))
+            value = np.where(here.allowed, scores(network, inputs, np), -np.inf)
+            strays = draw.random(len(rows)) < 0.12
+            value = np.where(strays[:, None] & here.allowed, draw.random(value.shape), value)
+            action[rows] = best_of(value, here.allowed)
+            worlds = player.model.advance(worlds, action)
+    return np.concatenate(seen), np.concatenate(costs).astype(np.float32), np.concatenate(whose)
+
+
+def learn(
+    network: ForecastNetwork, inputs: np.ndarray, costs: np.ndarray, whose: np.ndarray, steps: int = 1500
+) -> ForecastNetwork:
+    """The network after as many steps on these moments, the mean of its latest weights."""
+    lost = np.where(np.isfinite(costs), costs - costs.min(axis=1, keepdims=True), np.inf)
+    held_out, settings = whose % HELD_OUT == 0, ForecastSettings()
+    optimiser = optax.adam(optax.cosine_decay_schedule(1.5e-3, steps, 0.03))
+
+    def loss(weights: ForecastNetwork, seen: jax.Array, cost: jax.Array) -> jax.Array:
+        there = jnp.isfinite(cost)
+        cost = jnp.where(there, jnp.minimum(cost, settings.most), 0.0)
+        logs = jax.nn.log_softmax(jnp.where(there, scores(weights, seen, jnp), NEVER))
+        wanted = jax.nn.softmax(jnp.where(there, -cost / settings.softness, NEVER))
+        nearly = -jnp.sum(wanted * jnp.where(there, logs, 0.0), axis=-1)
+        return jnp.mean(jnp.sum(jnp.exp(logs) * cost, axis=-1) + settings.soft * nearly)
+
+    @jax.jit
+    def update(weights, mean, state, seen, cost):  # type: ignore[no-untyped-def]
+        gradient = jax.grad(loss)(weights, seen, cost)
+        change, state = optimiser.update(gradient, state, weights)
+        weights = optax.apply_updates(weights, change)
+        return weights, optax.incremental_update(weights, mean, settings.averaged), state
+
+    weights = mean = jax.tree.map(lambda one: jnp.asarray(one, jnp.float32), network)
+    state, draw, learned_from = optimiser.init(weights), np.random.default_rng(0), np.flatnonzero(~held_out)
+    for _ in range(steps):
+        some = draw.choice(learned_from, settings.batch)
+        weights, mean, state = update(weights, mean, state, inputs[some].astype(np.float32), lost[some])
+    found = ForecastNetwork(*(np.asarray(one, np.float64) for one in mean))
+    for name, one in (("before", network), ("after", found)):
+        value = np.where(np.isfinite(lost), scores(one, inputs.astype(np.float64), np), -np.inf)
+        loses = np.take_along_axis(lost, value.argmax(axis=1)[:, None], axis=1)[:, 0]
+        print(
+            f"a start loses {name}: {loses[~held_out].mean():.3f}, held out {loses[held_out].mean():.3f}",
+            flush=True,
+        )
+    return found
+
+
 def _total_ms(sets: Sequence[Sequence[Job]], policy: str) -> np.ndarray:
     """Total time of each set on one GPU of the thesis."""
     interference = make_interference("time-sliced")
@@ -190,11 +301,17 @@ def _trained(plan: Plan, settings: TrainingSettings) -> Trained:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[], metavar="speed|signs|beat|alone")
-    parser.add_argument("--out", type=Path, help="write the model of `beat` here")
+    parser.add_argument("parts", nargs="*", default=[], metavar="speed|signs|beat|alone|tune")
+    parser.add_argument("--out", type=Path, help="write the model of `beat`, or the folder of `tune`")
+    parser.add_argument("--former", type=Path, help="folder of the networks that `tune` begins with")
     parser.add_argument("--drawn", default=".html", help=".html, .png or .svg for the curves of `signs`")
     given = parser.parse_args()
     parts = given.parts or ["speed", "signs", "beat", "alone"]
+    if "tune" in parts:
+        if given.former is None or given.out is None:
+            parser.error("tune needs --former FOLDER and --out FOLDER")
+        tune(given.former, given.out)
+        return
     results: dict[str, object] = {}
     path = BENCH / "results" / "learning.json"
     if path.exists():

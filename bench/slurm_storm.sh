@@ -48,8 +48,12 @@ for _ in $(seq "$ROUNDS"); do
     kill_slurmctld; until_more
     kill_slurmd node2; kill_berth; until_more
 done
-for _ in $(seq "$WAIT_S"); do
+# A job that a killed slurmd never launched is RUNNING for slurmctld until the node registers again, which
+# `scontrol reconfigure` has all nodes do: an operator calls it a minute after the storm, and each minute from then on.
+: >operator
+for second in $(seq "$WAIT_S"); do
     [ -n "$(squeue -h -a -t PENDING,RUNNING,COMPLETING,CONFIGURING -o %i | grep -vx "$held")" ] || break
+    if [ $((second % 60)) = 0 ]; then scontrol reconfigure || true; echo "scontrol reconfigure" >>operator; fi
     sleep 1
 done
 squeue -h -a -o '%i %T %r %k' >left

@@ -6,8 +6,9 @@ The jobs are single ones, parts of a GPU, jobs of two nodes, heterogeneous ones,
 jobs of a partition that is not berth's. Each round kills berth and both slurmd, kills slurmctld once, and requeues a
 running job. Counted are jobs whose script never reached its end, and jobs that still wait or run long after the storm
 (`WAIT_S`, and `JOB_S` for each job). A job that its user holds in the other partition must not change; changes of it
-are counted too. Printed are the shards that Slurm has of each GPU at the end, and those that it counts as used: it must
-have lost none, and count none.
+are counted too. A minute after the storm, and each minute from then on while jobs are left, `scontrol reconfigure` is
+called as an operator would: Slurm then finds jobs that a killed slurmd never launched. How often is printed, with the
+shards that Slurm has of each GPU at the end, and those that it counts as used: it must have lost none, and count none.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def storm(folder: Path, sets: int, rounds: int) -> dict[str, object]:
         "stuck": [line for line in left if line.split()[0] != held],
         "touched": [line for line in left if line.split()[0] == held] != [f"{held} PENDING JobHeldUser mine"],
         "ran_twice": len(ran) - len(set(ran)),
+        "operator": (told / "operator").read_text().splitlines(),
         "shards": [" ".join(line.split()) for line in (told / "shards").read_text().splitlines()],
         "seconds": round(time.monotonic() - began, 1),
     }

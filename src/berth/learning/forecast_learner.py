@@ -176,7 +176,7 @@ class ForecastLearner:
         mine, iteration = self.settings, int(state.iteration)
         draw = np.random.default_rng([int(state.seed), iteration])
         player = self.players[iteration % len(self.players)]
-        sets = _drawn(player.domain.sets, mine.sets, draw)
+        sets = drawn_sets(player.domain.sets, mine.sets, draw)
         taught = self.start is None and iteration < mine.taught * len(self.players)
         network = None if taught else _plain(state.network)
         inputs, lost, total_ms = self._played(player, sets, network, draw)
@@ -287,7 +287,7 @@ def best_of(value: FloatArray, allowed: BoolArray) -> IntArray:
     return np.asarray(np.where(allowed, value, -np.inf).argmax(axis=1), np.int64)
 
 
-def _drawn(sets: JobSets, count: int, draw: np.random.Generator) -> JobSets:
+def drawn_sets(sets: JobSets, count: int, draw: np.random.Generator) -> JobSets:
     """Some of the sets, each in another order and with run times a tenth longer or shorter."""
     rows = draw.choice(len(sets.work_ms), min(count, len(sets.work_ms)), replace=False)
     order = draw.permuted(np.tile(np.arange(sets.work_ms.shape[1]), (len(rows), 1)), axis=1)

@@ -244,9 +244,11 @@ def test_why_a_job_waits_names_the_machine_where_that_is_short() -> None:
     decide(brain, job("1", cpu_milli=5000, mem_mib=1000), job("2", cpu_milli=5000))
     (why,) = brain.ask({"do": "why", "serial": 9, "now_ms": 1000, "id": "2"})
     assert why["machine"] == ["waits for CPUs: 3 of 8 CPUs are free, 5 wanted"]
-    assert why["reason"] == "waits for CPUs: 3 of 8 CPUs are free, 5 wanted"
+    unknown = "start unknown: a running job has no time limit, and no job like it has ended yet"
+    reason = f"waits for CPUs: 3 of 8 CPUs are free, 5 wanted; {unknown}"
+    assert why["reason"] == reason
     (told,) = brain.ask({"do": "reasons", "serial": 9, "now_ms": 1000, "ids": ["2", "1"]})
-    assert told["reasons"] == {"2": ("waits for CPUs: 3 of 8 CPUs are free, 5 wanted", None, None)}
+    assert told["reasons"] == {"2": (reason, None, None)}
 
 
 def test_why_a_job_waits_says_where_the_policy_places_nothing(

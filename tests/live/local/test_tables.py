@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth.live.driver.snapshot import Gpu, Stranger, gpu_dict
-from berth.live.driver.words import moment
+from berth.live.driver.words import moment, starts_text
 from berth.live.local.tables import job_lines, status_lines, why_lines
 
 ATTEMPT: dict[str, Any] = {
@@ -143,3 +143,10 @@ def test_a_reason_that_names_the_state_does_not_name_it_twice() -> None:
 def test_a_job_tells_how_far_its_memory_may_grow() -> None:
     job = {**JOB, "mem_mib": 20 << 10, "mem_max_mib": 60 << 10}
     assert "  asked for:   1 GPU, 20G of GPU memory, growing to 60G, 1 CPU" in job_lines(job)
+
+
+def test_a_wide_start_interval_is_told_to_the_minute() -> None:
+    begin, soon, late = moment(0), moment(59_000), moment(3_600_000)
+    assert starts_text(0, 59_000) == f"expected to start from {begin} to {soon[11:]}"
+    end = late[:-3] if late[:10] != begin[:10] else late[11:-3]
+    assert starts_text(0, 3_600_000) == f"expected to start from {begin[:-3]} to {end}"

@@ -82,22 +82,18 @@ class Scored:
             known = cluster.memo[self] = self._start(cluster)
         request = cluster.request(job)
         row = known.row(request)
-        if job.nodes > 1 or self.draws:
-            best = score_kernels.best_node(
-                self.kernel, cluster.block, cluster.requests, request, row, known.cache, known.real
-            )
-            nodes = None if best < 0 else self.several(known.scores[row], cluster, max(1, job.nodes))
-            if nodes is not None:
-                return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
-            return cluster.spread(job) if job.nodes == 0 else None
         node: int = score_kernels.best_node(
             self.kernel, cluster.block, cluster.requests, request, row, known.cache, known.real
         )
-        if node < 0:
-            return cluster.spread(job) if job.nodes == 0 else None
-        if job.gpus == 1:
-            return cluster.singles[node, known.devices_at[row, node]]
-        return self.slots(node, job, cluster)
+        if job.nodes > 1 or self.draws:
+            nodes = None if node < 0 else self.several(known.scores[row], cluster, max(1, job.nodes))
+            if nodes is not None:
+                return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
+        elif node >= 0:
+            if job.gpus == 1:
+                return cluster.singles[node, known.devices_at[row, node]]
+            return self.slots(node, job, cluster)
+        return cluster.spread(job) if job.nodes == 0 else None
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The best nodes for the parts of a gang, given every node's score (N,), or None where too few fit."""
