@@ -34,13 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def kinds_of_ours(server: Server) -> None:
-    """Skips where the server serves ResourceClaims itself: of custom resources it would be shown what it refuses."""
-    if server.is_at_least(34):
-        pytest.skip(f"{server.assets.version} serves resource.k8s.io/v1 itself (node/test_dra_scheduler.py)")
-
-
-@pytest.fixture
 def kube_scheduler(server: Server) -> None:
     """Kubernetes' own scheduler runs on this server, from now on for all tests."""
     if why := server.start_scheduler():

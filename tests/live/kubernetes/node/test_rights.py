@@ -14,7 +14,7 @@ from berth.live.kubernetes.names import DRIVER, PLACED_UID, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.node.containers import of_device_plugin
-from tests.live.kubernetes.node.test_service import claims_served, node, share
+from tests.live.kubernetes.node.test_service import node, share
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.test_install import IMAGE
 from tests.live.kubernetes.world import World
@@ -36,8 +36,7 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
             # Policies ask for the node that a token was made for, which this server's do not name, and gate pods.
             if "AdmissionPolicy" not in each["kind"]:
                 await apply(world.api, each)
-        async with claims_served(world):
-            await on_a_node(world)
+        await on_a_node(world)
 
     async def on_a_node(world: World) -> None:
         agents = World(world.api, server.kubeconfig("nodetoken"))

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
-from berth.errors import ApiError, SettingError
+from berth.errors import SettingError
 from berth.live.kubernetes.names import (
     ASKED_MEM_MIB,
     ASKED_MILLI,
@@ -36,11 +36,10 @@ from berth.live.kubernetes.names import (
 from berth.live.kubernetes.node import service
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import NodeSettings, split_gpus
-from berth.live.kubernetes.node.slices import TAINT
 from berth.live.kubernetes.placements import GpuMemory, gpu_memory_of
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
-from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, share_of, start
+from tests.live.kubernetes.node.containers import of_device_plugin, share_of, start
 from tests.live.kubernetes.node.fake_api import FakeApi
 from tests.live.kubernetes.node.node_world import make_cards
 from tests.live.kubernetes.world import World
@@ -342,132 +341,6 @@ def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
                 assert await share(of_device_plugin(given.answer), folder / "scratch") == [(9000, 2)]
             assert running.process.poll() is None
         await world.check()
-
-    play(story)
-
-
-ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-CLAIM_KINDS = (
-    ("resourceslices", "ResourceSlice", "Cluster"),
-    ("resourceclaims", "ResourceClaim", "Namespaced"),
-    ("deviceclasses", "DeviceClass", "Cluster"),
-)
-
-
-async def make_crds(world: World, schemas: Mapping[str, Any]) -> None:
-    """The kinds of dynamic resource allocation, as 1.20 can have them: it drops fields that their schema lacks."""
-    for plural, kind, scope in CLAIM_KINDS:
-        schema = schemas.get(kind, ANYTHING)
-        version: dict[str, Any] = {
-            "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
-        }  # fmt: skip
-        if kind == "ResourceClaim":
-            version["subresources"] = {"status": {}}
-        body = {
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {
-                "name": f"{plural}.resource.k8s.io",
-                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
-            },
-            "spec": {
-                "group": "resource.k8s.io", "scope": scope, "versions": [version],
-                "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
-            },
-        }  # fmt: skip
-        with contextlib.suppress(ApiError):
-            await world.api.request("POST", CRDS, body)
-    await world.until(
-        "slices are served", lambda: world.api.request("GET", "/apis/resource.k8s.io/v1/resourceslices")
-    )
-
-
-@asynccontextmanager
-async def claims_served(world: World, schemas: Mapping[str, Any] | None = None) -> AsyncIterator[None]:
-    """The kinds are there within, each of its schema or of any fields, and gone after it."""
-    await make_crds(world, schemas or {})
-    try:
-        yield
-    finally:
-        for plural, _, _ in CLAIM_KINDS:
-            await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
-
-        async def gone() -> bool:
-            for plural, _, _ in CLAIM_KINDS:
-                try:
-                    await world.api.request("GET", f"{CRDS}/{plural}.resource.k8s.io")
-                except ApiError as error:
-                    if error.status == 404:
-                        continue
-                    raise
-                return False
-            return True
-
-        await world.until("the kinds are gone", gone)
-
-
-@needs_root
-@pytest.mark.usefixtures("kinds_of_ours")
-def test_slices_are_published_and_claims_prepared_where_the_cluster_has_them(
-    play: Played, folder: Path
-) -> None:
-    resources = "/apis/resource.k8s.io/v1"
-
-    async def story(world: World) -> None:
-        async with claims_served(world):
-            await claims(world)
-
-    async def claims(world: World) -> None:
-        path = f"{resources}/namespaces/default/resourceclaims"
-        async with node(world, folder, "--dra", "all") as (running, kubelet):
-
-            async def published(generation: int) -> Any:
-                with contextlib.suppress(ApiError):
-                    told = json.loads(await world.api.request("GET", f"{resources}/resourceslices"))["items"]
-                    return next(
-                        (one for one in told if one["spec"]["pool"]["generation"] == generation), None
-                    )
-                return None
-
-            found = await running.until(lambda: published(1))
-            assert found["metadata"]["ownerReferences"][0]["name"] == "here"
-            assert [(one["name"], one["allowMultipleAllocations"]) for one in found["spec"]["devices"]] == [
-                ("gpu-0", True), ("gpu-1", True),
-            ]  # fmt: skip
-            assert RESOURCE not in kubelet.resources
-
-            async def registered() -> bool:
-                await kubelet.find_drivers()
-                return DRIVER in kubelet.drivers
-
-            await running.until(registered)
-            claim = {
-                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "blue"}, "spec": {},
-            }  # fmt: skip
-            made = json.loads(await world.api.request("POST", path, claim))
-            device = {
-                "request": "gpu", "driver": DRIVER, "pool": "here", "device": "gpu-1", "shareID": "s-1",
-                "consumedCapacity": {"memory": "5Gi", "milli": "250"},
-            }  # fmt: skip
-            made["status"] = {"allocation": {"devices": {"results": [device]}}}
-            ref = ("default", "blue", made["metadata"]["uid"])
-            answers = await kubelet.prepare(DRIVER, [ref])
-            assert "is not allocated" in answers[ref[2]].error
-            await world.api.request("PUT", f"{path}/blue/status", made)
-            answers = await kubelet.prepare(DRIVER, [ref])
-            assert answers[ref[2]].error == ""
-            names = [name for one in answers[ref[2]].devices for name in one.cdi_device_ids]
-            assert await share(of_cdi(folder / "cdi", names), folder / "scratch") == [(5120, 2)]
-            (folder / "xids").write_text("0 79\n")
-            found = await running.until(lambda: published(2))
-            assert found["spec"]["devices"][0]["taints"] == [
-                {"key": TAINT, "value": "79", "effect": "NoSchedule"}
-            ]
-            await world.api.request("DELETE", f"{path}/blue")
-
-            async def taken_back() -> bool:
-                return not list((folder / "cdi").iterdir())
-
-            await running.until(taken_back)
 
     play(story)
 
