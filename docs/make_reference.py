@@ -41,7 +41,7 @@ GROUPS = {
     ),
     "history": (
         "Commands of the history",
-        "import history stats job report cost digest plot applications profile predict-wait advise sample",
+        "import history stats job report cost digest applications profile predict-wait advise sample",
     ),
     "site": ("The console and the check of a machine", "console doctor"),
 }

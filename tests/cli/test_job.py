@@ -211,8 +211,10 @@ def test_who_wastes_what_comes_first(history: Path) -> None:
 
 
 def test_a_users_report_is_of_that_user_alone(history: Path, tmp_path: Path) -> None:
-    assert berth("report", tmp_path / "r.html", "--user", "bob", "--history", history).endswith(": 1 job\n")
-    assert "<h1>GPU accounting of bob</h1>" in (tmp_path / "r.html").read_text()
+    assert berth("report", tmp_path / "r.html", "--only", "user=bob", "--history", history).endswith(
+        ": 1 job\n"
+    )
+    assert "only user=bob" in (tmp_path / "r.html").read_text()
     berth("report", tmp_path / "all.html", "--history", history)
     page = re.sub(' data-label="[^"]*"', "", (tmp_path / "all.html").read_text())
     assert "<h2>Who leaves GPUs idle</h2>" in page
@@ -221,7 +223,7 @@ def test_a_users_report_is_of_that_user_alone(history: Path, tmp_path: Path) -> 
         in page
     )
     with pytest.raises(HistoryError, match="only user=nobody"):
-        berth("report", tmp_path / "x.html", "--user", "nobody", "--history", history)
+        berth("report", tmp_path / "x.html", "--only", "user=nobody", "--history", history)
 
 
 def test_jobs_of_a_history_with_pseudonyms_are_told_by_them(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from typer.testing import CliRunner
 
@@ -71,24 +70,6 @@ def test_two_forms_are_refused_before_anything_runs(words: tuple[str, ...]) -> N
             CliRunner().invoke(app, [*command, *words], catch_exceptions=False)
 
 
-def test_parquet_is_refused_on_a_terminal_before_anything_runs() -> None:
-    terminal, its_end = os.openpty()
-    done = subprocess.run(
-        [Path(sys.executable).with_name("berth"), "trace", "describe", "nowhere.csv", "--format", "parquet"],
-        stdin=its_end,
-        stdout=its_end,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    os.close(its_end)
-    os.close(terminal)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "berth: a Parquet file is not for a terminal; write it to a file: … > FILE.parquet\n",
-    )
-
-
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
     """Each command's name with its options."""
     for name, below in getattr(command, "commands", {}).items():
@@ -136,16 +117,6 @@ def test_the_rows_of_a_table_are_those_of_its_json(words: str, rows: Any) -> Non
         names = [name for name in told if isinstance(told[name], (str, int)) and name != "bad_rows"]
         assert names
         assert [row[name] for name in names] == [str(told[name]) for name in names]
-
-
-def test_a_table_goes_through_a_pipe_as_parquet_with_its_types(tmp_path: Path) -> None:
-    found = {form: run("policies", "--format", form).stdout for form in ("parquet", "csv", "json")}
-    (tmp_path / "p.parquet").write_bytes(found["parquet"])
-    with duckdb.connect() as database:
-        rows = database.execute("SELECT * FROM read_parquet(?)", [str(tmp_path / "p.parquet")]).fetchall()
-    listed = json.loads(found["json"])
-    assert rows == [tuple(row.values()) for row in listed]
-    assert [tuple(row) for row in csv.reader(io.StringIO(found["csv"].decode()))][1:] == rows
 
 
 def test_a_table_is_as_wide_as_columns_says_and_has_no_style_without_colour(
@@ -222,7 +193,7 @@ def completed(tmp_path: Path, *words: str) -> list[str]:
 def test_bash_completes_commands_options_and_forms(tmp_path: Path) -> None:
     assert completed(tmp_path, "polic") == ["policies", "policy"]
     assert completed(tmp_path, "stats", "--form") == ["--format"]
-    assert completed(tmp_path, "stats", "--format", "") == ["table", "csv", "parquet", "json"]
+    assert completed(tmp_path, "stats", "--format", "") == ["table", "csv", "json"]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
@@ -238,4 +209,4 @@ def test_zsh_completes_commands_and_forms(tmp_path: Path) -> None:
     commands, forms = done.stdout.splitlines()
     assert done.stderr == ""
     assert re.findall(r'"(\w+)":', commands) == ["policies", "policy"]
-    assert forms == '*: :(("table" "csv" "parquet" "json"))'
+    assert forms == '*: :(("table" "csv" "json"))'

@@ -277,7 +277,7 @@ def test_a_users_page_says_what_they_ask_for_and_do_not_use(world: World) -> Non
     text = world.browser("ann").get("/me").text
     assert "You held 56 GPU-hours and used 25 %" in text
     assert "Time limits are long: 2.0 d asked, 2.0 h run" in text
-    assert "in 28 of 28 completed attempts" in text
+    assert "for 28 of 28 completed attempts" in text
 
 
 def test_no_advice_comes_without_its_data(operator: TestClient) -> None:

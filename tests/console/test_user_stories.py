@@ -109,7 +109,7 @@ def test_an_operator_sees_a_stranger_drains_the_gpu_changes_the_policy_and_finds
         page.locator("#detail", has_text=f"{stranger.pid}").wait_for()
         page.locator("#detail").get_by_role("button", name="Drain").click()
         assert theatre.agree(page).startswith("berth drain ")
-        page.locator("#detail").get_by_role("button", name="Give it back").wait_for()
+        page.locator("#detail").get_by_role("button", name="Use it again").wait_for()
     finally:
         stranger.kill()
         stranger.wait()

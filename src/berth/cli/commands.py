@@ -24,7 +24,6 @@ COMMANDS: Final = {
     "report": "stats:report",
     "cost": "cost:cost",
     "digest": "digest:digest",
-    "plot": "stats:plot",
     "applications": "stats:applications",
     "profile": "profile:app",
     "interference": PAPERS,
@@ -64,7 +63,7 @@ COMMANDS: Final = {
 
 READ_HISTORY: Final = frozenset(
     {
-        *("compare", "size", "backtest", "stats", "job", "report", "cost", "digest", "plot"),
+        *("compare", "size", "backtest", "stats", "job", "report", "cost", "digest"),
         *("applications", "profile", "predict-wait", "advise"),
     }
 )

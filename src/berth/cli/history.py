@@ -15,7 +15,7 @@ from berth.counts import counted
 if TYPE_CHECKING:
     from berth.history.store.index import PastImport
 
-app = typer.Typer(help="Look at imports, take one back, and write measured speeds.", no_args_is_help=True)
+app = typer.Typer(help="Look at imports, undo one, and write measured speeds.", no_args_is_help=True)
 
 
 @app.command("imports")

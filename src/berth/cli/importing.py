@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from berth.history.store.import_result import ImportResult, Options, Rejected
 
 app = typer.Typer(
-    help="Import jobs into the history. Every import may be repeated: nothing is counted twice.",
+    help="Import jobs into the history. You can repeat an import: nothing counts twice.",
     no_args_is_help=True,
 )
 

@@ -166,7 +166,7 @@ class JobOptions:
         bool,
         typer.Option(
             "--interactive",
-            help="Leave the GPUs while idle and others wait; the next call of CUDA takes them back.",
+            help="Leave the GPUs while idle and others wait; the next CUDA call takes them back.",
         ),
     ] = False
     output: Annotated[
@@ -484,7 +484,7 @@ def up(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Policy to decide by; kept for the next start.",
+            help="Policy that decides; kept for the next start.",
             autocompletion=completing.policy,
         ),
     ] = None,

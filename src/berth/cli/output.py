@@ -1,4 +1,4 @@
-"""What a command prints: for people a table, for programs the same rows as CSV, Parquet or JSON."""
+"""What a command prints: for people a table, for programs the same rows as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,18 +28,15 @@ class Form(StrEnum):
 
     TABLE = "table"
     CSV = "csv"
-    PARQUET = "parquet"
     JSON = "json"
 
 
 def _refuse(context: typer.Context, value: Form | bool) -> Form | bool:
-    """Refuse before the work two forms that contradict each other, and Parquet on a terminal."""
+    """Refuse before the work two forms that contradict each other."""
     form = value if isinstance(value, Form) else Form(context.params.get("form") or Form.TABLE)
     as_json = value is True or context.params.get("as_json", False)
     if as_json and form not in (Form.TABLE, Form.JSON):
         raise SettingError(f"--json is short for --format json and does not go with --format {form.value}")
-    if form is Form.PARQUET and sys.stdout.isatty():
-        raise SettingError("a Parquet file is not for a terminal; write it to a file: … > FILE.parquet")
     return value
 
 
@@ -53,7 +49,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         callback=_refuse,
-        help="Print a table, or its rows as CSV, Parquet or JSON; --json is short for the last.",
+        help="Print a table, or its rows as CSV or JSON; --json is short for the last.",
     ),
 ]
 
@@ -67,8 +63,6 @@ def printed(
     """
     if form is Form.CSV:
         _print_csv(rows)
-    elif form is Form.PARQUET:
-        _print_parquet(rows)
     elif as_json or form is Form.JSON:
         print(json.dumps(rows if answer is None else answer, ensure_ascii=False, allow_nan=False))
     else:
@@ -120,10 +114,6 @@ def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left:
     return table
 
 
-def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
 def _flat(value: object) -> object:
     """A value that a cell can hold: lists and the like as JSON."""
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -132,38 +122,9 @@ def _flat(value: object) -> object:
 
 
 def _print_csv(rows: Sequence[Mapping[str, object]]) -> None:
-    names = _columns(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
         values = (_flat(row.get(name)) for name in names)
         writer.writerow([plain_cell(value) if isinstance(value, str) else value for value in values])
-
-
-def _print_parquet(rows: Sequence[Mapping[str, object]]) -> None:
-    names = _columns(rows)
-    if not names:
-        raise SettingError("there is no row, and so no column to make a Parquet file of")
-    from berth.history.store.parquet import ParquetWriter, rows_to_columns
-
-    cells = [[_flat(row.get(name)) for name in names] for row in rows]
-    schema = {name: _kind([row[at] for row in cells]) for at, name in enumerate(names)}
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory(prefix="berth-") as folder:
-        path = Path(folder) / "rows.parquet"
-        with ParquetWriter(path, schema) as writer:
-            writer.write(rows_to_columns(cells, names))
-        sys.stdout.flush()
-        sys.stdout.buffer.write(path.read_bytes())
-        sys.stdout.buffer.flush()
-
-
-def _kind(values: Sequence[Any]) -> str:
-    """The type of a column's values, which may be None."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {bool}:
-        return "BOOLEAN"
-    if kinds == {int}:
-        return "BIGINT"
-    return "DOUBLE" if kinds and kinds <= {int, float} else "VARCHAR"

@@ -1,9 +1,9 @@
-"""`berth stats`, `berth report`, `berth plot` and `berth applications`: what is in the history."""
+"""`berth stats`, `berth report` and `berth applications`: what is in the history."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +18,6 @@ from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from berth.errors import HistoryError
     from berth.statistics.accounting import Usage
     from berth.statistics.tables import Tables
@@ -177,7 +175,6 @@ def report(
     begin: From = "",
     end: To = "",
     only: Only = None,
-    user: Annotated[str, typer.Option(metavar="NAME", help="Only this user, as with --only user=NAME.")] = "",
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write the history, or a period of it, as one self-contained page."""
@@ -189,7 +186,6 @@ def report(
     from berth.report.digest import answers_and_figures, sentences
 
     names = _groups(by, measure)
-    only = [*(only or []), *([f"user={user}"] if user else [])]
     with tables_of(history, begin, end, only) as tables:
         jobs = tables.totals().jobs
         if not jobs:
@@ -202,7 +198,7 @@ def report(
         )
         days = counted(length_ms / DAY_MS, "day")
         head = Head(
-            title=f"GPU accounting of {user}" if user else "GPU accounting",
+            title="GPU accounting",
             period=f"{_day(first_ms)} to {_day(last_ms - 1)}" + (f", only {', '.join(only)}" if only else ""),
             command=shlex.join(["berth", *sys.argv[1:]]),
             created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
@@ -211,13 +207,7 @@ def report(
             figures=figures,
             compared=("this period" if begin else f"the last {days}", f"the {days} before"),
         )
-        write_accounting(
-            out,
-            tables,
-            head,
-            by=names,
-            measure=measure,
-        )
+        write_accounting(out, tables, head, by=names, measure=measure)
     print(f"wrote {out}: {counted(jobs, 'job')}")
 
 
@@ -240,46 +230,7 @@ def _day(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
 
-def plot(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="pcc, ecdf, usage, servers, calendar or waits.")
-    ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .png, .svg or .html.")],
-    application: Annotated[
-        str, typer.Option(help="For pcc: application to draw; by default the largest.")
-    ] = "",
-    variable: Annotated[
-        str, typer.Option(help="For ecdf: nNODE, nGPU, WAIT_h, RUN_h, uGPUcore or uGPUmem.")
-    ] = "WAIT_h",
-    by: By = "application",
-    measure: Measure = "gpu-hours",
-    begin: From = "",
-    end: To = "",
-    only: Only = None,
-    history: HistoryFolder = Path("history"),
-) -> None:
-    """Draw one picture of the history."""
-    from berth.report.digest import sentences
-    from berth.report.image import image_kind, write_image
-
-    names = _groups(by, measure)
-    with tables_of(history, begin, end, only) as tables:
-        largest = [row.keys[0] for row in tables.usage(("application",))[:6]]
-        shown = [application] if application else largest[:1] if kind == "pcc" else largest
-        figure = _figure(tables, kind, shown, variable, names, measure)
-        if figure is None:
-            raise _nothing(history, begin, end, only, application, variable if kind == "ecdf" else "")
-        answers: tuple[str, ...] = ()
-        if image_kind(out) == "html":
-            one = kind in ("pcc", "ecdf") and len(shown) == 1
-            answers = sentences(tables.where("application", shown[0]) if one else tables)
-    write_image(figure, out, answers)
-    print(f"wrote {out}")
-
-
-def _nothing(
-    history: Path, begin: str, end: str, only: list[str] | None, application: str = "", variable: str = ""
-) -> HistoryError:
+def _nothing(history: Path, begin: str, end: str, only: list[str] | None) -> HistoryError:
     """That there is nothing to show under these conditions."""
     from berth.errors import HistoryError
 
@@ -287,49 +238,11 @@ def _nothing(
         *([f"--from {begin}"] if begin else []),
         *([f"--to {end}"] if end else []),
         *(f"--only {text}" for text in only or []),
-        *([f"--application {application}"] if application else []),
-        *([f"--variable {variable}"] if variable else []),
     ]
     under = f" under {', '.join(conditions)}" if conditions else ""
     return HistoryError(
         f"{history} has nothing to show{under}; `berth stats --by application,month` lists what it has"
     )
-
-
-def _figure(
-    tables: Tables, kind: str, shown: Sequence[str], variable: str, by: Sequence[str], measure: str
-) -> Figure | None:
-    """The picture, or None where there is nothing in it; `shown` are the applications of pcc and ecdf."""
-    from berth.errors import SettingError
-    from berth.plots import accounting as plots
-    from berth.statistics.accounting import VARIABLES
-
-    if kind == "pcc":
-        name = shown[0] if shown else ""
-        lines, counts = tables.lines(name)
-        return plots.parallel_coordinates(lines, counts, name) if len(lines) else None
-    if kind == "ecdf":
-        if variable not in {each.name for each in VARIABLES}:
-            raise SettingError(
-                f"no variable '{variable}'; there are {', '.join(each.name for each in VARIABLES)}"
-            )
-        cdfs = tables.cdfs(shown)
-        return (
-            plots.variable_cdfs(cdfs, variable) if any(variable in found for found in cdfs.values()) else None
-        )
-    if kind == "usage":
-        rows = tables.usage(by[:1])
-        return plots.usage_bars(rows, measure, by[0]) if rows else None
-    if kind == "servers":
-        days = tables.daily_gpu_hours()
-        return plots.gpus_over_time(days) if days else None
-    if kind == "calendar":
-        heat = tables.heat()
-        return plots.calendar(*heat) if len(heat[0]) else None
-    if kind == "waits":
-        waits = tables.waits_by_cause()
-        return plots.waiting_by_cause(waits) if any(waits.values()) else None
-    raise SettingError(f"no picture '{kind}'; there are pcc, ecdf, usage, servers, calendar and waits")
 
 
 def applications(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
 
-
 NAMES: Final = {
     "virtual_cluster": "partition",
     "qos": "QOS",

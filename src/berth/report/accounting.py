@@ -60,7 +60,7 @@ def write_accounting(
 ) -> None:
     """Write the page as one HTML file that needs no other."""
     totals = tables.totals()
-    chapters = chapters_of(tables, totals, measure) if totals.tries else ()
+    chapters = chapters_of(tables, measure) if totals.tries else ()
     write_page(
         "accounting.html",
         path,
@@ -73,11 +73,7 @@ def write_accounting(
     )
 
 
-def chapters_of(
-    tables: Tables,
-    totals: Totals,
-    measure: str = "gpu-hours",
-) -> Iterator[Chapter]:
+def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]:
     """Yield the chapters that there is something to show in."""
     applications = by_measure(tables.usage(("application",)), measure)
     yield _chapter(

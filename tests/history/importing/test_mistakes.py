@@ -41,16 +41,9 @@ def test_an_address_that_is_no_slurmdbds_is_told_in_a_line(tmp_path: Path, url: 
     [
         (("report", "--from", "2030-01-01"), "--from 2030-01-01"),
         (("report", "--only", "user=nobody", "--to", "2027-01-01"), "--to 2027-01-01, --only user=nobody"),
-        (("plot pcc", "--application", "nosuch"), "--application nosuch"),
-        (("plot ecdf", "--variable", "uGPUcore"), "--variable uGPUcore"),
-        (("plot ecdf", "--application", "nosuch"), "--application nosuch, --variable WAIT_h"),
-        *(
-            ((f"plot {kind}", "--only", "user=nobody"), "--only user=nobody")
-            for kind in ("pcc", "usage", "servers", "calendar", "waits")
-        ),
     ],
 )
-def test_a_page_or_picture_with_nothing_in_it_is_not_written(
+def test_a_page_with_nothing_in_it_is_not_written(
     tmp_path: Path, words: tuple[str, ...], conditions: str
 ) -> None:
     import_text(
@@ -109,15 +102,12 @@ def test_an_import_that_takes_nothing_over_leaves_the_history_that_was_there(tmp
     assert len(open_history(tmp_path / "h")) == 1
 
 
-@pytest.mark.parametrize(
-    "words", [("report", "x.html"), ("plot", "usage", "x.html"), ("plot", "pcc", "x.html")]
-)
-def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
     import_text(
         open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
     )
-    place = tmp_path / "none" / words[-1]
-    found = berth(*words[:-1], place, "--history", tmp_path / "h")
+    place = tmp_path / "none" / "x.html"
+    found = berth("report", place, "--history", tmp_path / "h")
     assert found == (2, "", f"berth: {place}: No such file or directory\n")
 
 

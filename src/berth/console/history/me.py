@@ -116,12 +116,16 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     if before.gpu_hours:
         change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
         said.append(
-            t("That is {change} GPU-hours against the {days:day|# days} before.", change=change, days=days)
+            t(
+                "That is {change} GPU-hours compared with the {days:day|# days} before.",
+                change=change,
+                days=days,
+            )
         )
     if whole.wait_median_s is not None:
         said.append(
             t(
-                "Half of them started within {now}, nine of ten within {long}.",
+                "Half of them started within {now}, and nine of ten within {long}.",
                 now=span(whole.wait_median_s, t),
                 long=span(whole.wait_p90_s or 0.0, t),
             )
@@ -146,7 +150,7 @@ def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tupl
     elif whole.idle_gpu_hours and whole.gpu_use < 0.5:
         yield (
             t(
-                "The GPUs were busy {use} % of the time that they were held: {idle} stood idle.",
+                "The GPUs were busy {use} % of the time that they were held: {idle} were idle.",
                 use=f"{whole.gpu_use * 100:.0f}",
                 idle=gpu_time(whole.idle_gpu_hours, t),
             ),
@@ -156,8 +160,8 @@ def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tupl
         yield (
             _habit(habit, t),
             t(
-                "So it was in {jobs} of {of:# completed attempt|# completed attempts}; what is advised would have done "
-                "for three of four of them.",
+                "This holds for {jobs} of {of:# completed attempt|# completed attempts}; the advice would have been "
+                "enough for three of four of them.",
                 jobs=habit.jobs,
                 of=habit.of,
             ),
@@ -188,12 +192,12 @@ def _habit(habit: Habit, t: Texts) -> str:
             )
         case "memory":
             return t(
-                "Much memory is asked for: {asked}, of which {used} is used. {enough} would be enough.",
+                "These jobs ask for much memory: {asked}, and use {used}. {enough} would be enough.",
                 **amounts,
             )
         case "CPUs":
             return t(
-                "Many CPUs are asked for: {asked}, of which {used:# is|# are} busy. {enough} would be enough.",
+                "These jobs ask for many CPUs: {asked}, of which {used:# is|# are} busy. {enough} would be enough.",
                 **amounts,
             )
         case _:

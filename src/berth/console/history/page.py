@@ -256,10 +256,10 @@ def _title(found: Answer, t: Texts) -> str:
             if whole.idle_gpu_hours is None:
                 return t("GPU use was not measured in this period")
             if first is None:
-                return t("No measured GPU-hour stood idle")
+                return t("No measured GPU-hour was idle")
             part = whole.idle_gpu_hours / whole.measured_gpu_hours * 100
             return t(
-                "{part} % of the measured GPU-hours stood idle; {name} has the largest part",
+                "{part} % of the measured GPU-hours were idle; {name} has the largest part",
                 part=f"{part:.0f}",
                 name=name,
             )
@@ -281,8 +281,8 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
         change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
         said.append(
             t(
-                "{jobs:# job|# jobs} of {users:# user|# users} held {held}, {change} against the {days:day|# days} "
-                "before.",
+                "{jobs:# job|# jobs} of {users:# user|# users} held {held}, {change} compared with the "
+                "{days:day|# days} before.",
                 change=change,
                 **told,
             )
@@ -445,7 +445,9 @@ def job_texts(t: Texts) -> dict[str, Any]:
         ],
         "caption": t("{total:# attempt|# attempts}, page {page} of {pages}"),
         "none": t("No attempts here."),
-        "own": t("Only your own jobs are listed here: of other people's, what was measured is not shown."),
+        "own": t(
+            "Only your own jobs are listed here; what was measured of other people's jobs is not shown."
+        ),
         "all": t("Jobs of the whole period"),
         "of": t("Jobs of {what}"),
         "enter": t("{name}: {value}; Enter shows its jobs"),
