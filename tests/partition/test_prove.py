@@ -120,14 +120,17 @@ def test_a_limit_of_others_is_tried_with_the_variables_that_it_needs(card: Card,
     assert (code, "held against 0 of 1 ways" in text, "passed: linear." in text) == (1, True, True)
 
 
-def test_it_says_first_what_it_will_do(berth_apart: Apart) -> None:
-    words = ("--mem", "64M", "--way", "linear", "--way", "no-environment")
+def test_it_says_first_what_it_will_do_and_writes_a_page(berth_apart: Apart, tmp_path: Path) -> None:
+    page = tmp_path / "proof.html"
+    words = ("--mem", "64M", "--way", "linear", "--way", "no-environment", "--out", str(page))
     code, text = berth_apart("partition", "prove", "--fake-gpu", *words)
     assert code == 0
     assert text.index("2 ways past a limit of 64M on GPU 0") < text.index("held")
     assert "each takes at most 128 MiB for a moment, and ends" in text
     assert "Documented ways that passed: no-environment." in text
-    assert "passed, as documented" in text
+    shown = page.read_text()
+    assert "passed, as documented" in shown
+    assert shown.count("<tr>") == 3
 
 
 def test_what_divides_the_card_is_named(tmp_path: Path) -> None:

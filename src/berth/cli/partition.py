@@ -418,6 +418,7 @@ def prove(
     names: Annotated[
         list[str] | None, typer.Option("--way", metavar="WAY", help="Only this way; repeat it for more.")
     ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write a page (HTML) to this file.")] = None,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
@@ -428,7 +429,7 @@ def prove(
     berth's documentation does not name, or if what fits was refused.
     """
     from berth import partition as partitions
-    from berth.cli.proofs import known_texts, rows, sentences, table
+    from berth.cli.proofs import known_texts, page, rows, sentences, table
     from berth.partition import proof
     from berth.partition.gpus import driver_version, gpu_named
     from berth.partition.launch import environment as partition_environment
@@ -479,6 +480,8 @@ def prove(
     if not printed(form, as_json, rows(proved, known)):
         console().print(table(proved, known))
         typer.echo("\n".join(sentences(proved, known)))
+    if out is not None:
+        page(proved, known, out)
     passed = [finding for finding in proved.of(proof.Verdict.PASSED) if finding.way.name not in known]
     if passed or proved.of(proof.Verdict.REFUSED):
         raise typer.Exit(1)

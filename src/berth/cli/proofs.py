@@ -1,8 +1,9 @@
-"""What `berth partition prove` found, as rows, a table and sentences."""
+"""What `berth partition prove` found, as rows, a table, sentences and a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth.cli.output import plain_table
@@ -90,3 +91,17 @@ def sentences(proof: Proof, known: Mapping[str, str]) -> list[str]:
     if untried:
         found.append(f"Not tried here: {', '.join(f'{each.way.name} ({each.why})' for each in untried)}.")
     return found
+
+
+def page(proof: Proof, known: Mapping[str, str], path: Path) -> None:
+    """Write it as HTML; the file is there whole or not at all."""
+    from berth.report.page import write_page
+
+    write_page(
+        "proof.html",
+        path,
+        title="Ways past a limit of GPU memory",
+        answers=sentences(proof, known),
+        head=_HEAD,
+        rows=_cells(proof, known),
+    )
