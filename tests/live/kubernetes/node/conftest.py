@@ -23,7 +23,10 @@ def native() -> None:
 
 @pytest.fixture
 def folder(native: None) -> Iterator[Path]:
-    """A folder with a short name: a socket's path has at most 107 bytes. A killed program's children may still write there."""
+    """A folder with a short name: a socket's path has at most 107 bytes.
+
+    Children of a killed program may still write there when it goes.
+    """
     with tempfile.TemporaryDirectory(prefix="bk-", dir="/tmp", ignore_cleanup_errors=True) as made:
         yield Path(made)
 
