@@ -60,6 +60,12 @@ WRONG = [
     ("simulate synthetic:demo --records nothere/x.parquet", "nothere/x.parquet", "there is no folder"),
     ("compare", "compare replays a TRACE", "--from-history"),
     ("compare --from-history --since soon", "--since 'soon'", "7d"),
+    ("compare --from-history --seeds 3", "--seeds", "of a TRACE, not of --from-history"),
+    (
+        "compare synthetic:demo --since 1d --whole-gpus",
+        "--since, --whole-gpus",
+        "of --from-history, not of a TRACE",
+    ),
     ("size --from-history --until never", "--until 'never'", "7d"),
     ("backtest --since soon", "--since 'soon'", "7d"),
     ("compare synthetic:demo --seeds 0", "'--seeds': 0", "x>=1"),

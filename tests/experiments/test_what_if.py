@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,24 @@ def test_sizes_of_a_history_are_those_of_the_nodes_that_are_given(history: Path)
     ]
     done = CliRunner().invoke(app, [*words, "--cluster", "3x1:A100-80", "--json"], catch_exceptions=False)
     assert json.loads(done.stdout)["sizes"][0]["nodes_today"] == 3
+
+
+def test_the_page_of_a_history_begins_with_the_error_of_its_replays(history: Path, tmp_path: Path) -> None:
+    words = [
+        "compare",
+        "--from-history",
+        "--history",
+        str(history),
+        "--since",
+        "2020-01-01",
+        "--policies",
+        "fifo,sjf",
+    ]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    said = next(line for line in done.stdout.splitlines() if "week" in line)
+    page = html.unescape((tmp_path / "out" / "report.html").read_text())
+    assert page.index(said) < page.index("mean wait")
+    assert f"wrote {tmp_path / 'out' / 'report.html'}" in done.stdout.replace("\n", " ")
 
 
 def test_the_curve_of_what_really_happened_comes_first(history: Path) -> None:

@@ -69,12 +69,13 @@ def advise(
     answer = {
         "policy": found.policy,
         "replay": trust.sentence,
-        "believable": trust.is_believable,
+        "believable": trust.is_believable if trust.weekly_errors_pct else None,
         "runs": rows,
     }
     if not printed(options.form, options.as_json, rows, answer):
         print(trust.sentence)
-        _show(found)
+        of = f"{counted(len(real.jobs), 'job')} of {counted(len(found.now.users), 'user')} (--since {since})"
+        _show(found, f"{of}, replayed under {found.policy} (knowledge: {options.knowledge}).")
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:
@@ -98,27 +99,25 @@ def _row(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _show(found: LimitAdvice) -> None:
+def _show(found: LimitAdvice, head: str) -> None:
+    from berth.experiments.limit_advice import NOTICED_S
     from berth.history.values.durations import duration_text
 
-    def cells(outcome: Outcome) -> tuple[str, ...]:
+    def cells(name: str, outcome: Outcome, change: str) -> tuple[str, ...]:
         waits = (outcome.wait_p50_s, outcome.wait_p90_s, outcome.typical_wait_s)
-        return (*map(duration_text, waits), f"{outcome.held_pct:.1f}")
+        return (name, *map(duration_text, waits), f"{outcome.held_pct:.1f}", str(outcome.never or ""), change)
 
-    rows = [("as things are", *cells(found.now), "")]
+    rows = [cells("without a limit", found.now, "")]
     for each in found.tried:
-        never = f", {each.outcome.never} unfinished" if each.outcome.never else ""
-        rows.append(
-            (
-                f"{'* ' if each.advised else ''}{each.words}",
-                *cells(each.outcome),
-                f"{each.less}/{each.more}{never}",
-            )
-        )
+        star = "* " if each.advised else ""
+        rows.append(cells(star + each.words, each.outcome, f"{each.less}/{each.more}"))
+    heads = ("limit", "median wait", "90 %", "typical user", "GPUs held %", "unfinished", "less/more")
     screen = console(soft_wrap=True)
-    screen.print(f"{counted(len(found.now.users), 'user')} under {found.policy}.")
+    screen.print(head)
+    screen.print(plain_table(heads, rows))
     screen.print(
-        plain_table(("limit", "median wait", "90 %", "typical user", "GPUs held %", "less/more"), rows)
+        "* advised. Median and 90 % are of jobs; for the typical user each user counts once. less/more: users whose"
+        f" mean wait falls or rises by over {NOTICED_S:.0f} s and 1 %."
     )
     if not found.tried or not found.tried[0].advised:
         screen.print("No limit is advised: none shortens the typical user's wait by a tenth without harm.")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or synthetic:NAME?jobs=…&seed=….")]
 SHORT_MS = 10_000
+SINCE = "7d"
 """Jobs that ran for less are told of: a replay of them is not within 2 % of what happened."""
 
 
@@ -86,7 +87,7 @@ def compare(
         typer.Option(
             metavar="TIME", help="With --from-history: jobs of the last 7d or 12h, or since a date."
         ),
-    ] = "7d",
+    ] = SINCE,
     until: Annotated[
         str,
         typer.Option(metavar="TIME", help="With --from-history: jobs submitted before 1d ago, or a date."),
@@ -102,10 +103,22 @@ def compare(
     options: RunOptions,
 ) -> None:
     """Replay a trace through several policies and put the results side by side."""
-    if from_history == bool(trace):
-        from berth.errors import SettingError
+    from berth.errors import SettingError
 
+    if from_history == bool(trace):
         raise SettingError("compare replays a TRACE, or what ran on this machine with --from-history")
+    of_history = {"--since": since != SINCE, "--until": bool(until), "--whole-gpus": whole_gpus}
+    of_trace = {
+        "--seeds": seeds > 1,
+        "--ray": bool(ray),
+        "--events": options.events is not None,
+        "--map": bool(options.map),
+        "--compress": options.compress != 1,
+    }
+    wrong = [name for name, given in (of_trace if from_history else of_history).items() if given]
+    if wrong:
+        what = "a TRACE, not of --from-history" if from_history else "--from-history, not of a TRACE"
+        raise SettingError(f"{', '.join(wrong)}: an option of {what}")
     if from_history:
         _from_history(history, since, until, policies_of(policies), whole_gpus, options, jobs)
         return
@@ -145,6 +158,7 @@ def _from_history(
             **conditions_asked(options),
         )
     real, result, apart = found.real, found.result, found.apart
+    written = [] if options.out is None else _write(result, options.out, found.trust.sentence)
     short = sum((job.work_ms or 0) < SHORT_MS for job in real.jobs)
     if options.as_json or options.form is not Form.TABLE:
         answer = {
@@ -154,7 +168,7 @@ def _from_history(
             "left_out": real.left_out,
             "gave_up": real.gave_up,
             "weekly_p90_errors_pct": found.trust.weekly_errors_pct,
-            "believable": found.trust.is_believable,
+            "believable": found.trust.is_believable if found.trust.weekly_errors_pct else None,
             "elsewhere": real.elsewhere,
             "jobs": len(real.jobs),
             "jobs_under_10_s": short,
@@ -164,7 +178,7 @@ def _from_history(
         return
     if not found.trust.is_believable:
         print(found.trust.sentence)
-    _show(result, [])
+    _show(result, written)
     if found.trust.is_believable:
         print(found.trust.sentence)
     by = f" under {real.policy}" if real.policy else ""
@@ -301,13 +315,14 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
         )
 
 
-def _write(result: Comparison, out: Path) -> list[Path]:
-    """Write what there is to keep into a folder; each file aside first, then renamed."""
+def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
+    """Write what there is to keep into a folder; each file aside first, then renamed. The page begins with `first`."""
     from berth.cli.files import command_line, write_aside
     from berth.experiments.compare.page import write_report
     from berth.traces import write_nodes
 
-    report = write_report(result, out / "report.html", command=command_line())
+    out.mkdir(parents=True, exist_ok=True)
+    report = write_report(result, out / "report.html", command=command_line(), first=first)
     numbers = out / "result.json"
     write_aside(numbers, json.dumps(result.to_dict(), allow_nan=False, indent=1) + "\n")
     nodes = out / "cluster.csv"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from berth.arrays import FloatArray, IntArray
+from berth.counts import counted
 from berth.errors import SettingError
 from berth.experiments.compare import Task
 from berth.experiments.compare.conditions import Conditions
@@ -70,7 +71,7 @@ class Tried:
     @property
     def words(self) -> str:
         """The limit as one would say it."""
-        return f"at most {self.most} {'GPUs' if self.amount == 'gpus' else 'running jobs'} a user"
+        return f"at most {counted(self.most, 'GPU' if self.amount == 'gpus' else 'running job')} a user"
 
     @property
     def setting(self) -> str:

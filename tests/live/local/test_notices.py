@@ -109,9 +109,14 @@ def test_a_webhook_gets_all_of_it_and_slack_its_own_form(inbox: Inbox) -> None:
 
 
 def test_a_command_gets_the_notice_in_its_environment_and_as_json(tmp_path: Path) -> None:
-    send({**NOTICE, "where": f"command:cat > {tmp_path}/in; echo $BERTH_JOB $BERTH_STATE > {tmp_path}/env"})
+    send(
+        {
+            **NOTICE,
+            "where": f"command:cat > {tmp_path}/in; echo $BERTH_JOB $BERTH_JOB_STATE $BERTH_STATE > {tmp_path}/env",
+        }
+    )
     assert json.loads((tmp_path / "in").read_text())["job"] == "7"
-    assert (tmp_path / "env").read_text() == "7 failed\n"
+    assert (tmp_path / "env").read_text() == f"7 failed {os.environ['BERTH_STATE']}\n"
 
 
 def test_what_fails_is_sent_again_told_in_the_log_and_then_forgotten(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,12 +62,19 @@ def cluster_in_words(nodes: Sequence[Node]) -> str:
 
 
 def write_report(
-    result: Comparison, path: str | os.PathLike[str], *, command: str = "", created: datetime | None = None
+    result: Comparison,
+    path: str | os.PathLike[str],
+    *,
+    command: str = "",
+    created: datetime | None = None,
+    first: str = "",
 ) -> Path:
     """Write a comparison as one self-contained HTML page; return its path.
 
-    `command` makes the same page again, and `created` is the time that it tells, now by default.
+    `command` makes the same page again, `created` is the time that it tells, now by default, and `first` a sentence
+    before all others.
     """
     target = Path(path)
-    write(comparison_report(result, command, f"{created or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"), target)
+    report = comparison_report(result, command, f"{created or datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    write(replace(report, answers=(*filter(None, [first]), *report.answers)), target)
     return target

@@ -198,13 +198,15 @@ def send(notice: Notice) -> None:
         subprocess.run(["notify-send", "--app-name=berth", "berth", text], check=True, env=environment)
     elif where.startswith("command:"):
         variables = {
-            f"BERTH_{key.upper()}": "" if value is None else str(value) for key, value in notice.items()
+            f"BERTH_{key.upper()}": "" if value is None else str(value)
+            for key, value in notice.items()
+            if key != "state"  # BERTH_STATE is the queue's folder, for a command that calls berth
         }
         subprocess.run(
             ["/bin/sh", "-c", where.removeprefix("command:")],
             check=True,
             input=json.dumps(notice).encode(),
-            env={**os.environ, **variables, "BERTH_TEXT": text},
+            env={**os.environ, **variables, "BERTH_JOB_STATE": str(notice["state"]), "BERTH_TEXT": text},
             stdout=subprocess.DEVNULL,
         )
     elif _kind(where) == "mail":
