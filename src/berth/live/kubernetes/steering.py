@@ -471,7 +471,7 @@ class Steering:
             is_new = self._told.get(tell.uid, ("", "", 0.0))[0] != kind
             version = "" if entry.pod is None else entry.pod.metadata.resource_version
             # A pod that is bound has another condition.
-            may_tell = not self._settings.advise and (not entry.node or entry.uid in self.site.silent)
+            may_tell = not self._settings.advise and (not entry.node or entry.state is State.LIFTED)
             if may_tell and not await writing.note_waiting(self.api, tell, version):
                 continue
             self._told[tell.uid] = kind, tell.message, time.monotonic()
@@ -480,7 +480,7 @@ class Steering:
 
     def _may_tell(self, entry: Entry) -> bool:
         """Whether the condition of a pod is berth's to write."""
-        return entry.state in (State.HELD, State.WAITING) or entry.uid in self.site.silent
+        return entry.state in (State.HELD, State.WAITING) or self.site.is_unheard(entry)
 
     def _reasons(self, most: int) -> list[tuple[Tell, str]]:
         """The reasons that are to be written now, each with what it says without its numbers: those that are new, or
