@@ -273,6 +273,16 @@ def test_a_job_of_unknown_run_time_in_the_queue_makes_later_starts_unknown() -> 
     )
 
 
+def test_a_job_whose_nodes_are_down_waits_for_no_run_time() -> None:
+    site = site_of(job("1", milli=1000), job("2", milli=1000), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="fifo+best-fit", knowledge="history"))
+    driver.step(1000)
+    site.states["n1"] = NodeState.DRAINED
+    driver.step(2000)
+    driver.forecast(2000)
+    assert driver.reasons()["2"].text == "waits for a node that may run it"
+
+
 def test_why_starts_are_unknown_looks_at_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_of(*(job(str(at), milli=1000) for at in range(50)), nodes=(node(gpus=1),))
     driver = Driver(site, Settings(policy="fifo+best-fit", knowledge="history"))

@@ -154,7 +154,8 @@ class WaitReasons:
         if interval is not None:
             useful = interval.to_ms - job.submit_ms <= MOST_WAIT_MS
             return reason._replace(starts=interval) if useful else reason
-        if job.id in self._startless and (which := self._unknown_before(job)):
+        may_start = reason.kind is not WaitKind.NODES
+        if may_start and job.id in self._startless and (which := self._unknown_before(job)):
             unknown = f"start unknown: {which} has no time limit, and no job like it has ended yet"
             return reason._replace(reserved_ms=None, unknown=unknown)
         return reason
