@@ -105,6 +105,14 @@ def annotation_of(start: Start, view: View, policy: str, lifted_ms: int) -> str:
     return msgspec.json.encode(placed).decode()
 
 
+def lifted_at(annotation: str, now_ms: int) -> str:
+    """The annotation of a pod whose gate is lifted now, and not when that was decided."""
+    placed = msgspec.json.decode(annotation, type=Placed)
+    if not placed.at_ms:
+        return annotation
+    return msgspec.json.encode(msgspec.structs.replace(placed, at_ms=now_ms)).decode()
+
+
 def share_words(share: Share) -> str:
     """What is enough for a pod, as the annotation `berth.dev/enough` has it."""
     return f"{share.milli} milli and {share.mem_mib} MiB"

@@ -27,6 +27,7 @@ from berth.live.kubernetes.client import Api, backoff_s
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.listening import Heard, heard, until_listed
+from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
@@ -363,7 +364,8 @@ class Steering:
             elif there:
                 self._held.append(step)
             else:
-                self._take(self._generation, step._replace(after=frozenset()))
+                placement = lifted_at(step.placement, self._now_ms())
+                self._take(self._generation, step._replace(after=frozenset(), placement=placement))
 
     def _is_idle(self) -> bool:
         """Whether nothing is under way or to be done at once."""
