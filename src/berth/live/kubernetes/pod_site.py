@@ -213,9 +213,7 @@ class PodSite:
         self._on: dict[str, dict[str, None]] = {}  # node -> pods there
         self._avoided: dict[tuple[str, object], _Avoided] = {}
         self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
-        self._silent: dict[
-            str, int
-        ] = {}  # pods that kube-scheduler says nothing of -> since when it may bind them
+        self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
         self._heard_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
