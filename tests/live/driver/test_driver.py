@@ -10,8 +10,10 @@ import pytest
 
 from berth.cluster import Cluster, Queue
 from berth.errors import ClusterError, KnowledgeError
-from berth.knowledge import User, make_knowledge
+from berth.knowledge import Knowledge, User, believed_run, make_knowledge
+from berth.knowledge.belief import Spread
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
+from berth.live.driver import wait_reasons
 from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun
 from berth.live.driver.words import starts_text
@@ -269,6 +271,34 @@ def test_a_job_of_unknown_run_time_in_the_queue_makes_later_starts_unknown() -> 
         "waits for room; 1 job before it; start unknown: a job before it has no time limit, and no job like it has"
         " ended yet"
     )
+
+
+def test_a_job_whose_nodes_are_down_waits_for_no_run_time() -> None:
+    site = site_of(job("1", milli=1000), job("2", milli=1000), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="fifo+best-fit", knowledge="history"))
+    driver.step(1000)
+    site.states["n1"] = NodeState.DRAINED
+    driver.step(2000)
+    driver.forecast(2000)
+    assert driver.reasons()["2"].text == "waits for a node that may run it"
+
+
+def test_why_starts_are_unknown_looks_at_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(*(job(str(at), milli=1000) for at in range(50)), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="fifo+best-fit", knowledge="history"))
+    for at in range(3):
+        driver.knowledge.worked(site.jobs["2"].job, 3_600_000 + at, alone=True)  # type: ignore[attr-defined]
+    driver.step(1000)
+    driver.forecast(1000, out_of_time=lambda: True)
+    believed: list[str] = []
+
+    def noted(each: Job, knowledge: Knowledge) -> Spread | None:
+        believed.append(each.id)
+        return believed_run(each, knowledge)
+
+    monkeypatch.setattr(wait_reasons, "believed_run", noted)
+    assert {reason.unknown for reason in driver.reasons().values()} == {""}
+    assert sorted(believed, key=int) == [str(at) for at in range(50)]
 
 
 def test_start_intervals_are_kept_for_a_while_and_told_anew_only_when_they_have_moved() -> None:

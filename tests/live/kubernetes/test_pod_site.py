@@ -257,16 +257,39 @@ def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_keeps_its_part_w
     lift = board.lifts(1)["a"]
     board.pods(2, lifted(lift, owner="Job/t"))
     assert board.steps(3) == []
-    assert not board.site.entries["uid-a"].why
+    silent = board.site.entries["uid-a"]
+    assert not silent.why
+    assert not board.site.is_unheard(silent)
     board.pods(4, pod("b"))
     later = board.lifts(4)["b"]
     assert board.site.next_ms() == 1 + PATIENCE_MS
     assert board.steps(1 + PATIENCE_MS) == []
     assert "kube-scheduler says nothing of it" in board.why("a")
+    assert board.site.is_unheard(silent)
     assert board.site.next_ms() == 1 + SILENCE_MS
     assert board.removed(1 + SILENCE_MS) == []  # it has bound nothing since
     board.pods(2 + SILENCE_MS, bound(later))
     assert board.removed(2 + SILENCE_MS) == ["a"]  # it runs, and leaves this one aside
+
+
+def test_each_part_of_a_gang_that_kube_scheduler_leaves_aside_is_given_back_once() -> None:
+    board = steered([node(), node("n2")], [pod(f"a{at}", gang="g/3", version=at) for at in range(3)])
+    lifts = board.lifts(1)
+    board.pods(2, *(lifted(lift, gang="g/3") for lift in lifts.values()), pod("b"))
+    later = board.lifts(3)["b"]
+    board.pods(4, bound(later))
+    given_back = [step.name for step in board.steps(1 + SILENCE_MS) if isinstance(step, Withdraw)]
+    assert given_back == ["a0", "a1", "a2"]
+
+
+def test_a_part_of_a_pod_that_was_bound_before_does_not_tell_that_kube_scheduler_runs() -> None:
+    board = steered([node(gpus=2)], [pod("a")])
+    board.pods(2, lifted(board.lifts(1)["a"]))
+    board.pods(3, pod("b", on="n1"))
+    (told,) = (step for step in board.steps(3) if isinstance(step, Lift))
+    assert told.is_bound
+    board.pods(4, bound(told))
+    assert board.steps(1 + SILENCE_MS) == []
 
 
 def test_a_pod_that_kube_scheduler_has_looked_at_is_not_silent() -> None:

@@ -14,8 +14,11 @@ from berth.errors import ApiError, PolicyError
 from berth.live.driver.driver import Driver, Round
 from berth.live.kubernetes import steering
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.names import PLACEMENT
+from berth.live.kubernetes.placements import lifted_at, placed_of
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.steering import Options, Steering
+from berth.live.kubernetes.steps import Lift
 from tests.live.kubernetes.steered import bound, node, pod, steered
 
 POLICY = "preempt+fifo+best-fit"
@@ -105,3 +108,19 @@ def test_what_is_decided_under_a_lease_that_was_lost_is_not_done_under_the_next(
 
     asyncio.run(run())
     assert ("PATCH a" in server.asked) is not lost
+
+
+def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then() -> None:
+    steerer = once(Still())
+    decided = steered([node()], [pod("a")]).lifts(1)["a"]
+    before = placed_of({PLACEMENT: decided.placement})
+    assert before is not None
+    assert before.at_ms == 1
+    steerer._held = [decided._replace(after=frozenset({"uid-gone"}))]
+    steerer._now_ms = lambda: 500_000
+    steerer._release_held()
+    released = steerer._steps.get_nowait()
+    assert isinstance(released, Lift)
+    assert released == decided._replace(placement=lifted_at(decided.placement, 500_000))
+    after = placed_of({PLACEMENT: released.placement})
+    assert after == msgspec.structs.replace(before, at_ms=500_000)

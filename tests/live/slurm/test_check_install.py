@@ -89,7 +89,9 @@ def test_a_good_site_has_no_fault() -> None:
         ({"nodes": node("gpu:v100:2,shard:8")}, False, "slurm.conf: NodeName=n1 … Gres=gpu:v100_0:1,gpu:v100_1:1"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1")}, False, "slurm.conf: NodeName=n1 … Gres=…,shard:16"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1,shard:5")}, False, "slurm.conf: NodeName=n1 … shard:4"),
-        ({"untyped_shards": ["n1"]}, False, "berth slurm install --apply, and restart slurmctld and slurmd"),
+        ({"untyped_shards": ["n1"]}, False,
+         "berth slurm install --apply, and restart slurmctld and slurmd; it gives none to GPUs with different"
+         " numbers of shards"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:0,shard:v100_1:4")}, False,
          "scontrol update NodeName=n1 State=DRAIN Reason=shards; once its jobs have ended restart slurmctld, and:"
          " scontrol update NodeName=n1 State=RESUME"),
@@ -342,6 +344,16 @@ def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> 
          ["NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:8 Feature=v100"],
          ["Name=gpu Type=v100_0 File=/d0", "Name=gpu Type=v100_1 File=/d1", "Name=shard Count=2 File=/d0",
           "Name=shard Count=6 File=/d1"]),
+        ("NodeName=n1 Gres=gpu:v100:2,shard:v100:8\n",
+         "Name=gpu Type=v100 File=/d[0-1]\nName=shard Type=v100 Count=8\n",
+         ["NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:4,shard:v100_1:4 Feature=v100"],
+         ["Name=gpu Type=v100_0 File=/d0", "Name=gpu Type=v100_1 File=/d1", "Name=shard Type=v100_0 Count=4 File=/d0",
+          "Name=shard Type=v100_1 Count=4 File=/d1"]),
+        ("NodeName=n1 Gres=gpu:v100:2,shard:2K\n",
+         "Name=gpu Type=v100 File=/d[0-1]\nName=shard Count=1K File=/d0\nName=shard Count=1K File=/d1\n",
+         ["NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:1024,shard:v100_1:1024 Feature=v100"],
+         ["Name=gpu Type=v100_0 File=/d0", "Name=gpu Type=v100_1 File=/d1",
+          "Name=shard Type=v100_0 Count=1024 File=/d0", "Name=shard Type=v100_1 Count=1024 File=/d1"]),
         ("NodeName=n1 Gres=gpu:2,mps:200\n",
          "AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu MultipleFiles=/a,/b Type=1g\n"
          "NodeName=n1 Name=gpu MultipleFiles=/c,/d Type=1g\n",

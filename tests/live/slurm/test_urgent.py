@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from berth.live.slurm.agent import BY_BERTH, BY_USER, order, orders
-from berth.live.slurm.decisions import GIVEN_UP
+from berth.live.slurm.decisions import GIVEN_UP, PLACED
 from berth.live.slurm.service import Service
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.real_slurm import needs_root, needs_slurm, tell
@@ -48,6 +48,22 @@ def test_an_urgent_job_takes_the_place_of_the_last_that_berth_started(tmp_path: 
     assert states(slurm) == {"1": "RUNNING", "2": "RUNNING", "3": "COMPLETED"}
 
 
+def test_a_job_that_made_room_is_not_released_onto_the_gpu_of_the_next_urgent_job(tmp_path: Path) -> None:
+    slurm, ours = two_cards(tmp_path)
+    for job_id in "345":
+        slurm.held(job_id, Partition="urgent")
+    for _ in range(3):
+        ours.step()
+    assert states(slurm) == {"1": "PENDING", "2": "PENDING", "3": "RUNNING", "4": "RUNNING", "5": "PENDING"}
+    for job_id in "12":
+        slurm.jobs[job_id]["StartTime"] = "N/A"  # Slurm has forgotten the attempt before
+    slurm.end("3")
+    for _ in range(3):
+        ours.step()
+    assert states(slurm) == {"1": "PENDING", "2": "PENDING", "3": "COMPLETED", "4": "RUNNING", "5": "RUNNING"}
+    assert [job for event, job, _ in events(tmp_path) if event == PLACED] == ["1", "2", "3", "4", "5"]
+
+
 def test_a_stranger_stays_and_what_berth_started_leaves_though_it_began_before(tmp_path: Path) -> None:
     slurm, ours = two_cards(tmp_path, admin_comment="ticket 7")
     slurm.held("3", Partition="urgent")
@@ -75,6 +91,26 @@ def test_a_job_that_slurm_does_not_queue_again_runs_on_and_another_leaves(tmp_pa
         ours.step()
     assert states(slurm) == {"1": "PENDING", "2": "RUNNING", "3": "RUNNING"}
     assert [job for event, job, _ in events(tmp_path) if event == GIVEN_UP] == ["2"]
+
+
+def test_no_component_is_released_if_a_job_keeps_the_gpu_of_another(tmp_path: Path) -> None:
+    slurm = FakeSlurm(tiers={"urgent": 10})
+    ours = service(slurm, tmp_path, policy="preempt+fifo+best-fit", partitions=frozenset({"gpu", "urgent"}))
+    for job_id in "1234":
+        slurm.held(job_id)
+        ours.step()
+        slurm.now_s += 10
+    slurm.jobs["3"]["no_requeue"] = True
+    slurm.held_components("gres:gpu:1", "gres:gpu:1", first=20, Partition="urgent")
+    del slurm.commands[:]
+    ours.step()
+    assert states(slurm) == dict.fromkeys("134", "RUNNING") | dict.fromkeys(("2", "20", "21"), "PENDING")
+    assert not [line for line in slurm.commands if line.endswith("release 20") or "TresPerNode" in line]
+    for _ in range(3):
+        ours.step()
+    assert {job_id: states(slurm)[job_id] for job_id in ("3", "20", "21")} == dict.fromkeys(
+        ("3", "20", "21"), "RUNNING"
+    )
 
 
 def test_the_agent_follows_slurms_own_suspensions_and_leaves_users_orders_alone(tmp_path: Path) -> None:

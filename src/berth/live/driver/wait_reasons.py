@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
-from berth.cluster import Cluster, Running
+from berth.cluster import Cluster
 from berth.cluster.shadow import Shadow
 from berth.counts import counted
 from berth.knowledge import believed_run
@@ -111,6 +110,7 @@ class WaitReasons:
         self._starts = starts
         self._startless = startless
         self._known: dict[object, tuple[WaitKind, str]] = {}
+        self._behind_unknown_run: dict[int, bool] = {}
         policy = scheduler.policy
         self._quotas = policy if isinstance(policy, Quotas) and not policy.borrow else None
         self._given: Callable[[Job], Job] = policy.given if isinstance(policy, GivesMore) else _as_asked
@@ -154,22 +154,34 @@ class WaitReasons:
         if interval is not None:
             useful = interval.to_ms - job.submit_ms <= MOST_WAIT_MS
             return reason._replace(starts=interval) if useful else reason
-        if job.id in self._startless and (which := self._unknown_before(job)):
+        may_start = reason.kind is not WaitKind.NODES
+        if may_start and job.id in self._startless and (which := self._unknown_before(job)):
             unknown = f"start unknown: {which} has no time limit, and no job like it has ended yet"
             return reason._replace(reserved_ms=None, unknown=unknown)
         return reason
 
     def _unknown_before(self, job: Job) -> str:
         """Which kind of job with an unknown run time this one waits for; empty if there is none."""
-        allows = self._cluster.allows
-        if any(allows(job, slot.node) for run in self._unknown_runs for slot in run.slots):
+        alike = self._cluster.request(job)
+        if alike not in self._behind_unknown_run:
+            self._behind_unknown_run[alike] = any(
+                self._cluster.allows(job, row) for row in self._unknown_rows
+            )
+        if self._behind_unknown_run[alike]:
             return "a running job"
-        before = takewhile(lambda each: each.id != job.id, self._queue)
-        return "a job before it" if any(self._is_unknown(each) for each in before) else ""
+        before = self._before.get(job.id, len(self._before))
+        return "a job before it" if self._first_unknown < before else ""
 
     @cached_property
-    def _unknown_runs(self) -> list[Running]:
-        return [run for run in self._cluster.running.values() if self._is_unknown(run.job)]
+    def _unknown_rows(self) -> list[int]:
+        """The nodes on which a job runs whose run time is unknown."""
+        unknown = (run for run in self._cluster.running.values() if self._is_unknown(run.job))
+        return list({slot.node: None for run in unknown for slot in run.slots})
+
+    @cached_property
+    def _first_unknown(self) -> int:
+        """The place in the queue of the first job whose run time is unknown; the queue's length if there is none."""
+        return next((at for at, job in enumerate(self._queue) if self._is_unknown(job)), len(self._before))
 
     def _is_unknown(self, job: Job) -> bool:
         """Whether nothing is known of a job's run time."""

@@ -42,7 +42,7 @@ class Placed(msgspec.Struct):
     node: str = ""
     """Empty in what berth 0.2 wrote."""
     at_ms: Count = 0
-    """When it was written, ms since 1970; 0: it does not say."""
+    """When the gate was lifted with it, ms since 1970; 0: it does not say, or the pod was bound before."""
 
 
 class GpuMemory(msgspec.Struct):
@@ -94,15 +94,23 @@ def measured_of(annotations: Mapping[str, str]) -> Measured | None:
     return _written(annotations, names.MEASURED, Measured)
 
 
-def annotation_of(start: Start, view: View, policy: str, now_ms: int) -> str:
+def annotation_of(start: Start, view: View, policy: str, lifted_ms: int) -> str:
     """The annotation for a start on one node. A part for which no memory was said is all that the card has."""
     share = start.share
     card_mib = view.model.mem_mib if view.model else 0
     there = (view.gpus[gpu.index] for gpu in start.gpus if gpu.index != NO_GPU)
     mem_mib = share.mem_mib or card_mib
     gpus = [PlacedGpu(index=gpu.index, milli=share.milli, mem_mib=mem_mib) for gpu in there]
-    placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name, now_ms)
+    placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name, lifted_ms)
     return msgspec.json.encode(placed).decode()
+
+
+def lifted_at(annotation: str, now_ms: int) -> str:
+    """The annotation of a pod whose gate is lifted now, and not when that was decided."""
+    placed = msgspec.json.decode(annotation, type=Placed)
+    if not placed.at_ms:
+        return annotation
+    return msgspec.json.encode(msgspec.structs.replace(placed, at_ms=now_ms)).decode()
 
 
 def share_words(share: Share) -> str:

@@ -213,8 +213,7 @@ class PodSite:
         self._on: dict[str, dict[str, None]] = {}  # node -> pods there
         self._avoided: dict[tuple[str, object], _Avoided] = {}
         self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
-        self.silent: dict[str, int] = {}
-        """Pods that kube-scheduler has said nothing of, and since when it may bind them."""
+        self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
         self._heard_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
@@ -266,7 +265,8 @@ class PodSite:
             return
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
-        text = annotation_of(start, view, self.settings.policy, self._refreshed_ms)
+        lifted_ms = 0 if spec.node_name else self._refreshed_ms
+        text = annotation_of(start, view, self.settings.policy, lifted_ms)
         there = (self.entries.get(uid) for uid in self._on.get(node, ()))
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
@@ -413,8 +413,9 @@ class PodSite:
             entry = self.entries[uid]
             if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
                 self._give_back(entry, now_ms)
-        for uid, since_ms in [*self.silent.items()]:
-            self._mind_silence(self.entries[uid], now_ms - since_ms)
+        for uid, since_ms in [*self._silent.items()]:
+            if uid in self._silent:  # else its part went with that of another pod of its gang
+                self._mind_silence(self.entries[uid], now_ms - since_ms)
         for uid, since_ms in self._leave.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
@@ -431,12 +432,12 @@ class PodSite:
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
-        if not (self._avoided or self._refused or self._leave or self.silent):
+        if not (self._avoided or self._refused or self._leave or self._silent):
             return None
         times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
         refused = (self.entries[uid].refused_ms for uid in self._refused)
         times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
-        for since_ms in self.silent.values():
+        for since_ms in self._silent.values():
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
         staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
@@ -672,7 +673,7 @@ class PodSite:
             entry.why = f"its GPUs on node {placed.node} are not there"
             return
         self._become(entry, State.LIFTED)
-        self.silent.pop(entry.uid, None)
+        self._silent.pop(entry.uid, None)
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
             entry.why = f"kube-scheduler refuses it on node {entry.node}: {words}"
@@ -683,7 +684,7 @@ class PodSite:
         entry.refused_ms, entry.why = None, ""
         self._refused.pop(entry.uid, None)
         if placed.at_ms and _is_silent(entry.pod) and not entry.leaving:
-            self.silent[entry.uid] = placed.at_ms
+            self._silent[entry.uid] = placed.at_ms
             self._mind_silence(entry, now_ms - placed.at_ms)
 
     def _mind_silence(self, entry: Entry, lasted_ms: int) -> None:
@@ -692,8 +693,7 @@ class PodSite:
             entry.why = (
                 "its gate is lifted, and kube-scheduler says nothing of it: it is down, or a claim is missing"
             )
-        if lasted_ms >= SILENCE_MS and self._heard_ms > self.silent[entry.uid]:
-            del self.silent[entry.uid]
+        if lasted_ms >= SILENCE_MS and self._heard_ms > self._silent[entry.uid]:
             self._take_back(entry, "Unseen")
 
     def _give_back(self, entry: Entry, now_ms: int) -> None:
@@ -738,6 +738,7 @@ class PodSite:
         assert entry.pod is not None
         entry.why, entry.refused_ms = why, None
         self._refused.pop(entry.uid, None)
+        self._silent.pop(entry.uid, None)
         if any(owner.controller for owner in entry.pod.metadata.owner_references):
             self._remove(entry, why, reason)
             return
@@ -987,7 +988,7 @@ class PodSite:
                 self.table.leave(uid, entry.node)
         if state is not State.LIFTED:
             self._refused.pop(uid, None)
-            self.silent.pop(uid, None)
+            self._silent.pop(uid, None)
         if state is State.ENDED:
             self._repels.get(entry.namespace, set()).discard(uid)
         if state is not State.HELD:
@@ -1014,6 +1015,10 @@ class PodSite:
                 self._changed[uid] = None
                 self.pod_changed(entry.pod, now_ms)
         self.stirred = True
+
+    def is_unheard(self, entry: Entry) -> bool:
+        """Whether kube-scheduler has said nothing of a pod for so long that berth says so."""
+        return bool(entry.why) and entry.uid in self._silent
 
     def waits(self) -> Iterator[Entry]:
         """The pods that wait for whatever reason."""

@@ -27,6 +27,7 @@ from berth.live.kubernetes.client import Api, backoff_s
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.listening import Heard, heard, until_listed
+from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
@@ -363,7 +364,8 @@ class Steering:
             elif there:
                 self._held.append(step)
             else:
-                self._take(self._generation, step._replace(after=frozenset()))
+                placement = lifted_at(step.placement, self._now_ms())
+                self._take(self._generation, step._replace(after=frozenset(), placement=placement))
 
     def _is_idle(self) -> bool:
         """Whether nothing is under way or to be done at once."""
@@ -471,7 +473,7 @@ class Steering:
             is_new = self._told.get(tell.uid, ("", "", 0.0))[0] != kind
             version = "" if entry.pod is None else entry.pod.metadata.resource_version
             # A pod that is bound has another condition.
-            may_tell = not self._settings.advise and (not entry.node or entry.uid in self.site.silent)
+            may_tell = not self._settings.advise and (not entry.node or entry.state is State.LIFTED)
             if may_tell and not await writing.note_waiting(self.api, tell, version):
                 continue
             self._told[tell.uid] = kind, tell.message, time.monotonic()
@@ -480,7 +482,7 @@ class Steering:
 
     def _may_tell(self, entry: Entry) -> bool:
         """Whether the condition of a pod is berth's to write."""
-        return entry.state in (State.HELD, State.WAITING) or entry.uid in self.site.silent
+        return entry.state in (State.HELD, State.WAITING) or self.site.is_unheard(entry)
 
     def _reasons(self, most: int) -> list[tuple[Tell, str]]:
         """The reasons that are to be written now, each with what it says without its numbers: those that are new, or

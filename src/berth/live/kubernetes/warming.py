@@ -17,9 +17,17 @@ def warm_up(policy_name: str, knowledge_name: str) -> None:
     nodes = [Node(f"warm-{at}", 2, gpu_model("A100-80"), 64_000, 262_144, ("warm",)) for at in range(2)]
     scheduler = Scheduler(Cluster(nodes), policy, knowledge)
     applications = list(knowledge.profiles)[:2] or ["warm"]
-    for at, (gpus, milli, mem_mib) in enumerate(
-        ((1, 300, 1024), (1, 500, 0), (2, 1000, 0), (0, 1000, 0), (1, 1000, 0), (1, 1000, 0), (2, 1000, 0))
-    ):
+    sizes = [(1, 300, 1024), (1, 500, 0), (2, 1000, 0), (0, 1000, 0), *[(1, 1000, 0)] * 2, (2, 1000, 0)]
+    asked = [(*size, 60_000) for size in sizes]
+    # Behind jobs that fit nowhere, some that end before these begin, and some that end later.
+    asked = [
+        (1, 100, 0, 1_000),
+        *[(1, 200, 0, 90_000)] * 8,
+        (1, 600, 0, 90_000),
+        *asked,
+        *[(1, 600, 0, 60_000)] * 4,
+    ]
+    for at, (gpus, milli, mem_mib, limit_ms) in enumerate(asked):
         labels = ("warm",) if at % 2 else ()
         scheduler.submit(
             Job(
@@ -31,7 +39,7 @@ def warm_up(policy_name: str, knowledge_name: str) -> None:
                 cpu_milli=100,
                 mem_mib=100,
                 application=applications[at % len(applications)],
-                time_limit_ms=60_000,
+                time_limit_ms=limit_ms,
                 priority=at,
                 labels=labels,
             )

@@ -147,22 +147,24 @@ def _wait_for_brain(places: Places, answer: Message, check: Callable[[], None]) 
     """Wait until the policy decides, with a line of progress for each step; on a terminal it counts the seconds."""
     began, shown = time.monotonic(), ""
     end = "" if sys.stderr.isatty() else "\n"
-    while answer["brain"] != "ready" and (waited_s := time.monotonic() - began) < READY_S:
-        check()
-        if answer["trouble"] and answer["brain_restarts"]:
-            break
-        text = "loading the policy"
-        if answer["brain"] == "compiling":
-            text = "compiling the policy's kernels; the first time takes longer"
-        if not end:
-            text = f"\r{text}: {waited_s:.0f} s\x1b[K"
-        if text != shown:
-            print(text, end=end, file=sys.stderr, flush=True)
-        shown = text
-        time.sleep(0.05)
-        answer = _status(places) or answer
-    if shown and not end:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    try:
+        while answer["brain"] != "ready" and (waited_s := time.monotonic() - began) < READY_S:
+            check()
+            if answer["trouble"] and answer["brain_restarts"]:
+                break
+            text = "loading the policy"
+            if answer["brain"] == "compiling":
+                text = "compiling the policy's kernels; the first time takes longer"
+            if not end:
+                text = f"\r{text}: {waited_s:.0f} s\x1b[K"
+            if text != shown:
+                print(text, end=end, file=sys.stderr, flush=True)
+            shown = text
+            time.sleep(0.05)
+            answer = _status(places) or answer
+    finally:
+        if shown and not end:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     return answer
 
 

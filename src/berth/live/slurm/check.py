@@ -200,7 +200,8 @@ def _of_nodes(setup: SlurmSetup, cards: Cards) -> Iterator[Fault]:
         yield Fault(
             f"the shards of {', '.join(untyped[:5])}{', …' if len(untyped) > 5 else ''} have no types: Slurm 22.05"
             " loses those of a GPU when slurmctld restarts while a job has some",
-            "berth slurm install --apply, and restart slurmctld and slurmd",
+            "berth slurm install --apply, and restart slurmctld and slurmd; it gives none to GPUs with different"
+            " numbers of shards",
             stops=False,
         )
     for node in nodes:

@@ -163,9 +163,12 @@ def retype(
 def _is_even(line: Line, node: NodeGpus) -> bool:
     """Whether a line of shards gives as many to each GPU of a node that has all of slurm.conf's."""
     pairs = line.pairs
-    if "type" in pairs or "file" not in pairs:
-        return "type" not in pairs
-    return int(pairs.get("count", "0")) * len(node.kinds) == node.shards * len(devices_of(pairs["file"]))
+    if "type" in pairs and node.typed:
+        return False  # it names its GPUs already
+    if "file" not in pairs:
+        return True
+    count = sum(each.count for each in gres_list(f"shard:{pairs.get('count', '0')}", odd=True))
+    return count * len(node.kinds) == node.shards * len(devices_of(pairs["file"]))
 
 
 def _for_nodes(content: str, names: Sequence[str]) -> str:

@@ -535,6 +535,10 @@ class SlurmSite:
 
     def evict(self, job_id: str) -> None:
         """Have Slurm stop a job that berth started, and hold it until it starts anew."""
+        if job_id in self._orders:  # it was to start in this round, and is not released
+            self._journal.withdraw([self._orders.pop(job_id)[1]])
+            self._drop([job_id])
+            return
         job = self.found.jobs[job_id]
         note = note_of(job.admin_comment)
         if note is None or not self._can_requeue(job):  # its rank forbids that any policy chooses it
@@ -591,7 +595,7 @@ class SlurmSite:
             self._journal.withdraw([line for _, line in orders.values()])
             self._drop(orders)
             raise
-        holds = [Change(job_id, hold=True) for job_id in self._to_hold(orders)]
+        found, holds = self.found, [Change(job_id, hold=True) for job_id in self._to_hold(orders)]
         changes = [*holds, *self._changes, *(order for order, _ in orders.values())]
         whole = [*self._whole(holds), *self._whole(self._changes)]
         requeued = [change.job_id for change in self._changes if change.requeue]
@@ -602,6 +606,9 @@ class SlurmSite:
             for gpu in self._placed[job_id].run.gpus:
                 if gpu in stay:
                     failed[job_id] = f"job {stay[gpu]} keeps its GPU"
+        torn = {found.jobs[job_id].het_id: why for job_id, why in failed.items() if job_id in orders}
+        torn.pop("", None)  # jobs without components
+        failed |= {job_id: torn[het] for job_id in orders if (het := found.jobs[job_id].het_id) in torn}
         released = self._whole(order for job_id, (order, _) in orders.items() if job_id not in failed)
         failed |= self._change(released if requeued else [*whole, *released])
         for change in changes:
