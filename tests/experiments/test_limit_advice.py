@@ -13,7 +13,7 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS
-from berth.experiments.limit_advice import advise_limits, outcome_of
+from berth.experiments.limit_advice import advise_limits, limited, outcome_of
 from berth.model import Job, Node
 from berth.statistics import event_columns
 from tests.history.histories import NODES, history_of
@@ -55,6 +55,19 @@ def test_one_hog_is_limited_and_equal_users_are_not() -> None:
     assert best.outcome.never == 0
     fair = advise_limits(even(), NODES, POLICY, AS_THE_TRACE_SAYS)
     assert not any(each.advised for each in fair.tried)
+
+
+def test_limits_that_hold_already_stay_and_a_lower_one_takes_the_place_of_its_kind() -> None:
+    """Who followed the advice once may ask again."""
+    found = advise_limits(
+        hog(days=2, jobs=12), NODES, f"limits?user_gpus=6&vc_gpus=7+{POLICY}", AS_THE_TRACE_SAYS
+    )
+    assert found.now.peaks["gpus"].max() == 6
+    assert {each.policy for each in found.tried if each.most == 4} == {
+        f"limits?user_gpus=4&vc_gpus=7+{POLICY}",
+        f"limits?user_gpus=6&vc_gpus=7&user_running=4+{POLICY}",
+    }
+    assert limited("limits?file=a%20b/limits.json", "gpus", 4) == "limits?file=a%20b/limits.json&user_gpus=4"
 
 
 def test_a_limit_of_gpus_is_never_below_what_one_job_asks_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,4 +127,4 @@ def _show(found: LimitAdvice) -> None:
     best = found.tried[0]
     screen.print(f"Advised: {best.words}. Run one of these yourself; berth changes nothing:")
     print(f"  {best.slurm_command}")
-    print(f"  berth up --policy '{best.setting}+{found.policy}'")
+    print(f"  berth up --policy {shlex.quote(best.policy)}")
