@@ -14,6 +14,9 @@ from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS
 from berth.experiments.limit_advice import advise_limits, limited, outcome_of
+from berth.history.importing.simulated import import_records
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
 from berth.model import Job, Node
 from berth.statistics import event_columns
 from tests.history.histories import NODES, history_of
@@ -111,3 +114,9 @@ def test_the_command_says_its_error_and_how_to_set_the_limit(tmp_path: Path) -> 
     assert answer["runs"][0]["limit"] == ""
     assert answer["runs"][1]["advised"]
     assert answer["runs"][1]["typical_user_wait_s"] < answer["runs"][0]["typical_user_wait_s"]
+    assert answer["runs"][1]["policy"] == f"{answer['runs'][1]['limit']}+{POLICY}"
+    assert "pseudonyms" not in said.stdout
+    hidden = open_history(tmp_path / "hidden")
+    import_records(hidden, tmp_path / "made.parquet", Options("made", key=bytes(32)))
+    words[2] = str(tmp_path / "hidden")
+    assert "put your users' names in the first command" in CliRunner().invoke(app, words).stdout

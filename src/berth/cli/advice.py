@@ -66,7 +66,7 @@ def advise(
             processes=jobs,
             progress=progress,
         )
-    rows = [{"limit": "", **_numbers(found.now)}, *map(_row, found.tried)]
+    rows = [{"limit": "", "policy": found.policy, **_numbers(found.now)}, *map(_row, found.tried)]
     answer = {
         "policy": found.policy,
         "replay": trust.sentence,
@@ -75,7 +75,7 @@ def advise(
     }
     if not printed(options.form, options.as_json, rows, answer):
         print(trust.sentence)
-        _show(found)
+        _show(found, has_pseudonyms=bool(store.index().key_mark))
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:
@@ -91,6 +91,7 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
 def _row(tried: Tried) -> dict[str, Any]:
     return {
         "limit": tried.setting,
+        "policy": tried.policy,
         **_numbers(tried.outcome),
         "users_waiting_less": tried.less,
         "users_waiting_more": tried.more,
@@ -99,7 +100,7 @@ def _row(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _show(found: LimitAdvice) -> None:
+def _show(found: LimitAdvice, *, has_pseudonyms: bool) -> None:
     from berth.history.values.durations import duration_text
 
     def cells(outcome: Outcome) -> tuple[str, ...]:
@@ -128,3 +129,5 @@ def _show(found: LimitAdvice) -> None:
     screen.print(f"Advised: {best.words}. Run one of these yourself; berth changes nothing:")
     print(f"  {best.slurm_command}")
     print(f"  berth up --policy {shlex.quote(best.policy)}")
+    if has_pseudonyms:
+        screen.print("Names in this history are pseudonyms: put your users' names in the first command.")
