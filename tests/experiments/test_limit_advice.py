@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -88,12 +89,15 @@ def test_peaks_are_what_was_held_at_once() -> None:
         Job("b", 0, 2000, user="x"),
         Job("d", 0, 500, user="y"),
         Job("c", 1000, 1000, user="x", gpus=2),
+        Job("e", 1000, 1, user="z", gpus=5),
     )
     events = simulate(jobs, Cluster(node), POLICY)
     found = outcome_of(event_columns(events), node, jobs)
-    assert found.users == ("x", "y")
-    assert found.peaks["gpus"].tolist() == [3, 1]
-    assert found.peaks["running"].tolist() == [2, 1]
+    assert found.users == ("x", "y", "z")
+    assert found.peaks["gpus"].tolist() == [3, 1, 0]
+    assert found.peaks["running"].tolist() == [2, 1, 0]
+    assert np.isnan(found.wait_s[2])  # the job of z does not fit on any node
+    assert found.typical_wait_s == 0
 
 
 def test_jobs_without_gpus_have_nothing_to_limit() -> None:
@@ -120,3 +124,19 @@ def test_the_command_says_its_error_and_how_to_set_the_limit(tmp_path: Path) -> 
     import_records(hidden, tmp_path / "made.parquet", Options("made", key=bytes(32)))
     words[2] = str(tmp_path / "hidden")
     assert "put your users' names in the first command" in CliRunner().invoke(app, words).stdout
+
+
+def test_jobs_that_never_finish_are_told_of_today_too(tmp_path: Path) -> None:
+    history_of([Job(f"j{n}", n, HOUR_MS, user="u", gpus=1 + 3 * (n == 0)) for n in range(6)], tmp_path)
+    words = [
+        "advise",
+        "--history",
+        str(tmp_path / "history"),
+        "--cluster",
+        "1x2:V100",
+        "--since",
+        "1970-01-01",
+    ]
+    said = CliRunner().invoke(app, words, env={"COLUMNS": "200"}).stdout
+    rows = [line.strip() for line in said.splitlines() if line.endswith("1 unfinished ")]
+    assert [row.split("  ")[0] for row in rows] == ["as things are", "at most 1 running job a user"]

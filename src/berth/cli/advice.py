@@ -107,16 +107,13 @@ def _show(found: LimitAdvice, *, has_pseudonyms: bool) -> None:
         waits = (outcome.wait_p50_s, outcome.wait_p90_s, outcome.typical_wait_s)
         return (*map(duration_text, waits), f"{outcome.held_pct:.1f}")
 
-    rows = [("as things are", *cells(found.now), "")]
+    def unfinished(outcome: Outcome) -> tuple[str, ...]:
+        return (f"{outcome.never:,} unfinished",) if outcome.never else ()
+
+    rows = [("as things are", *cells(found.now), ", ".join(unfinished(found.now)))]
     for each in found.tried:
-        never = f", {each.outcome.never} unfinished" if each.outcome.never else ""
-        rows.append(
-            (
-                f"{'* ' if each.advised else ''}{each.words}",
-                *cells(each.outcome),
-                f"{each.less}/{each.more}{never}",
-            )
-        )
+        change = ", ".join((f"{each.less}/{each.more}", *unfinished(each.outcome)))
+        rows.append((f"{'* ' if each.advised else ''}{each.words}", *cells(each.outcome), change))
     screen = console(soft_wrap=True)
     screen.print(f"{counted(len(found.now.users), 'user')} under {found.policy}.")
     screen.print(

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from berth.arrays import FloatArray, IntArray
+from berth.counts import counted
 from berth.errors import SettingError
 from berth.experiments.compare import Task
 from berth.experiments.compare.conditions import Conditions
@@ -40,7 +41,7 @@ class Outcome:
 
     users: tuple[str, ...]
     wait_s: FloatArray  # (U,)
-    """Mean wait of each user's jobs that started."""
+    """Mean wait of each user's jobs that started; NaN if none did."""
     wait_p50_s: float
     wait_p90_s: float
     held_pct: float
@@ -53,7 +54,8 @@ class Outcome:
     @property
     def typical_wait_s(self) -> float:
         """The geometric mean over users of 1 + their mean wait, less 1: each user counts once."""
-        return float(np.expm1(np.log1p(self.wait_s).mean())) if len(self.wait_s) else 0.0
+        known_s = self.wait_s[np.isfinite(self.wait_s)]
+        return float(np.expm1(np.log1p(known_s).mean())) if len(known_s) else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +76,7 @@ class Tried:
     @property
     def words(self) -> str:
         """The limit as one would say it."""
-        return f"at most {self.most} {'GPUs' if self.amount == 'gpus' else 'running jobs'} a user"
+        return f"at most {counted(self.most, 'GPU' if self.amount == 'gpus' else 'running job')} a user"
 
     @property
     def setting(self) -> str:
@@ -180,7 +182,7 @@ def outcome_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]
     whole = 1000 * sum(node.gpus for node in nodes) * max(last_ms - columns.begin_ms, 1)
     return Outcome(
         users=found.groups,
-        wait_s=total / np.maximum(count, 1),
+        wait_s=np.where(count > 0, total / np.maximum(count, 1), np.nan),
         wait_p50_s=float(np.median(waits)) if len(waits) else 0.0,
         wait_p90_s=float(np.quantile(waits, 0.9)) if len(waits) else 0.0,
         held_pct=100 * float((held_milli * (end_ms - begin_ms)).sum()) / max(whole, 1),
