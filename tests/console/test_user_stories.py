@@ -104,7 +104,7 @@ def test_an_operator_sees_a_stranger_drains_the_gpu_changes_the_policy_and_finds
     try:
         page = theatre.page("olga", Role.OPERATOR)
         theatre.open(page, "/now")
-        page.locator("#more", has_text="1 with strangers").wait_for()
+        page.locator("#legend", has_text="stranger 1").wait_for()
         page.locator("#tiles button").first.click()
         page.locator("#detail", has_text=f"{stranger.pid}").wait_for()
         page.locator("#detail").get_by_role("button", name="Drain").click()
