@@ -13,6 +13,7 @@ from berth.cli.app import app
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
+from berth.experiments import limit_advice
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS
 from berth.experiments.limit_advice import advise_limits, limited, outcome_of
 from berth.history.importing.simulated import import_records
@@ -72,6 +73,19 @@ def test_limits_that_hold_already_stay_and_a_lower_one_takes_the_place_of_its_ki
         f"limits?user_gpus=6&vc_gpus=7&user_running=4+{POLICY}",
     }
     assert limited("limits?file=a%20b/limits.json", "gpus", 4) == "limits?file=a%20b/limits.json&user_gpus=4"
+
+
+def test_the_order_of_equal_limits_does_not_depend_on_which_run_ends_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = hog(days=1, jobs=12)
+    in_turn = advise_limits(jobs, NODES, POLICY, AS_THE_TRACE_SAYS).tried
+    waits_s = [each.outcome.typical_wait_s for each in in_turn]
+    assert len(set(waits_s)) < len(waits_s)
+    run_each = limit_advice.run_each
+    monkeypatch.setattr(limit_advice, "run_each", lambda *given: reversed([*run_each(*given)]))
+    last_first = advise_limits(jobs, NODES, POLICY, AS_THE_TRACE_SAYS).tried
+    assert [each.policy for each in last_first] == [each.policy for each in in_turn]
 
 
 def test_a_limit_of_gpus_is_never_below_what_one_job_asks_for() -> None:

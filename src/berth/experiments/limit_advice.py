@@ -116,8 +116,10 @@ def advise_limits(
         raise SettingError("no job of this period asks for a GPU; there is nothing to limit")
     ((_, now),) = _outcomes(jobs, nodes, [policy], conditions, 1, None)
     names = {limited(policy, *limit): limit for limit in _limits(now, jobs)}
+    outcomes = dict(_outcomes(jobs, nodes, list(names), conditions, processes, progress))
     tried = []
-    for name, outcome in _outcomes(jobs, nodes, list(names), conditions, processes, progress):
+    for name, limit in names.items():  # and not as they end, by which equal ones would change places
+        outcome = outcomes[name]
         less, more = _noticing(now, outcome)
         advised = (
             outcome.typical_wait_s <= (1 - GAIN) * now.typical_wait_s
@@ -125,7 +127,7 @@ def advise_limits(
             and outcome.held_pct >= now.held_pct - LOSS_POINTS
             and outcome.never <= now.never
         )
-        tried.append(Tried(name, *names[name], outcome, less, more, advised))
+        tried.append(Tried(name, *limit, outcome, less, more, advised))
     tried.sort(key=lambda each: (not each.advised, each.outcome.typical_wait_s))
     return LimitAdvice(policy, now, tuple(tried))
 
