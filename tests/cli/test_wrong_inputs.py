@@ -73,6 +73,7 @@ WRONG = [
     ("compare synthetic:demo --policies ,", "','", "expected names that `berth policies` lists"),
     ("compare synthetic:demo --compress 0", "0.0", "a positive number"),
     ("compare synthetic:demo --jobs 0", "'-j': 0", "x>=1"),
+    ("advise --jobs 0", "'-j': 0", "x>=1"),
     ("sweep cut.toml", "cut.toml", "line 1"),
     ("sweep misspelt.toml", "policyes", "there are trace, cluster"),
     ("sweep nothere.toml", "nothere.toml", "expected a plan in TOML"),

@@ -109,6 +109,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         SettingError, match="0 waiting jobs shown and None jobs an episode; expected 1 or more"
     ):
         ClusterEnvironment([], NODES, slots=0)
+    for trace in ("synthetic:demo?jobs=1", [Job("a", 0, 1)]):
+        with pytest.raises(SettingError, match="compressed by a positive number, not by 0"):
+            ClusterEnvironment(trace, NODES, compress=0)
     env = ClusterEnvironment([Job("a", 0, 1)], NODES, slots=1)
     env.reset(seed=0)
     with pytest.raises(SettingError, match=r"action .*4.*; expected a whole number from 0 to 3"):

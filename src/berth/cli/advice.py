@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,7 +66,7 @@ def advise(
             processes=jobs,
             progress=progress,
         )
-    rows = [{"limit": "", **_numbers(found.now)}, *map(_row, found.tried)]
+    rows = [{"limit": "", "policy": found.policy, **_numbers(found.now)}, *map(_row, found.tried)]
     answer = {
         "policy": found.policy,
         "replay": trust.sentence,
@@ -75,7 +76,11 @@ def advise(
     if not printed(options.form, options.as_json, rows, answer):
         print(trust.sentence)
         of = f"{counted(len(real.jobs), 'job')} of {counted(len(found.now.users), 'user')} (--since {since})"
-        _show(found, f"{of}, replayed under {found.policy} (knowledge: {options.knowledge}).")
+        _show(
+            found,
+            f"{of}, replayed under {found.policy} (knowledge: {options.knowledge}).",
+            bool(store.index().key_mark),
+        )
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:
@@ -91,6 +96,7 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
 def _row(tried: Tried) -> dict[str, Any]:
     return {
         "limit": tried.setting,
+        "policy": tried.policy,
         **_numbers(tried.outcome),
         "users_waiting_less": tried.less,
         "users_waiting_more": tried.more,
@@ -99,7 +105,7 @@ def _row(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _show(found: LimitAdvice, head: str) -> None:
+def _show(found: LimitAdvice, head: str, has_pseudonyms: bool) -> None:
     from berth.experiments.limit_advice import NOTICED_S
     from berth.history.values.durations import duration_text
 
@@ -125,4 +131,6 @@ def _show(found: LimitAdvice, head: str) -> None:
     best = found.tried[0]
     screen.print(f"Advised: {best.words}. Run one of these yourself; berth changes nothing:")
     print(f"  {best.slurm_command}")
-    print(f"  berth up --policy '{best.setting}+{found.policy}'")
+    print(f"  berth up --policy {shlex.quote(best.policy)}")
+    if has_pseudonyms:
+        screen.print("Names in this history are pseudonyms: put your users' names in the first command.")

@@ -74,9 +74,12 @@ class ClusterEnvironment(gym.Env[Shown, np.int64]):
             raise SettingError(
                 f"{slots} waiting jobs shown and {jobs} jobs an episode; expected 1 or more of each"
             )
-        source = (
-            read_trace(trace) if isinstance(trace, str | os.PathLike) else tuple(compressed(trace, compress))
-        )
+        source: Trace | tuple[Job, ...]
+        if isinstance(trace, str | os.PathLike):
+            compressed((), compress)  # refuses a wrong factor now, and not at the first episode
+            source = read_trace(trace)
+        else:
+            source = tuple(compressed(trace, compress))
         self.nodes = nodes_of(source, cluster)
         self._source = source
         self._read: tuple[object, Sequence[Job]] = (None, ())

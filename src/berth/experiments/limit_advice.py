@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote, urlencode
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from berth.experiments.compare.parallel import run_each
 from berth.experiments.size.served import Served, served
 from berth.model import Job, Node
 from berth.policies import Progress
+from berth.policies.options import options_of
 from berth.statistics import EventColumns
 
 QUANTILES = (0.5, 0.75, 0.9)
@@ -39,7 +41,7 @@ class Outcome:
 
     users: tuple[str, ...]
     wait_s: FloatArray  # (U,)
-    """Mean wait of each user's jobs that started."""
+    """Mean wait of each user's jobs that started; NaN if none did."""
     wait_p50_s: float
     wait_p90_s: float
     held_pct: float
@@ -52,13 +54,16 @@ class Outcome:
     @property
     def typical_wait_s(self) -> float:
         """The geometric mean over users of 1 + their mean wait, less 1: each user counts once."""
-        return float(np.expm1(np.log1p(self.wait_s).mean())) if len(self.wait_s) else 0.0
+        known_s = self.wait_s[np.isfinite(self.wait_s)]
+        return float(np.expm1(np.log1p(known_s).mean())) if len(known_s) else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
     """A limit of each user, and what the history would have been under it."""
 
+    policy: str
+    """The policy with the limit around it."""
     amount: str
     """`running` jobs or `gpus`."""
     most: int
@@ -75,7 +80,7 @@ class Tried:
 
     @property
     def setting(self) -> str:
-        """The limit as it stands before a policy's name."""
+        """The limit as it would stand alone before a policy's name."""
         return f"limits?user_{self.amount}={self.most}"
 
     @property
@@ -110,10 +115,11 @@ def advise_limits(
     if not any(job.gpus for job in jobs):
         raise SettingError("no job of this period asks for a GPU; there is nothing to limit")
     ((_, now),) = _outcomes(jobs, nodes, [policy], conditions, 1, None)
-    found = dict(_limits(now, jobs))
-    names = {f"{setting}+{policy}": limit for setting, limit in found.items()}
+    names = {limited(policy, *limit): limit for limit in _limits(now, jobs)}
+    outcomes = dict(_outcomes(jobs, nodes, list(names), conditions, processes, progress))
     tried = []
-    for name, outcome in _outcomes(jobs, nodes, list(names), conditions, processes, progress):
+    for name, limit in names.items():  # and not as they end, by which equal ones would change places
+        outcome = outcomes[name]
         less, more = _noticing(now, outcome)
         advised = (
             outcome.typical_wait_s <= (1 - GAIN) * now.typical_wait_s
@@ -121,13 +127,23 @@ def advise_limits(
             and outcome.held_pct >= now.held_pct - LOSS_POINTS
             and outcome.never <= now.never
         )
-        tried.append(Tried(*names[name], outcome, less, more, advised))
+        tried.append(Tried(name, *limit, outcome, less, more, advised))
     tried.sort(key=lambda each: (not each.advised, each.outcome.typical_wait_s))
     return LimitAdvice(policy, now, tuple(tried))
 
 
-def _limits(now: Outcome, jobs: Sequence[Job]) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Limits below the highest peak, and not below what one job asks for, by their setting."""
+def limited(policy: str, amount: str, most: int) -> str:
+    """The name of a policy with this limit on each user; other limits in the name still hold."""
+    outer, _, rest = policy.partition("+")
+    bare, options = options_of(outer)
+    if bare != "limits":
+        options, rest = {}, policy
+    settings = urlencode({**options, f"user_{amount}": most}, safe="/", quote_via=quote)
+    return "+".join(filter(None, (f"limits?{settings}", rest)))
+
+
+def _limits(now: Outcome, jobs: Sequence[Job]) -> Iterator[tuple[str, int]]:
+    """Limits below the highest peak, and not below what one job asks for: the amount, and the most of it."""
     largest = {"running": 1, "gpus": max(-(-job.gpus * job.share.milli // 1000) for job in jobs)}
     for amount, least in largest.items():
         peaks = now.peaks[amount]
@@ -135,7 +151,7 @@ def _limits(now: Outcome, jobs: Sequence[Job]) -> Iterator[tuple[str, tuple[str,
         wanted |= {round(part * int(peaks.max())) for part in OF_HIGHEST}
         for most in sorted({max(each, least) for each in wanted}):
             if most < peaks.max():
-                yield f"limits?user_{amount}={most}", (amount, most)
+                yield amount, most
 
 
 def _outcomes(
@@ -168,7 +184,7 @@ def outcome_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]
     whole = 1000 * sum(node.gpus for node in nodes) * max(last_ms - columns.begin_ms, 1)
     return Outcome(
         users=found.groups,
-        wait_s=total / np.maximum(count, 1),
+        wait_s=np.where(count > 0, total / np.maximum(count, 1), np.nan),
         wait_p50_s=float(np.median(waits)) if len(waits) else 0.0,
         wait_p90_s=float(np.quantile(waits, 0.9)) if len(waits) else 0.0,
         held_pct=100 * float((held_milli * (end_ms - begin_ms)).sum()) / max(whole, 1),

@@ -163,6 +163,20 @@ class GivesMore(Protocol):
         """The job as if it asked for what it is given; the job itself if that is the same."""
 
 
+class ByRequest(Protocol):
+    """What else a placement has that refuses a job only by what it asks for and what is free on each node."""
+
+    by_request: bool
+    """Whether it does: then others that ask for the same need not be tried until a node that may fit has changed."""
+
+
+def refuses_by_request(place: Place) -> bool:
+    """Whether a placement is `ByRequest`. The class that defines its call must say so, for a subclass with a call of
+    its own may refuse for more reasons."""
+    kind = next((each for each in type(place).__mro__ if "__call__" in vars(each)), object)
+    return vars(kind).get("by_request") is True
+
+
 def place_job(place: Place, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
     """The slots for a job where the placement says; for a gang, those of its tasks one after the other."""
     return place(job, cluster) if not job.tasks else cluster.slots_of_gang(job, place)

@@ -1,9 +1,15 @@
 """Round robin and Tetris, on clusters small enough to follow."""
 
+import pytest
+
 from berth.cluster import Cluster
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Share
+from berth.policies import PLACEMENTS, Ordered, make_policy
+from berth.policies.placements.by_score import BestFit
 from berth.policies.placements.round_robin import RoundRobin
 from berth.policies.placements.tetris import Tetris
+from berth.policies.protocol import refuses_by_request
+from berth.policies.schemes.giving import Giving
 
 T4 = GpuModel("T4")
 
@@ -62,3 +68,26 @@ def test_tetris_aligns_what_is_free_with_what_is_asked_for() -> None:
     hungry = Job("hungry", 0, 1, gpus=1, cpu_milli=1_000)
     thirsty = Job("thirsty", 0, 1, gpus=1, share=Share(100), cpu_milli=20_000)
     assert place_all(Tetris(), cluster, [hungry, thirsty]) == [((0, 0),), ((1, 3),)]
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_what_a_placement_of_berth_refuses_speaks_for_all_that_ask_for_the_same(name: str) -> None:
+    policy = make_policy(f"fifo+{name}")
+    inner = policy.inner if isinstance(policy, Giving) else policy
+    assert isinstance(inner, Ordered)
+    assert refuses_by_request(inner.place)
+
+
+def test_a_call_of_one_s_own_does_not_inherit_that() -> None:
+    class Picky(BestFit):
+        def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+            return None if job.user == "bob" else super().__call__(job, cluster)
+
+    class Renamed(BestFit):
+        pass
+
+    assert [refuses_by_request(place) for place in (Picky(), Renamed(), lambda job, cluster: None)] == [
+        False,
+        True,
+        False,
+    ]

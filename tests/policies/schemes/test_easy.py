@@ -15,6 +15,7 @@ from berth.engine import simulate
 from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Placement, placement_of
 from berth.policies import Ordered, make_policy
+from berth.policies.placements.by_score import BestFit
 from berth.policies.protocol import Order
 from berth.policies.schemes.easy import Easy
 from berth.policies.sort_keys import key_of
@@ -153,6 +154,29 @@ def test_the_first_job_has_a_reservation_though_nothing_could_start_behind_it() 
     cluster.nodes_changed([Node("a", 1), Node("b", 1)])
     assert easy.reserved_ms == {}
     assert next(iter(easy(queue, cluster, 2))).job.id == "head"
+
+
+class OneOfEachUser(BestFit):
+    """A placement of one's own: best fit, but one running job a user."""
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        if any(run.job.user == job.user for run in cluster.running.values()):
+            return None
+        return super().__call__(job, cluster)
+
+
+@pytest.mark.parametrize("scheme", ["easy", "passing"])
+def test_a_placement_that_refuses_for_reasons_of_its_own_is_asked_again(scheme: str) -> None:
+    """The GPUs that the second job takes are idle all the time."""
+    jobs = [
+        Job("a", 0, 100, user="ann"),
+        Job("b", 1, 50, user="ann", gpus=2),
+        Job("c", 1, 50, user="bob", gpus=2),
+    ]
+    nodes = [Node("small", gpus=1), Node("large", gpus=2)]
+    events = list(simulate(jobs, Cluster(nodes), f"{scheme}+fifo+{__name__}:OneOfEachUser"))
+    started = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
+    assert started == {"easy": {"a": 0, "c": 1, "b": 100}, "passing": {"a": 0, "b": 100, "c": 150}}[scheme]
 
 
 class Fresh:

@@ -241,6 +241,18 @@ def test_limits_are_read_from_a_file_by_the_name_of_the_policy(tmp_path: Path) -
     assert type(policy.inner).__name__ == "Easy"
 
 
+def test_limits_in_the_name_come_to_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    write_limits(path, Limit("user", gpus=4, running=9), Limit("user", "ann", gpus=8))
+    policy = make_policy(f"limits?file={path}&user_running=2&vc_gpus=16+fifo")
+    assert isinstance(policy, Limits)
+    assert set(policy.limits.values()) == {
+        Limit("user", gpus=4, running=2),
+        Limit("user", "ann", gpus=8),
+        Limit("virtual-cluster", gpus=16),
+    }
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
-from berth.model import EventKind, Job, Node, Placement, gang_of
+from berth.model import EventKind, GpuSlot, Job, Node, Placement, gang_of, placement_of
 from berth.policies import Order, Place, make_policy
 from berth.policies.schemes.passing import Passing
 from tests.examples import examples
@@ -83,3 +83,21 @@ def test_no_job_starts_before_the_further_tasks_of_a_gang_that_started(order: st
     events = simulate(jobs, Cluster(nodes), f"passing+{order}+first-fit")
     starts = [(event.job.id, event.time_ms) for event in events if event.kind is EventKind.START]
     assert starts == [("g", 0), ("g.1", 0), ("other", 10)]
+
+
+def test_a_type_that_was_closed_when_its_last_job_left_is_tried_again() -> None:
+    """Jobs come and leave while a serial between two others keeps the kernels from being asked."""
+    queue, cluster = Queue(), Cluster([Node("a", 2)])
+    passing = make_policy("passing+first-fit")
+    cluster.place(placement_of(Job("runs", 0, 10), (GpuSlot(0, 0),)))
+    large, largest = Job("large", 1, 10, gpus=2), Job("largest", 1, 10, gpus=3)
+    queue.add(large)
+    queue.add(largest)
+    assert list(passing(queue, cluster, 1)) == []
+    queue.remove(large)
+    cluster.release("runs")
+    assert list(passing(queue, cluster, 2)) == []
+    queue.insert(Job("largest too", 2, 10, gpus=4), ahead_of=largest)
+    queue.insert(Job("and this", 2, 10, gpus=5), ahead_of=largest)
+    queue.add(Job("large again", 3, 10, gpus=2))
+    assert [decision.job.id for decision in islice(passing(queue, cluster, 3), 1)] == ["large again"]

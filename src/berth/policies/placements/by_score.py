@@ -35,6 +35,7 @@ class WorstFit(Scored):
 
     kernel = score_kernels.WORST_FIT
     tightest = False
+    by_request = True
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots on the emptiest node that fits, on the emptiest nodes for a gang, or None."""
@@ -51,6 +52,8 @@ class WholeGpus(BestFit):
 
     The formula is that of best fit, after Weng et al., USENIX ATC 2023, section 6.1.
     """
+
+    by_request = True
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots on the node that whole GPUs leave with the least, or None."""

@@ -20,6 +20,7 @@ class FastestFit:
     """
 
     draws = False
+    by_request = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         self._speeds = (setting or Setting()).speeds

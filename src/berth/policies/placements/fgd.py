@@ -30,6 +30,7 @@ class Fgd(Scored):
 
     kernel = score_kernels.FGD
     tightest = False
+    by_request = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         super().__init__(setting)

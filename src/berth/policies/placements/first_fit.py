@@ -23,6 +23,7 @@ class FirstFit(Scored):
 
     kernel = score_kernels.ANY_FIT
     tightest = False
+    by_request = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         super().__init__(setting)

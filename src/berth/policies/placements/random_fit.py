@@ -23,6 +23,7 @@ class Random(Scored):
 
     kernel = score_kernels.ANY_FIT
     draws = True
+    by_request = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         super().__init__(setting)

@@ -64,6 +64,8 @@ class Scored:
     kernel: int
     """Which of the formulas in `score_kernels` it uses."""
 
+    by_request = True
+
     draws = False
     """Whether `several` chooses the nodes of every job, and not only of a gang."""
 

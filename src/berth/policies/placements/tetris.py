@@ -21,6 +21,7 @@ class Tetris:
     """
 
     draws = False
+    by_request = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         """The setting does not matter to it."""

@@ -14,7 +14,7 @@ from berth.cluster import Cluster, Key, Queue
 from berth.cluster.shadow import free_room
 from berth.knowledge import Knowledge
 from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of, starting_tasks
-from berth.policies.protocol import Order, Place, draws, place_job
+from berth.policies.protocol import Order, Place, draws, place_job, refuses_by_request
 from berth.policies.schemes.expected_ends import ExpectedEnds
 from berth.policies.schemes.head_reservation import Reservation, Workspace
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
@@ -46,6 +46,7 @@ class Easy:
         self.order = order
         self.place = place
         self.draws = draws(place)
+        self._by_request = refuses_by_request(place)
         self._key = key_of(order) or as_queued
         self._as_queued = key_of(order) is as_queued
         self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
@@ -73,7 +74,7 @@ class Easy:
         """What is known of this cluster now."""
         state: _State | None = cluster.memo.get(self)
         if state is None:
-            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms)
+            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms, self._by_request)
         self._state = state
         state.catch_up()
         return state
@@ -96,7 +97,7 @@ class Easy:
                     state.went_before(job, slots, end_ms)
             elif job.patience_ms != 0:
                 heads[job.labels] = job
-                if not self.draws and stuck.get(job.id) is not job:
+                if self._by_request and not self.draws and stuck.get(job.id) is not job:
                     stuck[job.id] = job
                     refused.append(job)
                 if not cluster.has_labels or all(
@@ -212,8 +213,9 @@ class _State:
     it is kept while runs end when they were expected to, and nothing but what was found starts.
     """
 
-    def __init__(self, cluster: Cluster, key: Key, expected_ms: ExpectedMs) -> None:
+    def __init__(self, cluster: Cluster, key: Key, expected_ms: ExpectedMs, by_request: bool) -> None:
         self.cluster = cluster
+        self._by_request = by_request
         self.expected_ms = expected_ms
         self.new_waiting = partial(WaitingTypes, cluster, key, expected_ms.least)
         self.partitions = Partitions(cluster)
@@ -352,9 +354,10 @@ class _State:
         return known
 
     def open_types(self, waiting: WaitingTypes) -> None:
-        """Open the request types that may fit on nodes that have changed since the last time."""
+        """Open the request types that may fit on nodes that have changed since the last time; all of them if the
+        placement may have refused them for other reasons."""
         changes = self.cluster.changes
-        if waiting is not self._waiting:
+        if waiting is not self._waiting or (changes != self._changes and not self._by_request):
             waiting.open_all()
             self._waiting = waiting
         elif changes != self._changes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from berth.cluster import Cluster, Key, Queue
 from berth.errors import PolicyError, SettingError
@@ -57,11 +58,14 @@ class Limits:
             if not text.isdecimal():
                 raise SettingError(f"setting '{key}' is '{text}'; expected a whole number, 0 or more")
             amounts["user" if scope == "user" else "virtual-cluster"][what] = int(text)
-        limits = [Limit(scope, "", **given) for scope, given in amounts.items() if given]
+        limits = {(limit.scope, limit.name): limit for limit in (settings.limits if settings else ())}
+        for scope, given in amounts.items():
+            if given:
+                limits[scope, ""] = replace(limits.get((scope, ""), Limit(scope)), **cast(Any, given))
         inner = rest or (settings.policy if settings else "") or "fifo+first-fit"
         if inner.partition("+")[0].partition("?")[0] == "limits":
             raise PolicyError(f"'limits+{inner}': limits stand around a policy once")
-        return cls(make_policy(inner, setting), (*(settings.limits if settings else ()), *limits))
+        return cls(make_policy(inner, setting), tuple(limits.values()))
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield what the other policy decides on the jobs that are within their limits."""

@@ -73,6 +73,8 @@ class WaitingTypes:
         if not (
             type(key) is int and isinstance(serial, int) and -LARGEST < key < LARGEST and length_ms < LARGEST
         ):
+            if self.fits_kernels:
+                self.open_all()  # from now on no job that comes opens its type
             self.fits_kernels = False
         if not (self.fits_kernels and isinstance(serial, int)):
             return
