@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
     any(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin") is None for name in PROGRAMS),
     reason="needs the packages of .ci/packages: a Slurm and MariaDB",
 )
-def test_one_documented_sequence_imports_reports_plots_advises_and_predicts(tmp_path: Path) -> None:
+def test_one_documented_sequence_imports_reports_and_predicts(tmp_path: Path) -> None:
     for name in ("pymysql", "lightgbm"):
         pytest.importorskip(name, reason="the extras 'slurm' and 'account' are not installed")
     text = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
@@ -49,8 +49,7 @@ def test_one_documented_sequence_imports_reports_plots_advises_and_predicts(tmp_
     stats = json.loads((folder / "stats.json").read_text())
     assert stats["totals"]["jobs"] == 216
     assert "pytorch" in done.stdout
-    for page in ("report.html", "usage.html", "pytorch.html"):
-        assert (folder / page).stat().st_size > 1_000_000
+    assert (folder / "report.html").stat().st_size > 1_000_000
     assert "of cases from" in done.stdout  # too few days to promise 80 of 100
     assert "no job waits" in done.stdout
 
