@@ -53,7 +53,7 @@ TUNED = {"mps": 268, "time-sliced": 131}
 WITH_CHOICES = tuple(name for name in WORKLOADS if name != "GPUmemory_heavy")
 """On the other no two jobs fit beside one another."""
 HELD_OUT = 5
-"""One in so many rounds is measured on, and not learned from."""
+"""Of this many rounds one is held out, to measure on."""
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 
 

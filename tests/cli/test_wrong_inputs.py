@@ -60,11 +60,11 @@ WRONG = [
     ("simulate synthetic:demo --records nothere/x.parquet", "nothere/x.parquet", "there is no folder"),
     ("compare", "compare replays a TRACE", "--from-history"),
     ("compare --from-history --since soon", "--since 'soon'", "7d"),
-    ("compare --from-history --seeds 3", "--seeds", "of a TRACE, not of --from-history"),
+    ("compare --from-history --seeds 3", "--seeds", "only with a TRACE, not with --from-history"),
     (
         "compare synthetic:demo --since 1d --whole-gpus",
         "--since, --whole-gpus",
-        "of --from-history, not of a TRACE",
+        "only with --from-history, not with a TRACE",
     ),
     ("size --from-history --until never", "--until 'never'", "7d"),
     ("backtest --since soon", "--since 'soon'", "7d"),

@@ -117,8 +117,8 @@ def compare(
     }
     wrong = [name for name, given in (of_trace if from_history else of_history).items() if given]
     if wrong:
-        what = "a TRACE, not of --from-history" if from_history else "--from-history, not of a TRACE"
-        raise SettingError(f"{', '.join(wrong)}: an option of {what}")
+        what = "a TRACE, not with --from-history" if from_history else "--from-history, not with a TRACE"
+        raise SettingError(f"{', '.join(wrong)}: only with {what}; leave it out")
     if from_history:
         _from_history(history, since, until, policies_of(policies), whole_gpus, options, jobs)
         return

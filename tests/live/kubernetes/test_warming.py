@@ -8,21 +8,11 @@ import sys
 import pytest
 
 SCRIPT = """
-from numba.core.dispatcher import Dispatcher
-
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.kubernetes.warming import warm_up
+from tests.live.compilations import compiled
 from tests.live.kubernetes.steered import bound, ended, node, pod, steered
 
-compiled = []
-real = Dispatcher.compile
-
-def noted(self, signature):
-    if tuple(signature) not in self.overloads:
-        compiled.append(self.py_func.__name__)
-    return real(self, signature)
-
-Dispatcher.compile = noted
 warm_up(DEFAULT_POLICY, DEFAULT_KNOWLEDGE)
 assert compiled
 compiled.clear()

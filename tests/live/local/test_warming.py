@@ -8,20 +8,10 @@ import sys
 import pytest
 
 SCRIPT = """
-from numba.core.dispatcher import Dispatcher
-
 from berth.live.driver.defaults import MACHINE_POLICY
+from tests.live.compilations import compiled
 from tests.live.local.test_brain import begin, decide, ended, job, placed, runs
 
-compiled = []
-real = Dispatcher.compile
-
-def noted(self, signature):
-    if tuple(signature) not in self.overloads:
-        compiled.append(self.py_func.__name__)
-    return real(self, signature)
-
-Dispatcher.compile = noted
 brain = begin(MACHINE_POLICY)
 brain.warm_up()
 assert compiled

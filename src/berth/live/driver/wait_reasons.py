@@ -59,7 +59,7 @@ class WaitReason(NamedTuple):
     starts: StartInterval | None = None
     """When it is believed to start, in 80 of 100 cases; None: unknown."""
     unknown: str = ""
-    """Why nobody knows when it starts, in words."""
+    """Why its start is unknown, in words; empty if it is known."""
 
     @property
     def text(self) -> str:

@@ -1017,7 +1017,7 @@ class PodSite:
         self.stirred = True
 
     def is_unheard(self, entry: Entry) -> bool:
-        """Whether kube-scheduler has said nothing of a pod for so long that berth says so."""
+        """Whether the pod is told that kube-scheduler is silent about it."""
         return bool(entry.why) and entry.uid in self._silent
 
     def waits(self) -> Iterator[Entry]:
