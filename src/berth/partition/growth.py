@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import threading
 from collections.abc import Callable
@@ -89,26 +88,25 @@ class Granter:
         self._woken = woken
         self.wakes = 0
         """How often `woken` was called."""
-        self._heard, self._ended = threading.Event(), threading.Lock()
+        self._heard = threading.Event()
+        self._thread: threading.Thread | None = None
         if woken is not None:
-            self._ended.acquire()
-            # `Thread.start` waits until the thread runs: 13 ms of each start of a job where the cores are busy.
-            _thread.start_new_thread(self._listen, ())
+            self._thread = threading.Thread(target=self._listen, name=f"growth of {folder.name}", daemon=True)
+            self._thread.start()
 
     def _listen(self) -> None:
         """A wake is heard once the one before it was looked at, so that asking without end wakes no oftener."""
         assert self._woken is not None
-        seen, now = -1, 0
-        try:
-            while now != seen:
-                seen = now
-                self.wakes += 1
-                self._woken()
-                self._heard.wait()
-                self._heard.clear()
-                now = self._calls.berth_granter_wait(self._handle, seen)
-        finally:
-            self._ended.release()
+        seen = 0
+        while True:
+            self.wakes += 1
+            self._woken()
+            self._heard.wait()
+            self._heard.clear()
+            now = self._calls.berth_granter_wait(self._handle, seen)
+            if now == seen:
+                return
+            seen = now
 
     def allow(self, *, promise_mib: int, max_mib: int, ask_ms: int, shows_max: bool = False) -> None:
         """Say how far the limit may grow, and how long a call that does not fit waits for an answer.
@@ -156,8 +154,9 @@ class Granter:
             return
         self._calls.berth_granter_stop(self._handle)
         self._heard.set()
-        with self._ended:
-            self._calls.berth_granter_close(self._handle)
+        if self._thread is not None:
+            self._thread.join()
+        self._calls.berth_granter_close(self._handle)
         self._handle = None
 
     def _check(self, answer: int) -> None:
