@@ -133,7 +133,8 @@ class Hub:
             yield _event(self.last)
             while True:
                 try:
-                    event = await asyncio.wait_for(queue.get(), HEARTBEAT_S)
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        event = await queue.get()
                 except TimeoutError:
                     yield b": still here\n\n"
                     continue

@@ -124,3 +124,21 @@ def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then(
     assert released == decided._replace(placement=lifted_at(decided.placement, 500_000))
     after = placed_of({PLACEMENT: released.placement})
     assert after == msgspec.structs.replace(before, at_ms=500_000)
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_steerer_that_is_stopped_in_the_moment_of_a_wake_stops(turns: int) -> None:
+    async def run() -> None:
+        steerer = once(Still())
+        waiting = asyncio.create_task(steerer._until_woken())
+        for _ in range(3):  # until it waits
+            await asyncio.sleep(0)
+        steerer._wake.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        had_woken = waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled() is not had_woken
+
+    asyncio.run(run())

@@ -379,7 +379,8 @@ class Steering:
         if self.options.once:
             wait_s = min(wait_s or 1.0, 0.05)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
 
     # What is done
 

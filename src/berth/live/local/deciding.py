@@ -197,7 +197,8 @@ class Deciding:
         serial = self._serial
         self.link.ask({**question, "serial": serial, "now_ms": self._hooks.now_ms()}, limited=False)
         try:
-            return await asyncio.wait_for(future, seconds)
+            async with asyncio.timeout(seconds):
+                return await future
         except TimeoutError:
             self._whys.pop(serial, None)
             return {}

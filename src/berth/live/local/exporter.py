@@ -92,14 +92,16 @@ async def serve_metrics(where: str, measured: Callable[[], Message]) -> None:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SCRAPE_S)
+            async with asyncio.timeout(SCRAPE_S):
+                await reader.readuntil(b"\r\n\r\n")
             registry = CollectorRegistry()
             registry.register(_Answer(measured()))
             text = generate_latest(registry)
             head = f"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(text)}\r\n\r\n"
             writer.write(head.encode() + text)
             writer.close()
-            await asyncio.wait_for(writer.wait_closed(), SCRAPE_S)
+            async with asyncio.timeout(SCRAPE_S):
+                await writer.wait_closed()
         except (OSError, EOFError, asyncio.LimitOverrunError):
             pass  # the scraper has gone away, reads nothing, or is none
         finally:

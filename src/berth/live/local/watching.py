@@ -67,7 +67,8 @@ class Watch:
             except (OSError, BerthError) as error:
                 self._log("no-look", why=str(error))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), AGAIN_S if self._reconciler.suspects else LOOK_S)
+                async with asyncio.timeout(AGAIN_S if self._reconciler.suspects else LOOK_S):
+                    await self._due.wait()
 
     def _reconcile(self, looks: tuple[Look, ...]) -> None:
         """Find the jobs whose processes hold more than their partitions counted."""

@@ -66,7 +66,8 @@ async def serve(
                     _report(state, node, shown)
                     said, said_s = shown, time.monotonic()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await stopped.wait()
     finally:
         tenants.close()
 
