@@ -215,7 +215,9 @@ def test_a_hostile_name_is_drawn_and_not_run(browser: Browser, world: World, add
     page.context.close()
 
 
-def test_a_tile_shows_promised_and_used_compute_and_memory_on_rails_of_one_length(browser: Browser, tmp_path: Path) -> None:
+def test_a_tile_shows_promised_and_used_compute_and_memory_on_rails_of_one_length(
+    browser: Browser, tmp_path: Path
+) -> None:
     world = World(tmp_path, sources=[ValuesSource(look_of(gpus=2))])
     with served(world) as address:
         page = logged_in(browser, world, address).new_page()
