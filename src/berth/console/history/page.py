@@ -64,8 +64,8 @@ def then(
     groups: Annotated[Literal["", "all"], Query(description="Whether to list all groups.")] = "",
 ) -> Response:
     """The page of one question; heavy reads run in a thread, because this is no coroutine."""
-    if words := missing(request):
-        return page(request, "history-none.html", who, detail=words)
+    if why := missing(request):
+        return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
     told = settled(history, question)
@@ -103,8 +103,8 @@ def then(
 @router.get("/then/lines", dependencies=[Depends(jobs_page)])
 def parallel_coordinates(request: Request, who: Who, question: Asked) -> Response:
     """The parallel coordinates of all attempts, or of one application; brushed ranges pick the jobs of the table."""
-    if words := missing(request):
-        return page(request, "history-none.html", who, detail=words)
+    if why := missing(request):
+        return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
     told = lines_for(who, history, settled(history, question))
