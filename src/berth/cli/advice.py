@@ -18,7 +18,7 @@ from berth.counts import counted
 if TYPE_CHECKING:
     from berth.experiments.limit_advice import LimitAdvice, Outcome, Tried
 
-USED = ("cluster", "map_nodes", "knowledge", "as_json", "form")
+USED = ("cluster", "map_nodes", "knowledge", "as_json")
 DEFAULT_POLICY = "easy+fifo+best-fit"
 
 
@@ -73,7 +73,7 @@ def advise(
         "believable": trust.is_believable if trust.weekly_errors_pct else None,
         "runs": rows,
     }
-    if not printed(options.form, options.as_json, rows, answer):
+    if not printed(options.as_json, rows, answer):
         print(trust.sentence)
         of = f"{counted(len(real.jobs), 'job')} of {counted(len(found.now.users), 'user')} (--since {since})"
         _show(

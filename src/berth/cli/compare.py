@@ -12,7 +12,7 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import Form, console, printed
+from berth.cli.output import console, printed
 from berth.cli.run_options import RunOptions, conditions_asked, period_asked
 from berth.cli.shared_options import with_options
 from berth.counts import counted
@@ -160,7 +160,7 @@ def _from_history(
     real, result, apart = found.real, found.result, found.apart
     written = [] if options.out is None else _write(result, options.out, found.trust.sentence)
     short = sum((job.work_ms or 0) < SHORT_MS for job in real.jobs)
-    if options.as_json or options.form is not Form.TABLE:
+    if options.as_json is not None:
         answer = {
             "makespan_s": real.makespan_s,
             "wait_mean_s": real.wait_mean_s,
@@ -174,7 +174,7 @@ def _from_history(
             "jobs_under_10_s": short,
             "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
         }
-        printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": answer})
+        printed(options.as_json, result.rows(), {**result.to_dict(), "real": answer})
         return
     if not found.trust.is_believable:
         print(found.trust.sentence)
@@ -257,8 +257,8 @@ def _run(
     written = [path for path in (options.events, records) if path is not None]
     if options.out is not None:
         written += _write(result, options.out)
-    if options.as_json or options.form is not Form.TABLE:
-        printed(options.form, options.as_json, result.rows(), result.to_dict())
+    if options.as_json is not None:
+        printed(options.as_json, result.rows(), result.to_dict())
     else:
         _show(result, written)
     _warn_of_models(result, options.cluster)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format
+from berth.cli.output import JsonOrCsv
 
 if TYPE_CHECKING:
     from berth.model import Node
@@ -164,8 +164,7 @@ class RunOptions:
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip bad rows; they are counted and listed.")
     ] = False
-    as_json: AsJson = False
-    form: Format = Form.TABLE
+    as_json: JsonOrCsv = None
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -13,7 +13,7 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import Form, console, plain_table, printed
+from berth.cli.output import console, plain_table, printed
 from berth.cli.run_options import RunOptions, conditions_asked, period_asked
 from berth.cli.shared_options import with_options
 from berth.counts import counted
@@ -133,9 +133,8 @@ def size(
         answers.insert(len(answers) if trust.is_believable else 0, trust.sentence)
     if options.out is not None:
         _write(found, options.out, label, answers)
-    if options.as_json or options.form is not Form.TABLE:
+    if options.as_json is not None:
         printed(
-            options.form,
             options.as_json,
             _rows(found),
             {"answers": answers, "sizes": _rows(found), **_points(found)},
