@@ -11,7 +11,7 @@ import typer
 from berth.cli import completing
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, plain_table, printed
-from berth.cli.run_options import RunOptions, conditions_asked, period_asked
+from berth.cli.run_options import Processes, RunOptions, Since, Until, conditions_asked, period_asked
 from berth.cli.shared_options import with_options
 from berth.counts import counted
 
@@ -32,13 +32,9 @@ def advise(
             autocompletion=completing.policy,
         ),
     ] = "",
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="Replay jobs of the last 28d or 12h, or since a date.")
-    ] = "28d",
-    until: Annotated[
-        str, typer.Option(metavar="TIME", help="Replay jobs submitted before 1d ago, or a date.")
-    ] = "",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    since: Since = "28d",
+    until: Until = "",
+    jobs: Processes = 1,
     history: HistoryFolder = Path("history"),
     *,
     options: RunOptions,

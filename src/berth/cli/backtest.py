@@ -12,7 +12,16 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
-from berth.cli.run_options import ClusterOption, Columns, Knowledge, NodeColumns, cluster_named, period_asked
+from berth.cli.run_options import (
+    ClusterOption,
+    Columns,
+    Knowledge,
+    NodeColumns,
+    Since,
+    Until,
+    cluster_named,
+    period_asked,
+)
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
@@ -44,10 +53,8 @@ def backtest(
     cluster: ClusterOption = None,
     map_nodes: NodeColumns = "",
     columns: Columns = "",
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="Jobs of the last 90d, or since a date; by default all.")
-    ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Jobs submitted before 1d ago, or a date.")] = "",
+    since: Since = "",
+    until: Until = "",
     history: HistoryFolder = Path("history"),
     as_json: JsonOrCsv = None,
 ) -> None:

@@ -47,6 +47,20 @@ ClusterOption = Annotated[
         metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default that of the trace or the history."
     ),
 ]
+Processes = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")]
+FromHistory = Annotated[
+    bool,
+    typer.Option(
+        "--from-history", help="Replay what ran on this machine, and say how far replays are from it."
+    ),
+]
+Since = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="Of the history: jobs of the last 28d or 12h, or since a date."),
+]
+Until = Annotated[
+    str, typer.Option(metavar="TIME", help="Of the history: jobs submitted before 1d ago, or a date.")
+]
 NodeColumns = Annotated[
     str,
     typer.Option(

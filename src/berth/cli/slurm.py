@@ -12,6 +12,7 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
+from berth.cli.kubernetes_node import Grow
 from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.errors import BerthError, LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
@@ -248,14 +249,6 @@ def run(
 
 def _say(text: str) -> None:
     print(f"berth: {text}", file=sys.stderr, flush=True)
-
-
-class Grow(StrEnum):
-    """Whether the limits of jobs on a node grow."""
-
-    OFF = "off"
-    ON = "on"
-    SUSPEND = "suspend"
 
 
 @app.command()

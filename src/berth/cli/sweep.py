@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from berth.cli.output import JsonOrCsv, console, printed
+from berth.cli.run_options import Processes
 from berth.counts import counted
 
 
@@ -17,7 +18,7 @@ def sweep(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN.toml", help="What to simulate; docs/sweeps.md lists the keys.")
     ],
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Processes = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
     ] = None,

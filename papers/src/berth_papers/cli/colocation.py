@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.output import JsonOrCsv, printed
+from berth.cli.run_options import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ def colocation(
         ),
     ] = 0.0,
     policies: Annotated[str | None, typer.Option(metavar="A,B,…", help="Policies to compare.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Processes = 1,
     out: Annotated[
         Path | None,
         typer.Option(

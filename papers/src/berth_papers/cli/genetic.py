@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.output import JsonOrCsv, printed
-from berth.cli.run_options import Knowledge
+from berth.cli.run_options import Knowledge, Processes
 from berth_papers.cli.pages import show_answers, show_chapter, write_chapters, write_numbers
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def utilisation(
     ] = None,
     policies: Policies = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ….")] = 10,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Processes = 1,
     knowledge: Knowledge = "oracle",
     out: Out = None,
     as_json: JsonOrCsv = None,
