@@ -238,7 +238,6 @@ def measured(decisions: Iterable[Decision], cluster: str = "") -> list[UsageRow]
             0,
             0.0,
             1.0,
-            *[None] * 6,
             mem_peak=min(1.0, line.peak_mib / line.card_mib),
         )
         for line in decisions
