@@ -97,7 +97,7 @@ class HistoryJobs:
                     slots,
                 ],
             ).fetchall()
-        return [Neighbour(*row[:4], tuple(row[4])) for row in rows]
+        return [Neighbour(*others, gpu_slots=tuple(gpus)) for *others, gpus in rows]
 
     def refused(self, attempts: Sequence[Record]) -> int | None:
         """Unknown: accounting keeps no refused allocations."""

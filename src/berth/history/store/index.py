@@ -49,10 +49,12 @@ class Index:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Index:
         """The index of what `index.json` holds, which may lack what later versions added."""
-        known = {field.name: content[field.name] for field in fields(cls) if field.name in content}
-        lists = {name: tuple(known[name]) for name in KINDS if name in known}
-        past = tuple(PastImport(**each) for each in known.get("imports", ()))
-        return cls(**{**known, **lists, "imports": past})
+        known: dict[str, Any] = {
+            field.name: content[field.name] for field in fields(cls) if field.name in content
+        }
+        known |= {name: tuple(known[name]) for name in KINDS if name in known}
+        known["imports"] = tuple(PastImport(**each) for each in known.get("imports", ()))
+        return cls(**known)
 
     def files(self) -> set[str]:
         """Every file that counts, or that would count again if imports were taken back."""
