@@ -97,7 +97,9 @@ class HistoryJobs:
                     slots,
                 ],
             ).fetchall()
-        return [Neighbour(*others, gpu_slots=tuple(gpus)) for *others, gpus in rows]
+        return [
+            Neighbour(job, user, start_ms, end_ms, tuple(gpus)) for job, user, start_ms, end_ms, gpus in rows
+        ]
 
     def refused(self, attempts: Sequence[Record]) -> int | None:
         """Unknown: accounting keeps no refused allocations."""
