@@ -6,7 +6,6 @@ cluster at any time, because each pod's place is in its annotation. Jobs have th
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -31,7 +30,7 @@ from berth.live.driver.site import (
 )
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
+from berth.live.kubernetes.asks import Ask, ask_of, created_ms
 from berth.live.kubernetes.constraints import (
     Constraint,
     has_unread_rules,
@@ -552,7 +551,7 @@ class PodSite:
         try:
             ask = self._asks(entry, ask_of(entry.pod))
             if ask.gang is not None:
-                gang = self.gangs.join(ask.gang, entry.uid)
+                gang = self.gangs.join(ask.gang, entry.uid, waits=True)
             if not held and not self._joins(entry, now_ms):
                 held = (
                     f"pods of {MOST_KINDS} different selectors, affinities and tolerations wait already, or of"
@@ -578,20 +577,8 @@ class PodSite:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
         before, entry.ask = entry.ask, ask
         if before is not None and before.gang is not None and ask.gang != before.gang:
-            self._leave_gang(before.gang, entry.uid)
+            self.gangs.leave(before.gang, entry.uid)
         return ask
-
-    def _leave_gang(self, gang: Gang, uid: str, *, completed: bool = False) -> None:
-        if self.gangs.leave(gang, uid, completed=completed):
-            self._renew_gang(gang)
-
-    def _renew_gang(self, gang: Gang) -> None:
-        """The pods of a gang that wait start with it from now on, or each by itself."""
-        for uid in self.gangs.pods(gang.key):
-            entry = self.entries.get(uid)
-            if entry is not None and entry.state is State.WAITING and not entry.node:
-                with contextlib.suppress(AskError):
-                    self._queue(entry, self.gangs.join(gang, uid))
 
     def _gang_of(self, entry: Entry) -> SiteGang | None:
         job = self._waiting.get(entry.uid)
@@ -829,9 +816,7 @@ class PodSite:
                 return False
         assert entry.ask is not None
         if entry.ask.gang is not None:
-            gang, is_first = self.gangs.begin(entry.ask.gang, entry.uid)
-            if is_first:
-                self._renew_gang(entry.ask.gang)
+            gang = self.gangs.join(entry.ask.gang, entry.uid, waits=False)
         share = _share(entry.ask, placed, card_mib, entry.pod.metadata.annotations.get(names.ENOUGH))
         asked = Share(
             max(entry.ask.milli, share.milli), entry.ask.mem_mib if placed.best_effort else share.mem_mib
@@ -922,8 +907,7 @@ class PodSite:
             ask = _ask_of(pod)
             self._become(entry, State.ENDED)
             if ask is not None and ask.gang is not None and completed:
-                self.gangs.begin(ask.gang, meta.uid)
-                self._leave_gang(ask.gang, meta.uid, completed=True)
+                self.gangs.leave(ask.gang, meta.uid, completed=True)
                 self._changed |= dict.fromkeys(self.gangs.pods(ask.gang.key))
             entry.ask = ask
             self._move(entry, pod.spec.node_name)
@@ -994,14 +978,14 @@ class PodSite:
         if state is not State.HELD:
             self._crowded.pop(uid, None)
         if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
-            self._leave_gang(entry.ask.gang, uid)
+            self.gangs.leave(entry.ask.gang, uid)
         entry.state = state
 
     def _forget(self, entry: Entry) -> None:
         gang = entry.ask.gang if entry.ask is not None else None
         self._become(entry, State.ENDED)
         if gang is not None:
-            self._leave_gang(gang, entry.uid)
+            self.gangs.leave(gang, entry.uid)
         if entry.node:
             self.table.leave(entry.uid, entry.node)
             self._on.get(entry.node, {}).pop(entry.uid, None)
