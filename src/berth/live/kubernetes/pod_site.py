@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import islice
 
 from berth.errors import AskError
+from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.site import (
     Again,
@@ -42,7 +43,6 @@ from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
-from berth.live.kubernetes.memories import Memories, killed_by_kernel
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (
@@ -73,7 +73,7 @@ LEAVE_MS = 600_000
 AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
 """How long pods alike avoid a node that was refused; twice as long each further time."""
 MOST_OWNERS = 10_000
-"""Owners of which it is known that nodes refused their pods."""
+"""Owners of which it is known that nodes refused their pods, or that those ran out of GPU memory."""
 MOST_OTHERS = 31
 """Nodes that a pod may go to instead of the first choice, if only kube-scheduler can tell which of them it may use."""
 MOST_GROUPS = 6
@@ -201,7 +201,7 @@ class PodSite:
         """What is enough for a job, where it asks for more."""
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
-        self._memories = Memories()
+        self._needs: dict[tuple[str, object], MemoryNeed] = {}  # of owners whose pods ran out of GPU memory
         self._leave: dict[str, int] = {}  # pods that have not left their GPUs yet, and since when they are to
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
@@ -638,9 +638,9 @@ class PodSite:
     def _as_asked(self, entry: Entry) -> Job:
         assert entry.ask is not None
         ask, cards = entry.ask, self.table.cards
-        memory = self._memories.of((entry.namespace, ask.owner))
-        if ask.gpus and memory is not None:
-            ask = with_memory(ask, memory, cards)
+        need = self._needs.get(entry.owner)
+        if ask.gpus and need is not None:
+            ask = with_memory(ask, need, cards)
         labels = (entry.label,) if entry.label else ()
         job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, cards)
         if (tenant := self._tenants.get(entry.namespace, entry.namespace)) != entry.namespace:
@@ -894,7 +894,8 @@ class PodSite:
             how = RecordState.OUT_OF_MEMORY
         else:
             how = RecordState.COMPLETED if completed else RecordState.FAILED
-            if known and not completed and killed_by_kernel(pod):
+            ends = (each.state.terminated for each in pod.status.container_statuses)
+            if known and any(end is not None and end.reason == "OOMKilled" for end in ends) and not completed:
                 why = "a container exceeded its own limit of the node's memory: raise resources.limits.memory"
                 self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
         if entry is None and _placed(pod) is None:
@@ -919,12 +920,15 @@ class PodSite:
         message = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
         ask = _ask_of(pod)
         if ask is not None and ask.owner:
+            held_mib, owner = max(measured.peak_mib, measured.needed_mib), (meta.namespace, ask.owner)
             if not is_known:
                 job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), self.table.cards)
-                self.ran_out(job, max(measured.peak_mib, measured.needed_mib))
-            need = self._memories.ran_out((meta.namespace, ask.owner), measured)
+                self.ran_out(job, held_mib)
+            need = self._needs[owner] = need_after(self._needs.pop(owner, NO_NEED), held_mib)
+            if len(self._needs) > MOST_OWNERS:
+                del self._needs[next(iter(self._needs))]
             for other in [each for each in self.entries.values() if each.state is State.WAITING]:
-                if other.ask is not None and other.owner == (meta.namespace, ask.owner):
+                if other.ask is not None and other.owner == owner:
                     self._requeue(other)
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
             message = f"{message}; the next pod of {ask.owner} gets {gets}"
