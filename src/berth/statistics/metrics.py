@@ -48,7 +48,8 @@ METRICS = (
         Unit.PERCENT,
         lambda summary: summary.gpu_allocation_pct,
         max,
-        "GPU capacity that jobs held, averaged over the time from the first submission to the last event",
+        "GPU capacity that jobs held, needed or not (a whole GPU counts whole), from the first submission to the last"
+        " event",
     ),
     Metric(
         "Allocation while jobs arrive",

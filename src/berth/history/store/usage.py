@@ -58,13 +58,13 @@ class UsageRow:
     samples: int
     watched_ms: float
     gpu_ms: float
-    use_ms: float | None
-    mem_ms: float | None
-    sm_ms: float | None
-    pcie_kb: float | None
-    energy_j: float | None
-    use_peak: float | None
-    mem_peak: float | None
+    use_ms: float | None = None
+    mem_ms: float | None = None
+    sm_ms: float | None = None
+    pcie_kb: float | None = None
+    energy_j: float | None = None
+    use_peak: float | None = None
+    mem_peak: float | None = None
 
 
 def write_usage(rows: Iterable[UsageRow], path: Path) -> None:
