@@ -137,8 +137,8 @@ def _service(name: str, messages: SimpleNamespace, told: str) -> Service:
     calls = {}
     for line in told.strip().splitlines():
         call, request, answer = line.split()
-        kinds = (getattr(messages, each.lstrip("*")) for each in (request, answer))
-        calls[call] = Call(*kinds, streams=answer.startswith("*"))
+        asked, answered = (getattr(messages, each.lstrip("*")) for each in (request, answer))
+        calls[call] = Call(asked, answered, answer.startswith("*"))
     return Service(name, calls)
 
 

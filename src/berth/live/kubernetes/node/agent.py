@@ -169,8 +169,9 @@ class Agent:
 
     def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> Iterator[PodPart]:
         for allotment, part in self._given_parts():
-            card = self._allotments.cards.get(part.index)  # none: it has fallen off the bus
-            for region in regions.get(allotment.name, ()) if card is not None else ():
+            if (card := self._allotments.cards.get(part.index)) is None:
+                continue  # it has fallen off the bus
+            for region in regions.get(allotment.name, ()):
                 uuid = region.uuid if region.hardware is None else region.hardware.gpu
                 for pod in self.pods_of(allotment)[:1] if plain(uuid) == plain(card.uuid) else ():
                     yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
