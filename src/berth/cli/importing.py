@@ -257,8 +257,8 @@ def slurmdbd(
         found = import_slurmdbd(store, url, how, since_s=since_s)
         if decisions is not None:
             from berth.history.importing.samples import import_usage
-            from berth.live.slurm.courses import measured
             from berth.live.slurm.decisions import read_decisions
+            from berth.live.slurm.job_log import measured
 
             import_usage(store, measured(read_decisions(decisions), options.cluster))
         options.print(found)
