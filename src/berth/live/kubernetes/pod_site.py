@@ -145,6 +145,8 @@ class Entry:
     kind: Constraint | None = None
     """What it waits with."""
     label: str = ""
+    gang: SiteGang | None = None
+    """The gang that it waits with."""
     variant: int = 0
     """Which size of card is looked for, if it asks for a part of a card's memory."""
     start_failures: int = 0
@@ -296,7 +298,7 @@ class PodSite:
         if entry is not None and entry.state is State.WAITING:
             entry.start_failures, entry.not_before_ms = again.start_failures, again.not_before_ms
             entry.why = again.why
-            self._requeue(entry)
+            self._queue(entry)
 
     def give_up(self, given_up: GiveUp) -> None:
         """What has ended here has ended for good."""
@@ -401,7 +403,7 @@ class PodSite:
             for entry in [
                 each for each in asked if each.ask and (sizes or each.ask.models or each.ask.mem_milli)
             ]:
-                self._requeue(entry)
+                self._queue(entry)
         if self.kinds.left and self._crowded:
             self.kinds.left = False
             first = [*self._crowded][: MOST_OF_ONE // 2]
@@ -427,7 +429,7 @@ class PodSite:
         self.stirred = True
         if self.settings.right_size == "apply":
             for entry in [each for each in self.entries.values() if each.state is State.WAITING]:
-                self._requeue(entry)
+                self._queue(entry)
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
@@ -479,7 +481,7 @@ class PodSite:
         at = next((at for at, other in enumerate(sizes) if fits(other)), None)
         if at is not None and at != entry.variant:
             entry.variant = at
-            self._requeue(entry)
+            self._queue(entry)
 
     def lacks(self, entry: Entry) -> str:
         """What nodes are short of for a pod that no node may run, as `2 no label zone=a, 5 taint gpu:NoSchedule`."""
@@ -509,7 +511,7 @@ class PodSite:
     def _is_unbound(self, pod: api.Pod, now_ms: int) -> None:
         meta = pod.metadata
         gates = [gate.name for gate in pod.spec.scheduling_gates]
-        placed = _placed(pod)
+        placed, ask = _placed(pod), _ask_of(pod) if self.settings.advise else None
         entry = self.entries.get(meta.uid)
         if meta.deletion_timestamp is not None:
             if entry is not None:
@@ -522,7 +524,7 @@ class PodSite:
             self._waits(self._entry(pod), held, now_ms)
         elif placed is not None:
             self._is_lifted(self._entry(pod), placed, now_ms)
-        elif self.settings.advise and self._wants(pod):
+        elif self.settings.advise and (ask is None or ask.gpus):
             self._waits(self._entry(pod), "", now_ms)
         elif entry is not None and entry.state in (State.LIFTED, State.STRAY):
             entry.pod = pod
@@ -536,13 +538,6 @@ class PodSite:
             )
         elif entry is not None:
             self._forget(entry)
-
-    def _wants(self, pod: api.Pod) -> bool:
-        """Whether a pod asks for GPUs in words that berth reads."""
-        try:
-            return ask_of(pod).gpus > 0
-        except AskError:
-            return True
 
     def _waits(self, entry: Entry, held: str, now_ms: int) -> None:
         """A gated pod is there; it waits unless something else holds it."""
@@ -563,15 +558,15 @@ class PodSite:
             self._become(entry, State.HELD)
             entry.why = held
             return
-        if entry.state is State.WAITING and entry.ask == before and self._gang_of(entry) == gang:
+        if entry.state is State.WAITING and entry.ask == before and entry.gang == gang:
             return
         if before is not None and before != entry.ask:
             entry.version += 1
         if entry.state is not State.WAITING:
             self._become(entry, State.WAITING)
-            self._joins(entry, now_ms)
             entry.why = ""
-        self._queue(entry, gang)
+        entry.gang = gang
+        self._queue(entry)
 
     def _asks(self, entry: Entry, ask: Ask) -> Ask:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
@@ -579,10 +574,6 @@ class PodSite:
         if before is not None and before.gang is not None and ask.gang != before.gang:
             self.gangs.leave(before.gang, entry.uid)
         return ask
-
-    def _gang_of(self, entry: Entry) -> SiteGang | None:
-        job = self._waiting.get(entry.uid)
-        return None if job is None else job.gang
 
     def _joins(self, entry: Entry, now_ms: int) -> bool:
         """Have a pod wait with its kind; False if too many different ones wait."""
@@ -604,11 +595,7 @@ class PodSite:
         entry.kind, entry.label = kind, label
         return True
 
-    def _requeue(self, entry: Entry) -> None:
-        """The same with the gang that it has."""
-        self._queue(entry, self._gang_of(entry))
-
-    def _queue(self, entry: Entry, gang: SiteGang | None) -> None:
+    def _queue(self, entry: Entry) -> None:
         """Have the driver see a waiting pod as it is now."""
         uid = entry.uid
         job = SiteJob(
@@ -618,7 +605,7 @@ class PodSite:
             not_before_ms=entry.not_before_ms,
             why=entry.why,
             version=entry.version,
-            gang=gang,
+            gang=entry.gang,
             only_gpus=self._gpus_of(entry.node) if entry.node else (),
         )
         self._waiting[uid] = job
@@ -754,7 +741,7 @@ class PodSite:
         """Pods of one owner avoid other nodes than before."""
         for entry in self.entries.values():
             if entry.state is State.WAITING and entry.owner == owner and self._joins(entry, now_ms):
-                self._requeue(entry)
+                self._queue(entry)
 
     # How: pods that are bound
 
@@ -787,7 +774,7 @@ class PodSite:
                 entry.version += 1  # a start that is under way is not this one
                 self._become(entry, State.WAITING)
                 entry.why = ""
-                self._requeue(entry)
+                self._queue(entry)
             return
         self._only_count(entry, placed)
 
@@ -929,7 +916,7 @@ class PodSite:
                 del self._needs[next(iter(self._needs))]
             for other in [each for each in self.entries.values() if each.state is State.WAITING]:
                 if other.ask is not None and other.owner == owner:
-                    self._requeue(other)
+                    self._queue(other)
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
             message = f"{message}; the next pod of {ask.owner} gets {gets}"
         if meta.uid in self.entries:  # else it ended before this steerer began, and another has said so
@@ -970,6 +957,7 @@ class PodSite:
             if entry.kind is not None:
                 self.kinds.leave(entry.kind)
                 entry.kind, entry.label = None, ""
+            entry.gang = None
         if state not in (State.LIFTED, State.RUNS):
             self._running.pop(uid, None)
             if entry.node:

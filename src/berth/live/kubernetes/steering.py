@@ -20,6 +20,7 @@ from berth.errors import ApiError
 from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
+from berth.live.driver.renewing import Renewal
 from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.driver.warming import warm_up
@@ -30,7 +31,6 @@ from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.listening import Heard, heard, until_listed
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.model import Job, Share
@@ -447,10 +447,7 @@ class Steering:
 
     def _fail(self, step: Lift, why: str) -> None:
         self.counts.failed += 1
-        self._note(partial(self.site.start_failed, step.uid, why))
-
-    def _note(self, what: Callable[[], None]) -> None:
-        self._inbox.append((what, ()))
+        self._inbox.append((self.site.start_failed, (step.uid, why)))
         self._wake.set()
 
     # What is told
@@ -571,7 +568,9 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
                 soon = "it starts when those whose place it takes have left"
             found[entry.uid] = entry.why or soon
             continue
-        text = _UID.sub(lambda uid: _name_of(site, uid[0]), reason.text)
+        text = _UID.sub(
+            lambda uid: site.entries[uid[0]].title if uid[0] in site.entries else uid[0], reason.text
+        )
         if reason.kind in (WaitKind.NODES, WaitKind.MISFIT):
             text = f"no node can hold it: {site.lacks(entry) or 'others use too much of each'}"
         found[entry.uid] = f"{entry.why}; {text}" if entry.why and entry.why not in text else text
@@ -579,8 +578,3 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
 
 
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
-def _name_of(site: PodSite, uid: str) -> str:
-    entry = site.entries.get(uid)
-    return uid if entry is None else entry.title
