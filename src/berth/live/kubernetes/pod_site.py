@@ -56,7 +56,7 @@ from berth.live.kubernetes.placements import (
     places_of,
     share_words,
 )
-from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -68,6 +68,9 @@ to leave, or to be made."""
 SILENCE_MS = 360_000
 """How long kube-scheduler may say nothing of a pod, while it binds pods whose gates were lifted later. By then it has
 looked again at all that it has put aside, which it does after five minutes."""
+RELEASE_TIMES, MOST_RELEASED = 6, 20
+"""How many times the patience a pod waits that no node can hold before it is released, and how many pods at once: a
+node whose agent starts anew has no GPUs for a moment."""
 LEAVE_MS = 600_000
 """How long a pod may take to leave its GPUs before it is evicted; the driver has half of that to move what it holds."""
 AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
@@ -117,7 +120,7 @@ class State(StrEnum):
     LIFTED = "lifted"
     """kube-scheduler may bind it."""
     STRAY = "stray"
-    """The same, and it has no part of a GPU: its node refused it."""
+    """The same, and it has no part of a GPU: its node refused it, no node could hold it, or it had no gate."""
     RUNS = "runs"
     """It is bound, and has its part."""
     OTHER = "other"
@@ -215,6 +218,7 @@ class PodSite:
         self._avoided: dict[tuple[str, object], _Avoided] = {}
         self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
         self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
+        self._unheld: dict[str, int] = {}  # pods that no node can hold -> since when
         self._heard_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
@@ -420,6 +424,12 @@ class PodSite:
         for uid, since_ms in self._leave.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
+        late_ms = now_ms - RELEASE_TIMES * self.settings.patience_ms
+        for uid in [
+            *islice((uid for uid, since_ms in self._unheld.items() if since_ms <= late_ms), MOST_RELEASED)
+        ]:
+            self._unheld[uid] = now_ms
+            self._release(self.entries.get(uid))
         self._forgive(now_ms)
         if refreshed.moved or self.kinds.stale:
             self.table.refresh()
@@ -433,14 +443,13 @@ class PodSite:
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
-        if not (self._avoided or self._refused or self._leave or self._silent):
-            return None
         times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
         refused = (self.entries[uid].refused_ms for uid in self._refused)
         times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
         for since_ms in self._silent.values():
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
+        times += [since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unheld.values()]
         staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
         times += [self._leave[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
@@ -472,6 +481,10 @@ class PodSite:
                 entry.no_room = True
                 self._only_count(entry, _placed(entry.pod))
 
+    def cannot_hold(self, uids: Iterable[str]) -> None:
+        """No node could hold these pods if nothing else of berth ran there."""
+        self._unheld = {uid: self._unheld.get(uid, self._refreshed_ms) for uid in uids}
+
     def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
         """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
         entry = self.entries.get(job.id)
@@ -488,15 +501,18 @@ class PodSite:
         if entry.ask is None:
             return ""
         counts: Counter[str] = Counter()
-        models = self.table.cards.called(entry.ask.models)
+        kind = entry.kind or entry.ask.constraint
         for view in self.table.views.values():
             why = "not ready" if not view.ready else "cordoned" if view.cordoned else ""
-            why = why or why_not(entry.kind or entry.ask.constraint, view.traits)
-            counts[why or _lacks(entry.ask, view, models)] += 1
+            counts[why or self._lack(entry.ask, kind, view)] += 1
         del counts[""]
         most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_GROUPS]
         said = ", ".join(f"{count:,} {why}" for why, count in most)
         return f"of {len(self.table.views):,} nodes, {said}" if said else ""
+
+    def _lack(self, ask: Ask, kind: Constraint, view: View) -> str:
+        """What a node lacks for a pod if nothing else runs there; empty if nothing."""
+        return why_not(kind, view.traits) or _lacks(ask, view, self.table.cards.called(ask.models))
 
     # How: pods that wait
 
@@ -516,6 +532,8 @@ class PodSite:
         if meta.deletion_timestamp is not None:
             if entry is not None:
                 self._forget(entry)
+        elif names.GATE in gates and entry is not None and entry.state is State.STRAY:
+            entry.pod = pod  # it is about to be released
         elif names.GATE in gates:
             others = [gate for gate in gates if gate != names.GATE]
             held = f"held by scheduling gate {', '.join(others)}" if others else ""
@@ -526,16 +544,17 @@ class PodSite:
             self._is_lifted(self._entry(pod), placed, now_ms)
         elif self.settings.advise and (ask is None or ask.gpus):
             self._waits(self._entry(pod), "", now_ms)
-        elif entry is not None and entry.state in (State.LIFTED, State.STRAY):
-            entry.pod = pod
-            self._become(entry, State.STRAY)
-            entry.why = entry.why or _refusal(pod)
         elif pod.spec.scheduler_name == names.OLD_SCHEDULER:
             self._become(entry := self._entry(pod), State.HELD)
             entry.why = (
                 f"it names the scheduler '{names.OLD_SCHEDULER}', which was that of berth 0.2; make it again without"
                 " schedulerName"
             )
+        elif any(names.RESOURCE in each.resources.requests for each in pod.spec.containers) or (
+            entry is not None and entry.state in (State.LIFTED, State.STRAY)
+        ):
+            self._become(entry := self._entry(pod), State.STRAY)
+            entry.why = entry.why or _refusal(pod) or "kube-scheduler may bind it, and has not yet"
         elif entry is not None:
             self._forget(entry)
 
@@ -622,6 +641,9 @@ class PodSite:
         enough = self.enough(job) if self.settings.right_size == "apply" else None
         return job if enough is None else replace(job, share=enough)
 
+    def _tenant(self, entry: Entry) -> str:
+        return self._tenants.get(entry.namespace, entry.namespace)
+
     def _as_asked(self, entry: Entry) -> Job:
         assert entry.ask is not None
         ask, cards = entry.ask, self.table.cards
@@ -630,11 +652,33 @@ class PodSite:
             ask = with_memory(ask, need, cards)
         labels = (entry.label,) if entry.label else ()
         job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, cards)
-        if (tenant := self._tenants.get(entry.namespace, entry.namespace)) != entry.namespace:
+        if (tenant := self._tenant(entry)) != entry.namespace:
             job = replace(job, virtual_cluster=tenant)
         if ask.gpus and ask.mem_milli and entry.variant and (sizes := [*cards.variants(job, ask)]):
             return sizes[entry.variant % len(sizes)]
         return job
+
+    def _release(self, entry: Entry | None) -> None:
+        """Lift the gate of a pod that no node can hold, within the quota of its namespace. Pods of a gang stay: they
+        could start without the others."""
+        if entry is None or entry.state is not State.WAITING or entry.node:
+            return
+        assert entry.ask is not None
+        if entry.ask.gang is not None or not all(
+            self._lack(entry.ask, entry.ask.constraint, view) for view in self.table.views.values()
+        ):
+            return  # other pods may leave no room
+        if self.settings.quotas is not None:
+            tenant, states = self._tenant(entry), (State.LIFTED, State.STRAY, State.RUNS)
+            there = (each for each in self.entries.values() if self._tenant(each) == tenant)
+            held = sum(each.ask.gpus for each in there if each.ask is not None and each.state in states)
+            if held + entry.ask.gpus > self.settings.quotas.get(tenant, 0):
+                return
+        lacks = self.lacks(entry) or "there are none"
+        self._become(entry, State.STRAY)
+        entry.why = f"no node can hold it: {lacks}. Its gate is lifted, so that an autoscaler may make one"
+        self._do(Release(entry.uid, entry.namespace, entry.name))
+        self._do(Tell(entry.uid, entry.namespace, entry.name, "Released", entry.why, False))
 
     # How: pods whose gate is lifted
 

@@ -31,7 +31,7 @@ from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.listening import Heard, heard, until_listed
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.model import Job, Share
 
@@ -311,8 +311,9 @@ class Steering:
             log.warning("%s", refused)
         if self._settings.advise:
             self._advise(done)
-        elif driver.unplaced:
+        else:
             site.displace(driver.unplaced, driver.free_on)
+            site.cannot_hold(driver.misfits)
         switch_cards(site, driver)
         return done
 
@@ -438,6 +439,8 @@ class Steering:
             self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
         elif isinstance(step, Withdraw):
             await writing.withdraw(self.api, step)
+        elif isinstance(step, Release):
+            await writing.release(self.api, step)
         elif isinstance(step, Suspend):
             await writing.suspend(self.api, step)
         elif isinstance(step, Remove):
