@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.comma_separated import names_of
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.counts import counted
 from berth.history.values.moments import moment_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -107,8 +107,15 @@ class Summary:
     co2_kg: float | None = None
     currency: str = ""
     """Of `cost`, as the price list says."""
+    own: Mapping[str, float] = field(default_factory=dict)
+    """The user's own metrics of a sweep by name; NaN where undefined."""
     given_up: tuple[str, ...] = ()
     """Ids of up to 10 jobs that were given up since their nodes were lost too often."""
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that did not finish."""
+        return self.jobs - self.finished
 
 
 def summarise(

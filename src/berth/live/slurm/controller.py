@@ -26,9 +26,9 @@ from berth.live.slurm.nodes import (
     nodes_of,
     partitions_of,
 )
-from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
 TIMEOUT_S = 60.0
+PROMPT = "scontrol: "
 CHANGES_AT_ONCE = 200
 """Lines that one `scontrol` is sent: at 22 updates a second they take 9 s."""
 IDS_AT_ONCE = 1000
@@ -62,8 +62,12 @@ def run_program(words: Sequence[str], lines: str = "", *, timeout_s: float = TIM
             env=_environment(),
             check=False,
         )
+    except FileNotFoundError as error:
+        raise LiveError(
+            f"there is no {words[0]} here; run berth where Slurm's commands are installed"
+        ) from error
     except OSError as error:
-        raise cannot_be_run(words[0], error) from error
+        raise LiveError(f"{words[0]} cannot be run ({error.strerror}); see: ulimit -a") from error
     except subprocess.TimeoutExpired as error:
         raise LiveError(
             f"{words[0]} has not answered for {timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"
@@ -187,16 +191,13 @@ class View:
 class Controller:
     """slurmctld, by its own commands."""
 
-    def __init__(self, run: Run | None = None) -> None:
-        """`run` is what runs Slurm's commands, if not this machine."""
-        self._run = run or run_program
-        self._scontrol = run or Scontrol(_environment(), TIMEOUT_S)
+    def __init__(self, run: Run = run_program) -> None:
+        """`run` runs Slurm's commands."""
+        self._run = run
         self.queries = 0
         """How many queries there were."""
         self.unreadable: list[str] = []
         """Why jobs of the last queries are missing."""
-        self._known: dict[tuple[str, ...], SlurmJob] = {}
-        """The rows of the last query for all jobs."""
         self._exclusive = next(iter(WHOLE_NODES))
 
     def jobs(self, ids: Sequence[str] = (), known_ends: KnownEnds | None = None) -> tuple[SlurmJob, ...]:
@@ -216,10 +217,7 @@ class Controller:
             if ids and "Invalid job id" in str(error):
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
-        known = None if ids else self._known
-        return tuple(
-            jobs_of(text, mark, self.unreadable.append, known_ends, known, exclusive=self._exclusive)
-        )
+        return tuple(jobs_of(text, mark, self.unreadable.append, known_ends, exclusive=self._exclusive))
 
     def _squeue(self, only: Sequence[str], mark: str) -> str:
         """What `squeue` prints of the columns; what a Slurm before 26.05 does not know is learned once."""
@@ -356,7 +354,7 @@ class Controller:
         """Have one `scontrol` do these lines, each of a job; what went wrong, by the job's id."""
         if not asked:
             return {}
-        return dict(_errors(self._scontrol(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
+        return dict(_errors(self._run(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
 
 
 def _errors(text: str, asked: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:

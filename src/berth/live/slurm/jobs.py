@@ -173,27 +173,20 @@ def jobs_of(
     mark: str = "",
     unreadable: Callable[[str], None] | None = None,
     known_ends: KnownEnds | None = None,
-    known: dict[tuple[str, ...], SlurmJob] | None = None,
     *,
     exclusive: str = "OverSubscribe",
 ) -> Iterator[SlurmJob]:
     """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s), but those of `known_ends`.
-    `known` are the rows of the query before, which need not be read again; it becomes those of this one.
 
     A row that cannot be read is passed over, and `unreadable` is called with the reason: it must not hide all other
     jobs. `exclusive` is the column of WHOLE_NODES that was asked for. Raises LiveError for a row of another number of
     fields, and where `unreadable` is None.
     """
-    before = {} if known is None else known.copy()
-    now: dict[tuple[str, ...], SlurmJob] = {} if known is None else known
-    now.clear()
     for fields in rows_of(text, COLUMNS, mark):
         if known_ends is not None and known_ends.has(fields):
             continue
-        key = tuple(fields)
         try:
-            now[key] = job = before.get(key) or _job(fields, WHOLE_NODES[exclusive])
-            yield job
+            yield _job(fields, WHOLE_NODES[exclusive])
         except ValueError as error:
             why = f"squeue printed of job {fields[1]} what cannot be read: {error}"
             if unreadable is None:
