@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,7 +146,7 @@ def stats(
                     }
                     for row in rows
                 ],
-                "totals": asdict(totals),
+                "totals": totals.to_dict(),
                 "waiting_hours_by_cause": waits,
                 "multi_node_share": several,
             }
