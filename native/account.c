@@ -200,6 +200,26 @@ bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left)
     return take_bytes(region, bytes, left, false);
 }
 
+/* As an estimate, which is no peak: the driver may refuse it yet. */
+bool region_take_beyond(struct berth_region *region, uint64_t bytes)
+{
+    if (region->slot < 0 || !region_is_witness(region))
+        return false;
+    IN_TURN(&region->turn);
+    bool done =
+        change(region->use, (uint32_t)region->slot, bytes, 0, UINT64_MAX, NULL, true) == DONE;
+    region->held += done ? bytes : 0;
+    return done;
+}
+
+void region_note_peak(struct berth_region *region)
+{
+    raise_to(&region->use->peak, LOAD(region->use->total.used));
+    if (region->slot >= 0)
+        raise_to(&region->use->slots[region->slot].peak,
+                 LOAD(region->use->slots[region->slot].held));
+}
+
 uint64_t region_take_some(struct berth_region *region, uint64_t bytes)
 {
     uint64_t left = 0;

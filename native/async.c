@@ -121,6 +121,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = ask(ptr, bytes, from, stream, per_thread);
+    driver_answered(pool_device(pool), bytes, call, result);
     if (result != CUDA_SUCCESS) {
         pool_settle(pool, taken, debtor, NULL);
         pool_end(pool, bytes, debtor);

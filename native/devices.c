@@ -375,7 +375,7 @@ bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left)
     if (region_reap(&device->region) > 0 && region_take(&device->region, bytes, left))
         return true;
     parts_reclaim(device);
-    return region_take(&device->region, bytes, left);
+    return region_take(&device->region, bytes, left) || region_take_beyond(&device->region, bytes);
 }
 
 void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call)
@@ -386,6 +386,16 @@ void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *ca
     if (number < 16 || (number & (number - 1)) == 0) /* a program that asks again and again */
         log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
                  device->ordinal, (unsigned long long)left);
+}
+
+void witness_answered(struct device *device, uint64_t bytes, const char *call, CUresult result)
+{
+    uint64_t limit = LOAD(device->region.limit->mem_bytes),
+             others = LOAD(device->region.use->total.used) - bytes;
+    if (result == CUDA_SUCCESS)
+        region_note_peak(&device->region);
+    else if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        refuse(device, bytes, others < limit ? limit - others : 0, call);
 }
 
 /* Whether a larger limit may be had by asking, and would do. */

@@ -55,6 +55,15 @@ bool obtain_for(struct device *device, uint64_t bytes, uint64_t asked, const cha
 /* Takes without asking and without a record: for a part that can do with less. */
 bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left);
 void give(struct device *device, uint64_t bytes);
+/* The driver has answered a call that these bytes are taken for. Where hardware keeps the memory,
+   its refusals are recorded, and what it gave may be the peak. */
+void witness_answered(struct device *device, uint64_t bytes, const char *call, CUresult result);
+static inline void driver_answered(struct device *device, uint64_t bytes, const char *call,
+                                   CUresult result)
+{
+    if (UNLIKELY(region_is_witness(&device->region)))
+        witness_answered(device, bytes, call, result);
+}
 /* Records the refusal of what no room could help. */
 void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call);
 

@@ -20,8 +20,9 @@ static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t b
 /* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept
    under the name that it gave, or given back. */
 static inline CUresult settled(struct device *device, enum kind kind, uint64_t bytes,
-                               CUresult result, uint64_t key)
+                               CUresult result, uint64_t key, const char *call)
 {
+    driver_answered(device, bytes, call, result);
     if (LIKELY(result == CUDA_SUCCESS))
         keep(device, kind, key, bytes, false);
     else
@@ -33,6 +34,7 @@ static inline CUresult settled(struct device *device, enum kind kind, uint64_t b
 static inline CUresult settled_at(struct device *device, uint64_t bytes, uint64_t taken,
                                   CUresult result, uint64_t at, const char *call)
 {
+    driver_answered(device, bytes, call, result);
     if (result != CUDA_SUCCESS) {
         give(device, taken);
         return result;
@@ -214,18 +216,18 @@ static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
 }
 
 /* A wrapper that makes `*made` of as many bytes as its description says. */
-#define MAKES(name, call, kind, params, args, bytes_asked)                                 \
-    CUresult name params                                                                   \
-    {                                                                                      \
-        struct device *device = made != NULL && desc != NULL ? device_for_memory() : NULL; \
-        if (device == NULL)                                                                \
-            return REAL(name) args;                                                        \
-        uint64_t bytes = steps_most(device, bytes_asked);                                  \
-        if (!obtain(device, bytes, call))                                                  \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                               \
-        CUresult result = REAL(name) args;                                                 \
-        return settled(device, kind, bytes, result,                                        \
-                       result == CUDA_SUCCESS ? (uintptr_t)*made : 0);                     \
+#define MAKES(name, call, kind, params, args, bytes_asked)                                         \
+    CUresult name params                                                                           \
+    {                                                                                              \
+        struct device *device = made != NULL && desc != NULL ? device_for_memory() : NULL;         \
+        if (device == NULL)                                                                        \
+            return REAL(name) args;                                                                \
+        uint64_t bytes = steps_most(device, bytes_asked);                                          \
+        if (!obtain(device, bytes, call))                                                          \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+        CUresult result = REAL(name) args;                                                         \
+        return settled(device, kind, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*made : 0, \
+                       call);                                                                      \
     }
 /* Each of these has an older version, whose description has narrower fields of the same names. */
 #define MAKES_ARRAY(name, call, desc_type, depth, flags)                                      \

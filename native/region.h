@@ -43,7 +43,8 @@ enum {
     BERTH_HIGH = 4u,
     BERTH_LOW = 8u,
     BERTH_SHOWS_MAX = 16u,
-    BERTH_STOPPED = 32u /* of berth_resize alone: counts one of `stops` */
+    BERTH_STOPPED = 32u, /* of berth_resize alone: counts one of `stops` */
+    BERTH_WITNESS = 64u  /* hardware keeps the memory: what does not fit is counted all the same */
 };
 
 /* Whether calls of CUDA are counted, so that idle processes are known, and whether they wait. */
@@ -69,7 +70,8 @@ struct berth_limit_file {
        compute. */
     shared64 mem_bytes; /* 0: nothing at all */
     shared32 core_pct;  /* 0: not limited */
-    shared32 flags;     /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW, BERTH_SHOWS_MAX */
+    shared32 flags;     /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW, BERTH_SHOWS_MAX,
+                           BERTH_WITNESS */
     uint64_t made_ns;
     uint64_t retired_swap_bytes; /* of 0.2: how much more of the host's memory; not read */
     /* All 0 in a page of 0.2, whose limit does not grow. */
@@ -223,6 +225,14 @@ void region_forget(struct berth_region *region);
 
 /* Takes `bytes` if they fit below the limit, at once and whole; `left` gets what was left. */
 bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left);
+/* Whether hardware keeps the memory, so that nothing is refused here. */
+static inline bool region_is_witness(const struct berth_region *region)
+{
+    return (LOAD(region->limit->flags) & BERTH_WITNESS) != 0 && LOAD(region->limit->mem_bytes) != 0;
+}
+void region_note_peak(struct berth_region *region);
+/* Takes what does not fit, where hardware keeps the memory; false where the limit is kept here. */
+bool region_take_beyond(struct berth_region *region, uint64_t bytes);
 /* Takes as much of `bytes` as fits. */
 uint64_t region_take_some(struct berth_region *region, uint64_t bytes);
 void region_give(struct berth_region *region, uint64_t bytes);

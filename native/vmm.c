@@ -235,6 +235,7 @@ CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop,
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = REAL(cuMemCreate)(handle, bytes, prop, flags);
+    driver_answered(device, bytes, "cuMemCreate", result);
     if (result != CUDA_SUCCESS) {
         give(device, bytes);
         free(record);

@@ -75,6 +75,14 @@ static uint32_t read_visible(void)
     return count;
 }
 
+uint64_t fake_instance_bytes(uint32_t gpu)
+{
+    for (uint32_t i = 0; i < visible_count; i++)
+        if (order[i] == gpu && visible_instance[i] != NULL)
+            return visible_instance[i]->bytes;
+    return UINT64_MAX;
+}
+
 uint32_t fake_gpu_at(CUdevice dev)
 {
     return (uint32_t)dev < visible_count ? order[dev] : 0;

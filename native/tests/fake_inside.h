@@ -117,6 +117,8 @@ extern uint64_t fake_watch_bytes; /* above which a violation is put down; 0: not
 extern bool fake_initialized, fake_injecting, fake_like_nodes, fake_like_lazy;
 extern _Thread_local struct CUctx_st *fake_context;
 extern _Thread_local uint64_t fake_kept_ns; /* how long others kept this thread at the ledger */
+/* Of the instance of MIG that this process sees; of a whole GPU there is no such bound. */
+uint64_t fake_instance_bytes(uint32_t gpu);
 uint32_t fake_gpu_at(CUdevice dev);
 CUdevice fake_ordinal_of(uint32_t gpu);
 bool fake_is_gpu(CUdevice dev);

@@ -123,7 +123,8 @@ static bool within_cgroup(uint32_t gpu, uint64_t bytes)
 bool fake_charge(uint32_t gpu, uint64_t bytes)
 {
     struct fake_gpu *device = &fake_card->gpus[gpu];
-    if (bytes > device->total_bytes || !within_cgroup(gpu, bytes))
+    if (bytes > device->total_bytes || !within_cgroup(gpu, bytes) ||
+        bytes > fake_instance_bytes(gpu) - atomic_load(&fake_self->bytes[gpu]))
         return false;
     if (atomic_load_explicit(&fake_card->watched, memory_order_relaxed)) {
         lock_ledger();

@@ -106,7 +106,7 @@ WRONG = [
     ("up --cpus none", "'none'", "such as 8"),
     ("up --metrics 99999", "99999", "from 1 to 65535"),
     ("k8s install --image x --quota x", "'x'", "NAMESPACE=GPUS"),
-    ("slurm run --mode fly", "'fly'", "'off', 'advise', 'place'"),
+    ("slurm run --mode fly", "'fly'", "'advise', 'place'"),
     ("profile show nothere", "'nothere'", "there are googlenet"),
     ("slurm check --card a100=lots", "--card a100=lots", "such as a100=80G"),
     ("import asi .", ".: no folder of Parquet files", "expected day=D/hour=H/part-000.parquet"),

@@ -33,7 +33,6 @@ PAGES = (
     "/then?measure=failures&by=server",
     "/then?measure=efficiency&at=2024-11-01",
     "/then/lines?range=WAIT_h:0:2",
-    "/me",
     "/now",
     "/now?span=day",
     "/queue",
@@ -216,15 +215,21 @@ def test_a_hostile_name_is_drawn_and_not_run(browser: Browser, world: World, add
     page.context.close()
 
 
-def test_a_tile_shows_promised_and_used_compute_and_memory(browser: Browser, tmp_path: Path) -> None:
+def test_a_tile_shows_promised_and_used_compute_and_memory_on_rails_of_one_length(
+    browser: Browser, tmp_path: Path
+) -> None:
     world = World(tmp_path, sources=[ValuesSource(look_of(gpus=2))])
     with served(world) as address:
         page = logged_in(browser, world, address).new_page()
         page.goto(f"{address}/now")
         page.wait_for_selector("#tiles button .meter")
         meters = page.locator("#tiles button").nth(1).locator(".meter").all_inner_texts()
+        rails = page.evaluate(
+            "[...document.querySelectorAll('#tiles li:nth-child(2) .rail')].map((each) => each.offsetWidth)"
+        )
         page.context.close()
     told = [" ".join(each.split()) for each in meters]
     assert told == [
         *("compute 70 % promised", "memory 56 GiB promised", "compute 55 % used", "memory 28 GiB used")
     ]
+    assert (len(rails), len(set(rails))) == (4, 1)

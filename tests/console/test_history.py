@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -220,9 +222,7 @@ def test_a_name_that_is_a_formula_is_none_in_a_spreadsheet(operator: TestClient)
     assert "\n'=cmd|" in text.replace("\r", "")
 
 
-@pytest.mark.parametrize(
-    "path", ["/then", "/then?measure=waits", "/then/lines", f"/me?user={HOSTILE}", "/me"]
-)
+@pytest.mark.parametrize("path", ["/then", "/then?measure=waits", "/then/lines", f"/then?user={HOSTILE}"])
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_hostile_names_are_texts_and_nothing_else(operator: TestClient, path: str, language: str) -> None:
     answer = operator.get(path, headers={"Accept-Language": language})
@@ -234,9 +234,9 @@ def test_hostile_names_are_texts_and_nothing_else(operator: TestClient, path: st
 def test_only_the_page_of_parallel_coordinates_may_compile(operator: TestClient) -> None:
     allowed = {
         path: "unsafe-eval" in operator.get(path).headers["Content-Security-Policy"]
-        for path in ("/then", "/then/lines", "/me")
+        for path in ("/then", "/then/lines")
     }
-    assert allowed == {"/then": False, "/then/lines": True, "/me": False}
+    assert allowed == {"/then": False, "/then/lines": True}
 
 
 def test_single_attempts_are_drawn_to_their_owner_alone(
@@ -273,27 +273,17 @@ def test_a_wrong_question_is_refused_in_words(
     assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.text
 
 
-def test_a_users_page_says_what_they_ask_for_and_do_not_use(world: World) -> None:
-    text = world.browser("ann").get("/me").text
-    assert "You held 56 GPU-hours and used 25 %" in text
-    assert "Time limits are long: 2.0 d asked, 2.0 h run" in text
-    assert "for 28 of 28 completed attempts" in text
-
-
-def test_no_advice_comes_without_its_data(operator: TestClient) -> None:
-    text = operator.get("/me", params={"user": HOSTILE}).text
-    advice = text[text.index('<ul class="advice">') : text.index("</ul>", text.index('<ul class="advice">'))]
-    assert ("GPU use was not measured for these jobs." in advice, advice.count("<li>")) == (True, 1)
-
-
-def test_another_users_page_is_for_operators(ann: TestClient) -> None:
-    answer = ann.get("/me", params={"user": "bob"})
-    assert (answer.status_code, "only an operator" in answer.json()["detail"]) == (403, True)
+def test_the_name_of_the_viewer_leads_to_the_history_of_their_own_jobs(world: World) -> None:
+    client = world.browser("ann")
+    address = re.search(r'<span class="who"><a href="([^"]*)">ann</a>', client.get("/then").text)
+    assert address is not None
+    text = client.get(html.unescape(address[1])).text
+    assert "pytorch used most: 100 % of 56 GPU-hours" in text
 
 
 def test_without_a_history_the_page_says_how_to_make_one(tmp_path: Path) -> None:
     world = World(tmp_path / "state", history=tmp_path / "none")
-    for path in ("/then", "/then/lines", "/me"):
+    for path in ("/then", "/then/lines"):
         text = world.browser().get(path).text
         assert ("berth import" in text, "There is no history yet" in text) == (True, True)
     answer = world.program().get(JOBS)
@@ -317,7 +307,7 @@ def test_nobody_is_known_by_name_in_a_history_of_pseudonyms(tmp_path: Path) -> N
     path.write_text(json.dumps({**index, "key_mark": 7}))
     world = World(tmp_path / "state", history=tmp_path / "history")
     assert rows(world.program("ann"), pick="ann")["attempts"][0]["name"] == ""  # type: ignore[index]
-    assert "pseudonyms" in world.browser("ann").get("/me").text
+    assert "pseudonyms" in world.browser("ann").get("/then").text
 
 
 def test_plotly_comes_packed_and_is_kept_for_a_day(world: World) -> None:

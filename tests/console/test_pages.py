@@ -13,7 +13,7 @@ from tests.console.histories import made
 from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
-PAGES = ("/now", "/queue", "/then", "/then?measure=waits&by=application", "/me", "/what-if")
+PAGES = ("/now", "/queue", "/then", "/then?measure=waits&by=application", "/what-if")
 MOST_PAGES = 40
 
 
@@ -52,7 +52,7 @@ def test_no_link_leads_where_its_reader_may_not_go(world: World, role: Role) -> 
     assert lines == (set() if role is Role.VIEWER else {"/then/lines"})
 
 
-@pytest.mark.parametrize("path", ["/then", "/then/lines", "/me", "/now", "/queue", "/what-if"])
+@pytest.mark.parametrize("path", ["/then", "/then/lines", "/now", "/queue", "/what-if"])
 def test_a_page_refuses_a_parameter_that_it_does_not_have(world: World, path: str) -> None:
     client = world.browser("ann", Role.OPERATOR)
     answer = client.get(path, params={"usr": "ann"})
@@ -66,7 +66,6 @@ def test_a_page_refuses_a_parameter_that_it_does_not_have(world: World, path: st
     [
         ("/then", ("measure", "by", "from", "to", "user", "pick", "at", "range", "page", "groups")),
         ("/then/lines", ("application", "from", "to", "range", "page")),
-        ("/me", ("user", "from", "to", "pick", "at", "page")),
         ("/now", ("model", "user", "partition")),
         ("/queue", ("source", "state", "user", "partition", "id", "page", "size")),
     ],
@@ -90,7 +89,7 @@ def test_a_page_takes_what_its_script_and_its_form_write(
 def test_an_address_without_a_page_is_answered_by_a_page_that_names_those_there_are(world: World) -> None:
     answer = world.browser().get("/nowhere?x=1")
     assert answer.status_code == 404
-    assert "there is nothing at /nowhere; what there is: /now, /queue, /then, /what-if, /me" in answer.text
+    assert "there is nothing at /nowhere; what there is: /now, /queue, /then, /what-if" in answer.text
     assert '<nav aria-label="Pages">' in answer.text
     told = world.program().get("/api/v1/nothing")
     assert (told.status_code, told.json()) == (

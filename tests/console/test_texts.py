@@ -230,7 +230,6 @@ def test_no_count_stands_before_a_noun_that_is_plural_in_any_case() -> None:
     assert found == {
         "policy",  # a name
         "count",  # of the jobs that are replayed: thousands
-        "change",  # in per cent
     }  # fmt: skip
 
 

@@ -141,6 +141,13 @@ def test_the_policy_that_ran_is_always_replayed_and_short_jobs_are_told(history:
     assert "of 2 jobs ran for less than 10 s" not in done.stderr
 
 
+def test_the_policy_of_an_import_is_what_its_user_wrote_down(history: Path) -> None:
+    (history / "policies.json").unlink()
+    assert recorded_run(open_history(history)).policy == ""
+    (history / "policies.json").write_text('[[0, "easy+fifo+best-fit"]]')
+    assert recorded_run(open_history(history)).policy == "easy+fifo+best-fit"
+
+
 def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path) -> None:
     with pytest.raises(SettingError, match="there is nothing to replay"):
         recorded_run(open_history(history), since_ms=10**14)

@@ -131,7 +131,10 @@ def test_a_period_of_a_history_without_jobs_is_refused(tmp_path: Path) -> None:
     ]
     with pytest.raises(SettingError) as refused:
         runner.invoke(app, words, catch_exceptions=False)
-    assert str(refused.value) == "no job of the history ran in this period; there is nothing to replay"
+    assert str(refused.value) == (
+        "no job of the history ran in this period; there is nothing to replay. Choose another with --since, such as"
+        " --since 90d"
+    )
 
 
 def test_two_seeds_are_named_too_few_before_the_run() -> None:

@@ -241,6 +241,23 @@ def test_a_container_gets_the_pipes_and_the_limits(berth: Berth, mps: Path, root
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=64M" in device["containerEdits"]["env"]
 
 
+@pytest.mark.parametrize("command", [("exec", "blue", "--fake-gpu", "--", "true"), ("cdi", "blue")])
+def test_nothing_is_started_that_mps_would_not_limit(
+    berth: Berth, mps: Path, root: Path, command: tuple[str, ...]
+) -> None:
+    create_mps(berth, "blue")
+    note = root / "blue" / f"{GPU.removeprefix('GPU-')}.hardware"
+    whole = note.read_text()
+    note.write_text(whole.replace('"mem_mib": 64', '"mem_mib": "64M"'))
+    code, said = berth("partition", *command)
+    assert (code, "MPS cannot read the limit '0=64MM', and would keep none" in said) == (2, True)
+    note.write_text(whole)
+    assert berth("partition", *command)[0] == 0
+    (root / f".mps-{GPU}" / "pipe" / "control").unlink()  # the daemon has ended
+    code, said = berth("partition", *command)
+    assert (code, "without it MPS limits nothing; nothing is started" in said) == (2, True)
+
+
 def test_what_cannot_be_a_client_says_why(
     berth: Berth, mps: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.partition.conftest import ROOT, Berth, Card
+from tests.partition.conftest import CARDS, ROOT, Berth, Card
 
 from berth import partition as partitions
 from berth.partition.native import _groups_of, _mount
@@ -85,6 +85,24 @@ def test_the_driver_keeps_the_limit_of_a_program_that_unloads_the_library(
     assert berth_apart("partition", "remove", "blue", "--fake-gpu") == (0, "")
     assert not group.exists()
     assert made(berth_apart)["limit_bytes"] == 1 << 30  # nothing of the first is left
+
+
+def test_where_the_driver_keeps_the_limit_the_library_counts_and_does_not_refuse(
+    root: Path, card: Card, native: Path
+) -> None:
+    """A region that has room for less than the driver gives: what is held is counted, what the driver refuses too."""
+    limit = partitions.Limit(1024, witness=True)
+    root.mkdir()
+    partitions.create_promised("blue", CARDS[0], limit, root)
+    (region,) = partitions.find("blue", root)
+    for mib, status in ((1100, 0), (17000, 1)):
+        environment = card.environment({"BERTH_REGION": str(region.folder), "BERTH_GPU_MEM_MIB": None})
+        environment.pop("BERTH_FAKE_WATCH")
+        ran = subprocess.run([sys.executable, str(GPU_JOB), str(mib)], env=environment, check=False)
+        assert ran.returncode == status
+    (seen,) = partitions.find("blue", root)
+    assert (seen.peak_bytes >> 20, seen.used_bytes, seen.limit_bytes >> 30) == (1100, 0, 1)
+    assert [(one.call, one.asked_bytes >> 20) for one in seen.refusals] == [("cuMemAlloc", 17000)]
 
 
 def test_a_limit_that_the_driver_accepts_and_does_not_keep_is_an_error(

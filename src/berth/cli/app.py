@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from berth.cli.commands import COMMAND_FOLLOWS, COMMANDS, PAPERS, READ_HISTORY
+from berth.cli.commands import COMMAND_FOLLOWS, COMMANDS, PAPERS
 
 
 def load(name: str) -> Any:
@@ -121,8 +121,6 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first argument names, imported, and the arguments behind it."""
         name, _, rest = super().resolve_command(ctx, args)
-        if name in READ_HISTORY:
-            _read_history_of_queue()
         return name, None if name is None else load(name), rest
 
 
@@ -142,17 +140,6 @@ def _in_one_line() -> Iterator[None]:
         path = error.ctx.command_path if error.ctx else "berth"
         print(f"berth: {message}; see: {path} --help", file=sys.stderr)
         raise typer.Exit(2) from error
-
-
-def _read_history_of_queue() -> None:
-    """Let a command read the history of this machine's queue where no other is named or here."""
-    if os.environ.get("BERTH_HISTORY") or os.path.exists("history"):
-        return
-    from berth.live.local.places import Places, queue_folder
-
-    places = Places(queue_folder())
-    if os.path.exists(os.path.join(places.history, "index.json")) or os.path.exists(places.store):
-        os.environ["BERTH_HISTORY"] = places.history
 
 
 def _join_lines(group: typer.Typer) -> None:

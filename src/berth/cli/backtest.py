@@ -10,9 +10,9 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
-from berth.cli.run_options import Columns, Knowledge, NodeColumns, cluster_named, period_asked
+from berth.cli.run_options import ClusterOption, Columns, Knowledge, NodeColumns, cluster_named, period_asked
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
@@ -41,10 +41,7 @@ def backtest(
     first: Annotated[
         int, typer.Option(min=1, metavar="WEEKS", help="Weeks to learn from before the first prediction.")
     ] = 2,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default the history's own."),
-    ] = None,
+    cluster: ClusterOption = None,
     map_nodes: NodeColumns = "",
     columns: Columns = "",
     since: Annotated[

@@ -61,13 +61,5 @@ COMMANDS: Final = {
 }
 """MODULE:NAME in `berth.cli` of each command's function, or of a group's Typer; PAPERS if berth-papers declares it."""
 
-READ_HISTORY: Final = frozenset(
-    {
-        *("compare", "size", "backtest", "stats", "job", "report", "cost", "digest"),
-        *("applications", "profile", "predict-wait", "advise"),
-    }
-)
-"""Commands that read the history of this machine's queue if there is no other history here."""
-
 COMMAND_FOLLOWS: Final = frozenset(("run", "submit"))
 """Commands whose first operand begins another command, whose options are its own."""

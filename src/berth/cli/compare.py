@@ -11,7 +11,7 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import Form, console, printed
 from berth.cli.run_options import RunOptions, conditions_asked, period_asked
 from berth.cli.shared_options import with_options

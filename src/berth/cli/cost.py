@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.comma_separated import names_of
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.cli.stats import By, From, Only, To, tables_of
 

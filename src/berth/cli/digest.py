@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import HistoryFolder
 from berth.history.values.moments import moment_ms
 
 DAY_MS = 86_400_000

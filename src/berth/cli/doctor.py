@@ -32,7 +32,7 @@ class Finding:
 
 def doctor(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show what is installed on this machine, and what is missing for which command."""
-    findings = [*_berth(), *_extras(), *_library(), *_gpus(), *_programs(), _cache()]
+    findings = [*_berth(), *_extras(), *_library(), *_gpus(), _native(), *_programs(), _cache()]
     if printed(form, as_json, [asdict(finding) for finding in findings]):
         return
     rows = (
@@ -100,6 +100,19 @@ def _gpus() -> Iterator[Finding]:
         )
     else:
         yield Finding("GPU", False, lines[0] if lines else "nvidia-smi shows none", needed_for, remedy)
+
+
+def _native() -> Finding:
+    from berth.errors import PartitionError
+    from berth.partition.native import why_not
+
+    try:
+        lacking = why_not()
+    except PartitionError as error:
+        lacking = str(error).partition(";")[0]
+    return Finding(
+        "limits by the driver", not lacking, lacking or "of cgroups", "berth partition create --native"
+    )
 
 
 def _programs() -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import NamedHistory
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.counts import counted
 
@@ -20,7 +20,7 @@ app = typer.Typer(help="Look at imports, undo one, and write measured speeds.", 
 
 @app.command("imports")
 def list_imports(
-    history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
+    history: NamedHistory = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
 ) -> None:
     """List the imports that can be undone, the newest last."""
     from berth.history.store.folder import open_history
@@ -35,7 +35,7 @@ def list_imports(
 
 
 @app.command()
-def undo(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
+def undo(history: NamedHistory = Path("history"), as_json: AsJson = False) -> None:
     """Undo the last import that changed something; repeat to undo the one before."""
     from berth.history.store.folder import open_history
 
@@ -47,7 +47,7 @@ def undo(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> N
 def speeds(
     alone: Annotated[Path, typer.Option(help="File for what applications use alone.")] = Path("single.csv"),
     pairs: Annotated[Path, typer.Option(help="File for speeds beside each other.")] = Path("pairs.csv"),
-    history: HistoryFolder = Path("history"),
+    history: NamedHistory = Path("history"),
 ) -> None:
     """Write how fast applications advanced beside each other, for `berth interference fit`."""
     from berth.history.jobs.measured_pairs import measured_speeds, write_measurements

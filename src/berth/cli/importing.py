@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.history_folder import NamedHistory
 from berth.cli.output import AsJson
 from berth.cli.shared_options import with_options
 from berth.counts import counted
@@ -28,9 +29,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-HistoryFolder = Annotated[
-    Path, typer.Option("--history", metavar="DIR", envvar="BERTH_HISTORY", help="History folder.")
-]
 ClusterName = Annotated[
     str, typer.Option("--cluster", metavar="NAME", help="Name of the cluster, if the rows do not have it.")
 ]
@@ -41,7 +39,7 @@ LISTED = 20
 class ImportOptions:
     """The options that imports share."""
 
-    history: HistoryFolder = Path("history")
+    history: NamedHistory = Path("history")
     cluster: ClusterName = ""
     timezone: Annotated[
         str,
@@ -259,8 +257,8 @@ def slurmdbd(
         found = import_slurmdbd(store, url, how, since_s=since_s)
         if decisions is not None:
             from berth.history.importing.samples import import_usage
-            from berth.live.slurm.courses import measured
             from berth.live.slurm.decisions import read_decisions
+            from berth.live.slurm.job_log import measured
 
             import_usage(store, measured(read_decisions(decisions), options.cluster))
         options.print(found)
@@ -390,7 +388,7 @@ def limits(
     assoc: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show assoc -P` printed.")
     ] = None,
-    history: HistoryFolder = Path("history"),
+    history: NamedHistory = Path("history"),
     as_json: AsJson = False,
 ) -> None:
     """Keep the limits of Slurm's QOS and associations, which replays of the history heed."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from berth.cli import completing
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import NamedHistory, history_read
 from berth.cli.output import AsJson
 
 
@@ -23,7 +23,7 @@ def job(
         ),
     ],
     cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster; by default all.")] = "",
-    history: HistoryFolder = Path("history"),
+    history: NamedHistory = Path("history"),
     as_json: AsJson = False,
 ) -> None:
     """Show all about one job: attempts, waits and why, use, cost, and what would have been enough.
@@ -38,4 +38,4 @@ def job(
             return
     from berth.cli.job_report import print_job_report
 
-    print_job_report(job_id, cluster, history, as_json)
+    print_job_report(job_id, cluster, history_read(context, history), as_json)

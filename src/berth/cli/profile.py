@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.counts import counted
 

@@ -41,6 +41,12 @@ Columns = Annotated[
         help="The columns of your own table: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
     ),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default that of the trace or the history."
+    ),
+]
 NodeColumns = Annotated[
     str,
     typer.Option(
@@ -56,12 +62,7 @@ class RunOptions:
     """The options that all commands with simulated runs share."""
 
     map: Columns = ""
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default the trace's own cluster."
-        ),
-    ] = None
+    cluster: ClusterOption = None
     map_nodes: NodeColumns = ""
     compress: Annotated[
         float, typer.Option(metavar="FACTOR", help="Divide submission times by this factor.")

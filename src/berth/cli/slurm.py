@@ -6,7 +6,7 @@ import contextlib
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,7 +45,6 @@ DEFAULT_STATE = Path("/var/lib/berth/slurm")
 class Mode(StrEnum):
     """What berth does with Slurm's queue."""
 
-    OFF = "off"
     ADVISE = "advise"
     PLACE = "place"
 
@@ -157,17 +156,20 @@ def run(
         typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds; default: never."),
     ] = None,
 ) -> None:
-    """Watch Slurm's queue; log which jobs would start when, or place held jobs."""
+    """Watch Slurm's queue; log which jobs would start when, or place held jobs.
+
+    Stopped, an adviser prints waits as they were and as berth would have had them.
+    """
     import signal
     import time
+    from dataclasses import asdict
 
     from berth.live.slurm.claim import Claim, ClaimChangedError, lock, owner_of
+    from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.controller import Controller
-    from berth.live.slurm.service import CLAIM_INTERVALS, LEAST_CLAIM_S, Service, Settings
+    from berth.live.slurm.decisions import read_decisions
+    from berth.live.slurm.service import CLAIM_INTERVALS, DECISIONS, LEAST_CLAIM_S, Service, Settings
 
-    if mode is Mode.OFF:
-        print("berth is off: Slurm's queue is left alone")
-        return
     places = mode is Mode.PLACE
     if places and not partitions and not qos:
         raise SettingError(
@@ -189,9 +191,8 @@ def run(
     if places:
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
         claim = Claim(controller, owner_of(state), _names(partitions), lasts_s, qos=_names(qos))
-        # As systemd stops it: the right to place is given back at once.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    begun, turned = time.monotonic(), False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
+    begun, turned, gpus = time.monotonic(), False, 0
 
     def over() -> bool:
         return for_s is not None and time.monotonic() - begun > for_s
@@ -221,10 +222,11 @@ def run(
                         _say(lack)
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()
+                gpus = sum(each.node.gpus for each in service.site.nodes())
                 if history is not None:
                     service.keep_history(history)
                 service.run(_say, until=over)
-                return
+                break
             except ClaimChangedError as error:
                 _say(str(error))
                 turned = True
@@ -240,10 +242,12 @@ def run(
             with contextlib.suppress(LiveError):  # it ends by itself
                 claim.drop()
         if held is not None:
-            held.release()
+            held.close()
         else:
             with contextlib.suppress(OSError):  # it has what was decided
                 state.rmdir()
+    if not places and (state / DECISIONS).exists():
+        _print_comparison(asdict(compared([*read_decisions(state / DECISIONS)], gpus)))
 
 
 def _say(text: str) -> None:
@@ -473,10 +477,6 @@ def install(
         bool,
         typer.Option("--apply", help="Change the files beside slurm.conf; without it they stay as they are."),
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the files to this folder, for you to copy."),
-    ] = None,
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
@@ -525,7 +525,7 @@ def install(
     controller = Controller()
     own = Path(folder)
     configuration, today = read_files(controller, own)
-    if apply or out is not None:
+    if apply:
         installed.check_first(today, own)
     there = installed.as_before(today, own) if installed.is_installed(own) else today
     names = _names(partitions)
@@ -570,14 +570,6 @@ def install(
     if fault:
         raise SettingError(f"{fault}; nothing was changed (tried in a copy)")
     before = {name: there[name] for name in planned.files if name in there}
-    if out is not None:
-        for name, text in planned.files.items():
-            path = out / name.lstrip("/")
-            installed.write_text(path, text)
-            if name.endswith(".sh"):
-                path.chmod(0o755)
-        installed.keep(out / "berth", how.conf, before, planned.files)
-        _say(f"written to {out}; nothing else was changed")
     if apply:
         try:
             installed.put(how.conf, own, before, planned.files)
@@ -639,7 +631,7 @@ def compare(
     from dataclasses import asdict
 
     from berth.history.store.folder import open_history
-    from berth.live.slurm.compare import attempts_of, joined
+    from berth.live.slurm.compare import agreement
     from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
@@ -647,25 +639,12 @@ def compare(
     decisions = list(read_decisions(state / DECISIONS))
     answer = asdict(compared(decisions, gpus))
     if history is not None:
-        pairs = joined(open_history(history, must_exist=True).records(), attempts_of(decisions))
-        answer["records"] = len(pairs)
-        answer["records_of_berth"] = sum(attempt is not None for _, attempt in pairs)
-        both = [(record, each) for record, each in pairs if each is not None and each.end_ms is not None]
-        answer["ends_agree"] = bool(both) and all(
-            abs(record.end_ms - (each.end_ms or 0)) < 2000 for record, each in both
-        )
+        records = open_history(history, must_exist=True).records()
+        names = ("records", "records_of_berth", "ends_agree")
+        answer |= zip(names, agreement(records, decisions), strict=True)
     if printed(form, as_json, [answer], answer):
         return
-    print(f"{'':22}{'Slurm':>12}{'berth':>12}")
-    for name in ("mean", "median"):
-        slurm, ours = answer[f"slurm_wait_{name}_s"], answer[f"berth_wait_{name}_s"]
-        print(f"{f'wait, {name}':22}{slurm:>10,.1f} s{ours:>10,.1f} s")
-    print(
-        f"{answer['jobs']} starts; berth would have started {answer['earlier']} more than a second earlier, and"
-    )
-    print(f"{answer['never']} not before Slurm did; {answer['taken_back']} placements were taken back")
-    if gpus:
-        print(f"GPUs in use: {100 * answer['slurm_use']:.1f} % of {gpus}")
+    _print_comparison(answer)
     if history is not None:
         same = (
             "agree"
@@ -677,3 +656,16 @@ def compare(
         print(
             f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
         )
+
+
+def _print_comparison(answer: dict[str, Any]) -> None:
+    print(f"{'':22}{'Slurm':>12}{'berth':>12}")
+    for name in ("mean", "median"):
+        slurm, ours = answer[f"slurm_wait_{name}_s"], answer[f"berth_wait_{name}_s"]
+        print(f"{f'wait, {name}':22}{slurm:>10,.1f} s{ours:>10,.1f} s")
+    print(
+        f"{answer['jobs']} starts; berth would have started {answer['earlier']} more than a second earlier, and"
+    )
+    print(f"{answer['never']} not before Slurm did; {answer['taken_back']} placements were taken back")
+    if answer["gpus"]:
+        print(f"GPUs in use: {100 * answer['slurm_use']:.1f} % of {answer['gpus']}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth.cli.comma_separated import names_of
-from berth.cli.importing import HistoryFolder
+from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.counts import counted
 from berth.history.values.moments import moment_ms
@@ -147,7 +146,7 @@ def stats(
                     }
                     for row in rows
                 ],
-                "totals": asdict(totals),
+                "totals": totals.to_dict(),
                 "waiting_hours_by_cause": waits,
                 "multi_node_share": several,
             }

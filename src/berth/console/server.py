@@ -28,7 +28,6 @@ from berth.console import actions, api, events, job, metrics, now, queue
 from berth.console.audit import Audit, now_ms
 from berth.console.error_answers import DOCUMENT, IN_WORDS, only_known, words_of
 from berth.console.history import api as history_api
-from berth.console.history import me
 from berth.console.history import page as history_page
 from berth.console.hub import Hub
 from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
@@ -62,7 +61,7 @@ MOST_FORM = 4096
 MOST_BODY = 64 << 10
 """Bytes that a request may carry; a body is read before it is known who sends it."""
 NOT_TEXT = "the body cannot be read as JSON; expected JSON in UTF-8"
-PAGES = ("/now", "/queue", "/then", "/what-if", "/me")
+PAGES = ("/now", "/queue", "/then", "/what-if")
 STRANGER = Viewer("", Role.VIEWER, "", "")
 """The viewer of the page that asks for a token."""
 
@@ -98,7 +97,7 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.get("/", include_in_schema=False)(_first_page)
     app.get("/history", include_in_schema=False)(_history)
     app.get("/language/{language}", include_in_schema=False)(_language)
-    parts = (history_api, history_page, me, events, now, queue, job, api, actions, metrics)
+    parts = (history_api, history_page, events, now, queue, job, api, actions, metrics)
     for router in (*(part.router for part in parts), what_if):
         app.include_router(router, dependencies=[Depends(only_known)])
     return app

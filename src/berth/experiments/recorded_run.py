@@ -112,7 +112,10 @@ def recorded_run(
     by_attempt = [sorted(each, key=lambda record: record.attempt) for each in tries.values()]
     ran = [each for each in by_attempt if any(record.start_ms is not None for record in each)]
     if not ran:
-        raise SettingError("no job of the history ran in this period; there is nothing to replay")
+        raise SettingError(
+            "no job of the history ran in this period; there is nothing to replay. Choose another with --since, such as"
+            " --since 90d"
+        )
     gave_up = [
         each[-1] for each in by_attempt if all(r.start_ms is None for r in each) and _gave_up(each[-1])
     ]

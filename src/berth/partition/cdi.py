@@ -31,7 +31,7 @@ def specification(
     check_enterable(name, kept)
     environment: dict[str, str] = {"BERTH_REGION": f"{INSIDE}/region"} | dict(variables(kept))
     for one in kept:
-        if one.needs_variables:
+        if one.can.needs_variables:
             folder = Path(one.pipe).parent
             mounts.append(_mount(folder, str(folder), writable=True))
         elif not devices:

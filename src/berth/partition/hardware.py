@@ -10,16 +10,42 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from berth.errors import PartitionError
+from berth.partition.mps import check_client
+
+Kind = Literal["mig", "mps", "native"]
+
+
+class Abilities(NamedTuple):
+    """What a kind of hardware does for a partition, and what it asks of its programs."""
+
+    text: str
+    memory: bool = False
+    """Whether it keeps the memory of all processes together; libberth then counts and does not refuse."""
+    time: bool = False
+    """Whether it divides the GPU's time; libberth then does not."""
+    resizable: bool = False
+    """Whether its memory may become another while it is in use."""
+    needs_variables: bool = False
+    """Whether a program gets there only by its environment, which a container's hook cannot set."""
+    needs_entry: bool = False
+    """Whether a program gets there only if it is started there, by `berth partition exec`."""
+
+
+ABILITIES: Mapping[Kind, Abilities] = {
+    "mig": Abilities("MIG", memory=True, time=True),
+    "mps": Abilities("MPS", time=True, needs_variables=True),
+    "native": Abilities("native", memory=True, resizable=True, needs_entry=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """What keeps a partition's limit beside libberth."""
 
-    kind: Literal["mig", "mps", "native"]
+    kind: Kind
     gpu: str
     """The UUID of the whole GPU, as NVML writes it."""
     uuid: str
@@ -39,33 +65,20 @@ class Hardware:
     """Native: the folder of the cgroup that has the limit."""
 
     @property
-    def resizable(self) -> bool:
-        """Whether its memory may become another while it is in use."""
-        return self.kind == "native"
-
-    @property
-    def needs_variables(self) -> bool:
-        """Whether a program gets there only by its environment, which a container's hook cannot set."""
-        return self.kind == "mps"
-
-    @property
-    def needs_entry(self) -> bool:
-        """Whether a program gets there only if it is started there, by `berth partition exec`."""
-        return self.kind == "native"
+    def can(self) -> Abilities:
+        """What its kind does."""
+        return ABILITIES[self.kind]
 
     @property
     def text(self) -> str:
         """The share, for people."""
-        if self.kind == "mig":
-            return f"MIG {self.profile}"
-        if self.kind == "native":
-            return "native"
-        return f"MPS {self.core_pct} %" if self.core_pct else "MPS"
+        cores = f"{self.core_pct} %" if self.can.time and self.core_pct else ""
+        return " ".join(filter(None, (self.can.text, self.profile, cores)))
 
 
 def check_enterable(name: str, kept: Sequence[Hardware]) -> None:
     """Refuse a container a partition that a program must be started in."""
-    if any(one.needs_entry for one in kept):
+    if any(one.can.needs_entry for one in kept):
         raise PartitionError(
             f"the partition '{name}' is a cgroup with a limit, which a container of its own cgroup is not in; start "
             f"the program with: berth partition exec {name} -- COMMAND"
@@ -104,16 +117,19 @@ def hardware_in(folder: Path, uuid: str) -> Hardware | None:
 
 
 def variables(kept: Sequence[Hardware]) -> Mapping[str, str]:
-    """What a program's environment must say, for its limit to be the hardware's."""
+    """What a program's environment must say, for its limit to be the hardware's. Raises PartitionError where the
+    hardware would keep none."""
     if not kept:
         return {}
     said = {"CUDA_VISIBLE_DEVICES": ",".join(one.uuid for one in kept)}
     for one in kept:
-        if one.kind == "mps":
+        if one.can.needs_variables:
+            limits = f"0={one.mem_mib}M"
+            check_client(Path(one.pipe), limits)
             said |= {
                 "CUDA_MPS_PIPE_DIRECTORY": one.pipe,
                 "CUDA_MPS_LOG_DIRECTORY": str(Path(one.pipe).parent / "log"),
-                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={one.mem_mib}M",
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limits,
             }
             if one.core_pct:
                 said["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(one.core_pct)

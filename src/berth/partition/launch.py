@@ -243,7 +243,7 @@ def _limits_text(mem_mib: int | None, core_pct: int | None) -> str:
 def _checked_groups(kept: Sequence[Hardware], fake_gpu: bool) -> list[Path]:
     """The cgroups that a program must enter; refused where the driver does not keep a limit that it should."""
     driver = fake_driver_folder() if fake_gpu else None
-    native = [one for one in kept if one.needs_entry]
+    native = [one for one in kept if one.can.needs_entry]
     for one in native:
         check_limit(Path(one.group), one.gpu, one.mem_mib << 20, driver)
     return [Path(one.group) for one in native]

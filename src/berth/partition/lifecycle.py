@@ -126,6 +126,7 @@ def _make_kept(
     name: str, limit: Limit, kept: Hardware, access: Access, driver_folder: Path | None, root: Path
 ) -> Partition:
     """The region of what the hardware keeps, which goes again where that cannot be made."""
+    limit = replace(limit, witness=kept.can.memory)
     try:
         return _make(name, kept.uuid, limit, access, root, kept)
     except BaseException:
@@ -208,14 +209,11 @@ def _clear(folder: Path, uuid: str) -> None:
 def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None) -> None:
     """Give back what partitions had of the hardware; a daemon of MPS ends with its last one."""
     for one in kept:
-        if one.kind == "native":
+        if one.group:
             remove_group(Path(one.group), one.gpu, driver_folder)
-        elif one.kind == "mig":
+        elif not one.pipe:
             destroy_instance(one.gpu, one.gpu_instance, one.compute_instance, driver_folder)
-        elif one.kind == "mps" and not any(
-            other.hardware is not None and other.hardware.kind == "mps" and other.hardware.gpu == one.gpu
-            for other in partitions(root)
-        ):
+        elif all(other.hardware is None or other.hardware.pipe != one.pipe for other in partitions(root)):
             stop_daemon(root, one.gpu)
 
 
@@ -282,7 +280,7 @@ def resize(
         changes = [(part, _changed(part, mem_mib, core_pct, burst, priority)) for part in find(name, root)]
         others = [part for part in partitions(root) if part.name != name]
         for part, limit in changes:
-            if part.hardware is not None and not part.hardware.resizable:
+            if part.hardware is not None and not part.hardware.can.resizable:
                 raise PartitionError(
                     f"the partition '{name}' is one of {part.hardware.text}, which has its size for good; "
                     "remove it and make another"
@@ -335,7 +333,7 @@ def remove(
     if not force:
         _check_idle(name, root)
     kept = [one for uuid in regions_in(folder) if (one := hardware_in(folder, uuid)) is not None]
-    _release([one for one in kept if one.kind != "mps"], root, driver_folder)
+    _release([one for one in kept if not one.pipe], root, driver_folder)
     try:
         with _still_there(folder):
             shutil.rmtree(folder)
@@ -343,7 +341,7 @@ def remove(
         raise PartitionError(
             f"the partition '{name}' cannot be removed ({error.strerror}: {error.filename}); its maker may"
         ) from error
-    _release([one for one in kept if one.kind == "mps"], root)
+    _release([one for one in kept if one.pipe], root)
 
 
 @contextmanager

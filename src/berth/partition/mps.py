@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ from berth.errors import PartitionError
 
 PROGRAM = "nvidia-cuda-mps-control"
 _WAIT_S = 30
+_LIMITS = re.compile(r"\d+=[1-9]\d*[MG](,\d+=[1-9]\d*[MG])*")
+"""How CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is written: a size for each device."""
 
 
 def pipe_folder(root: Path, gpu_uuid: str) -> Path:
@@ -39,6 +42,21 @@ def _start(pipe: Path, gpu_uuid: str) -> None:
     if started.returncode != 0:
         raise PartitionError(
             f"{PROGRAM} -d does not start for {gpu_uuid} ({_said(started)}); run it with -f to see why"
+        )
+
+
+def check_client(pipe: Path, limits: str) -> None:
+    """Refuse to start a client that would run without a limit: NVIDIA's documents say that it does, and without an
+    error, if its pipe folder is missing or its limit cannot be read."""
+    if not (pipe / "control").exists():
+        raise PartitionError(
+            f"{pipe} has no pipe of {PROGRAM}, and without it MPS limits nothing; nothing is started. "
+            "Remove the partition and create it again"
+        )
+    if not _LIMITS.fullmatch(limits):
+        raise PartitionError(
+            f"MPS cannot read the limit '{limits}', and would keep none; nothing is started. "
+            "Remove the partition and create it again"
         )
 
 

@@ -67,7 +67,7 @@ def inject(root: Path, parts: Sequence[Partition], library: Path) -> None:
     folder = parts[0].folder
     hardware = [part.hardware for part in parts if part.hardware is not None]
     check_enterable(parts[0].name, hardware)
-    if any(one.needs_variables for one in hardware):
+    if any(one.can.needs_variables for one in hardware):
         raise PartitionError(
             f"the partition '{parts[0].name}' is one of MPS, whose clients need variables that a hook cannot set; "
             "give it to the container by its CDI name"

@@ -16,6 +16,7 @@ from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe, other_version
 
 BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
+WITNESS = 64
 STOPPED = 32
 """For `resize_region`: all processes were kept from the GPU, so that what they measure across it does not count."""
 PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
@@ -35,6 +36,8 @@ class Limit:
     """Whether it may use time that no other partition wants."""
     priority: str = "normal"
     """`high` gives no time up to others, `low` takes what they leave."""
+    witness: bool = False
+    """Whether hardware keeps the memory, so that libberth counts and refuses nothing. A resize does not change it."""
 
     def __post_init__(self) -> None:
         if self.mem_mib < 1:
@@ -48,7 +51,8 @@ class Limit:
 
     @property
     def flags(self) -> int:
-        return AGENT | (BURST if self.burst else 0) | PRIORITIES[self.priority]
+        named = (BURST if self.burst else 0) | (WITNESS if self.witness else 0)
+        return AGENT | named | PRIORITIES[self.priority]
 
 
 @dataclass(frozen=True, slots=True)

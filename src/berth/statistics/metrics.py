@@ -1,4 +1,4 @@
-"""The metrics that tables and plots compare policies by: name, unit, direction and one-line definition.
+"""The metrics that tables and plots compare policies by: `metrics.csv` has the name, unit and definition of each.
 
 A policy that lets jobs share GPUs does the same work on less, so that what it holds tells against it. Where runs know
 what was really used, that is compared, and no policy is marked as the best for what it holds.
@@ -6,10 +6,13 @@ what was really used, that is compared, and no policy is marked as the best for 
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
@@ -42,233 +45,49 @@ class Metric:
     """One line, for people."""
 
 
-METRICS = (
-    Metric(
-        "GPU allocation",
-        Unit.PERCENT,
-        lambda summary: summary.gpu_allocation_pct,
-        max,
-        "GPU capacity that jobs held, averaged over the time from the first submission to the last event",
-    ),
-    Metric(
-        "Allocation while jobs arrive",
-        Unit.PERCENT,
-        lambda summary: summary.gpu_allocation_arriving_pct,
-        max,
-        "GPU allocation from the first submission to the last, which a long tail of few jobs does not lower",
-    ),
-    Metric(
-        "GPU utilisation",
-        Unit.PERCENT,
-        lambda summary: summary.gpu_utilisation_pct,
-        max,
-        "GPU capacity that went into work of jobs that finished; what was lost or slowed down is not in it",
-    ),
-    Metric(
-        "GPUs busy",
-        Unit.PERCENT,
-        lambda summary: summary.gpu_busy_pct,
-        None,
-        "GPUs with at least one job, averaged over time",
-    ),
-    Metric(
-        "Fragmentation",
-        Unit.PERCENT,
-        lambda summary: summary.fragmentation_pct,
-        min,
-        "Idle GPU capacity that lies on GPUs which are partly held, of all idle GPU capacity",
-    ),
-    Metric(
-        "Median wait",
-        Unit.SECONDS,
-        lambda summary: summary.waiting_time_s.median,
-        min,
-        "Half of the jobs that started waited at most this long from submission to their last start",
-    ),
-    Metric(
-        "Mean wait",
-        Unit.SECONDS,
-        lambda summary: summary.waiting_time_s.mean,
-        min,
-        "Time from submission to the last start, over the jobs that started",
-    ),
-    Metric(
-        "p90 wait",
-        Unit.SECONDS,
-        lambda summary: summary.waiting_time_s.p90,
-        min,
-        "Nine of ten jobs that started waited at most this long",
-    ),
-    Metric(
-        "p99 wait",
-        Unit.SECONDS,
-        lambda summary: summary.waiting_time_s.p99,
-        min,
-        "99 of 100 jobs that started waited at most this long",
-    ),
-    Metric(
-        "Mean completion",
-        Unit.SECONDS,
-        lambda summary: summary.completion_time_s.mean,
-        min,
-        "Time from submission to the end, over the jobs that finished",
-    ),
-    Metric(
-        "Mean slowdown",
-        Unit.TIMES,
-        lambda summary: summary.bounded_slowdown.mean,
-        min,
-        "Completion time over the run time alone (at least 10 s), over the jobs that finished; 1 is best",
-    ),
-    Metric(
-        "Makespan",
-        Unit.SECONDS,
-        lambda summary: summary.makespan_s,
-        min,
-        "Time from the first submission to the last event",
-    ),
-    Metric(
-        "Wasted",
-        Unit.GPU_HOURS,
-        lambda summary: summary.gpu_hours.wasted,
-        min,
-        "GPU-hours held and lost: failures, evictions without a checkpoint, slow neighbours",
-    ),
-    Metric(
-        "Unfinished jobs",
-        Unit.COUNT,
-        lambda summary: float(summary.jobs - summary.finished),
-        min,
-        "Jobs that did not finish: failed, rejected, or still waiting or running at the last event",
-    ),
-    Metric(
-        "Rejected jobs",
-        Unit.COUNT,
-        lambda summary: float(summary.rejected),
-        min,
-        "of those, jobs that left: no node could hold them, their patience ended, or no policy would ever start them",
-    ),
-    Metric(
-        "Evictions",
-        Unit.COUNT,
-        lambda summary: float(summary.evictions),
-        min,
-        "How often a running job was stopped and queued again",
-    ),
-    Metric(
-        "Goodput",
-        Unit.PERCENT,
-        lambda summary: summary.goodput_pct,
-        max,
-        "Held GPU time that went into work of jobs that finished: not lost to failures, restarts or slow neighbours",
-    ),
-    Metric(
-        "p90 finish-time fairness",
-        Unit.TIMES,
-        lambda summary: summary.finish_time_fairness.p90,
-        min,
-        "90 of 100 jobs took at most this many times as long as on an equal share of the cluster; up to 1 is fair",
-    ),
-    Metric(
-        "Jain's index by user",
-        Unit.COUNT,
-        lambda summary: summary.jain_users,
-        max,
-        "How alike users were served, by the speed of their jobs, waiting included: 1 is perfectly alike",
-    ),
-    Metric(
-        "Jain's index by virtual cluster",
-        Unit.COUNT,
-        lambda summary: summary.jain_virtual_clusters,
-        max,
-        "How alike virtual clusters were served, by the speed of their jobs, waiting included",
-    ),
+def _value_at(path: str) -> Callable[[Summary], float]:
+    """Reads a field of a summary, or a field of that one (`waiting_time_s.mean`); NaN for None."""
+
+    def value(summary: Summary) -> float:
+        found: Any = summary
+        for name in path.split("."):
+            found = None if found is None else getattr(found, name)
+        return math.nan if found is None else float(found)
+
+    return value
+
+
+def _of_kind(kind: str) -> tuple[Metric, ...]:
+    """The metrics of one kind, in the order of `metrics.csv`."""
+    directions = {"max": max, "min": min, "": None}
+    return tuple(
+        Metric(
+            *(
+                row["name"],
+                Unit(row["unit"]),
+                _value_at(row["of"]),
+                directions[row["best"]],
+                row["definition"],
+            )
+        )
+        for row in _ROWS
+        if row["kind"] == kind
+    )
+
+
+_ROWS = list(
+    csv.DictReader(files("berth.statistics").joinpath("metrics.csv").read_text("utf-8").splitlines())
 )
+
+METRICS = _of_kind("")
 """What a table compares, in its order, if what jobs really use is unknown."""
-
-REAL_USE = (
-    Metric(
-        "GPU use",
-        Unit.PERCENT,
-        lambda summary: math.nan if summary.gpu_use_pct is None else summary.gpu_use_pct,
-        max,
-        "What jobs really used of all GPUs: by their profiles, at the speeds that they had beside each other; not cut"
-        " at 100 %",
-    ),
-    Metric(
-        "GPU memory use",
-        Unit.PERCENT,
-        lambda summary: math.nan if summary.gpu_mem_use_pct is None else summary.gpu_mem_use_pct,
-        None,
-        "What jobs really used of the memory of all GPUs, by their profiles",
-    ),
-)
+REAL_USE = _of_kind("use")
 """What is compared first where a model of interference knows profiles."""
-
-DEADLINES = Metric(
-    "Deadlines missed",
-    Unit.PERCENT,
-    lambda summary: math.nan if summary.deadlines_missed_pct is None else summary.deadlines_missed_pct,
-    min,
-    "Jobs with a deadline that had not finished by then",
-)
+DEADLINES = _of_kind("deadlines")
 """What is compared too where jobs have deadlines."""
-
-TIERS = (
-    Metric(
-        "Urgent wait",
-        Unit.SECONDS,
-        lambda summary: math.nan if (wait := summary.urgent_waiting_time_s) is None else wait.mean,
-        min,
-        "Mean wait of the jobs of a priority above 0",
-    ),
-    Metric(
-        "Urgent p90 wait",
-        Unit.SECONDS,
-        lambda summary: math.nan if (wait := summary.urgent_waiting_time_s) is None else wait.p90,
-        min,
-        "Nine of ten of these jobs waited at most this long",
-    ),
-    Metric(
-        "Other wait",
-        Unit.SECONDS,
-        lambda summary: math.nan if (wait := summary.other_waiting_time_s) is None else wait.mean,
-        min,
-        "Mean wait of the other jobs, such as spot jobs: from submission to the last start",
-    ),
-    Metric(
-        "Lost to evictions",
-        Unit.GPU_HOURS,
-        lambda summary: math.nan if summary.evicted_gpu_hours is None else summary.evicted_gpu_hours,
-        min,
-        "GPU-hours held by attempts that were evicted and kept nothing",
-    ),
-)
+TIERS = _of_kind("tiers")
 """What is compared too where jobs are of two tiers: a priority above 0, and others."""
-
-PRICED = (
-    Metric(
-        "Cost",
-        Unit.COUNT,
-        lambda summary: math.nan if summary.cost is None else summary.cost,
-        min,
-        "Price of the GPU-hours that jobs held, a shared GPU once, and of the energy",
-    ),
-    Metric(
-        "Energy",
-        Unit.KWH,
-        lambda summary: math.nan if summary.energy_kwh is None else summary.energy_kwh,
-        min,
-        "What all GPUs drew from the first submission to the last event, by the price list's watts",
-    ),
-    Metric(
-        "CO₂",
-        Unit.KG,
-        lambda summary: math.nan if summary.co2_kg is None else summary.co2_kg,
-        min,
-        "CO₂ of that energy, by the price list's grams per kWh",
-    ),
-)
+PRICED = _of_kind("prices")
 """What is compared too where a price list says it."""
 
 _BY_WHAT_IS_HELD = frozenset({"GPU allocation", "Allocation while jobs arrive", "GPU utilisation"})
@@ -285,15 +104,22 @@ HEADLINES = tuple(
 def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
     """What a table of these runs compares: real use first where any of them knows it, and METRICS where none does."""
     runs = list(summaries)
-    late = (DEADLINES,) if any(summary.deadlines_missed_pct is not None for summary in runs) else ()
+    late = DEADLINES if any(summary.deadlines_missed_pct is not None for summary in runs) else ()
     tiers = TIERS if any(summary.evicted_gpu_hours is not None for summary in runs) else ()
-    last = (*late, *tiers, *_priced(runs))
+    own = dict.fromkeys(name for summary in runs for name in summary.own)
+    last = (*late, *tiers, *_priced(runs), *map(_own, own))
     if not _knows_use(runs):
         return METRICS + last
     return (
         *REAL_USE,
         *(replace(metric, best=None) if metric.name in _BY_WHAT_IS_HELD else metric for metric in METRICS),
         *last,
+    )
+
+
+def _own(name: str) -> Metric:
+    return Metric(
+        name, Unit.COUNT, lambda summary: summary.own.get(name, math.nan), None, "a function of your own"
     )
 
 

@@ -171,6 +171,11 @@ def test_a_map_names_known_fields_and_those_needed(text: str) -> None:
         read_map(text)
 
 
+def test_a_map_that_names_two_columns_for_one_field_is_refused() -> None:
+    with pytest.raises(SettingError, match="--map names the column of job twice: id and name"):
+        read_map("job=id,submit=made,start=began,end=done,job=name")
+
+
 def a_record(**values: object) -> Record:
     from berth.model import Share
 

@@ -105,8 +105,8 @@ class Kubelet:
             if path.name != CHECKPOINT:
                 path.unlink()
         self._servers = [
-            await serve(self.plugins_folder / "kubelet.sock", {DEVICE_REGISTRATION: self}),
-            await serve(self.resources_socket, {POD_RESOURCES: self}),
+            await serve(self.plugins_folder / "kubelet.sock", DEVICE_REGISTRATION, self),
+            await serve(self.resources_socket, POD_RESOURCES, self),
         ]
 
     async def stop(self) -> None:
@@ -141,7 +141,7 @@ class Kubelet:
     async def _follow(self, plugin: _Plugin) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError):
             async with open_channel(plugin.endpoint) as channel:
-                ask, answer = DEVICE_PLUGIN.streams["ListAndWatch"]
+                ask, answer, _ = DEVICE_PLUGIN.calls["ListAndWatch"]
                 sender = channel.unary_stream(
                     f"/{DEVICE_PLUGIN.name}/ListAndWatch",
                     request_serializer=ask.SerializeToString,

@@ -120,8 +120,9 @@ sys.meta_path[:] = map(Within, sys.meta_path)
 for program in programs:
     importlib.import_module(program)
 if "numba" in there:
-    from berth.live.kubernetes.warming import warm_up
-    warm_up("easy+priority+best-fit", "user")
+    from berth.knowledge import make_knowledge
+    from berth.live.driver.warming import warm_up
+    warm_up("easy+priority+best-fit", make_knowledge("user"))
 """
 """Imports programs where only the packages of a lock file are, and has a steerer decide."""
 

@@ -19,7 +19,8 @@ from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import Install, helm_chart, manifests
+from berth.live.kubernetes.manifests import TEMPLATE, Install, helm_chart, manifests
+from berth.live.local.request import SHARED_MILLI
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
@@ -166,6 +167,14 @@ def test_the_chart_is_what_is_applied(tmp_path: Path) -> None:
         re.findall(r"\.Values\.(\w+)", template)
     )
     assert names.NAMESPACE not in template
+
+
+def test_the_manifests_say_no_name_that_the_programs_do_not_use() -> None:
+    told = TEMPLATE.read_text()
+    words = set(re.findall(r"(?<![\w.])berth\.dev/[\w-]+", told)) - {"berth.dev/gpus"}  # the operator's label
+    assert words == words & {each for each in vars(names).values() if isinstance(each, str)}
+    assert f"? {SHARED_MILLI} : int(variables.milli)" in told
+    assert f"? '{SHARED_MILLI}' : '1000'" in told
 
 
 def test_the_pods_of_the_steerer_pass_the_restricted_rules() -> None:

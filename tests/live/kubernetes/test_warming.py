@@ -8,12 +8,13 @@ import sys
 import pytest
 
 SCRIPT = """
+from berth.knowledge import make_knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.kubernetes.warming import warm_up
+from berth.live.driver.warming import warm_up
 from tests.live.compilations import compiled
 from tests.live.kubernetes.steered import bound, ended, node, pod, steered
 
-warm_up(DEFAULT_POLICY, DEFAULT_KNOWLEDGE)
+warm_up(DEFAULT_POLICY, make_knowledge(DEFAULT_KNOWLEDGE))
 assert compiled
 compiled.clear()
 limits_s = (60, 60, 60, 60, 1, 90, 90, 60, 90)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import ApiError
+from berth.knowledge import make_knowledge
+from berth.live.driver.warming import warm_up
 from berth.live.kubernetes import names
 from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.steering import Options, Steering
-from berth.live.kubernetes.warming import warm_up
 
 NAMESPACE = "default"
 _WARM: set[str] = set()
@@ -323,7 +324,7 @@ class World:
         )
         settings = Settings(**options)
         if settings.policy not in _WARM:  # else what a test waits for may wait for a compiler
-            await asyncio.to_thread(warm_up, settings.policy, settings.knowledge)
+            await asyncio.to_thread(warm_up, settings.policy, make_knowledge(settings.knowledge))
             _WARM.add(settings.policy)
         async with Api(access, agent=agent) as api:
             steering = Steering(api, Options(settings, identity=identity, elect=elect))

@@ -19,7 +19,7 @@ from berth.cli.app import app
 from berth.errors import SettingError
 from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.install import Plan, diff, plan, shipped
-from berth.live.slurm.installed import as_before, check_first, keep, put, read_text, remove, texts_of, undone
+from berth.live.slurm.installed import as_before, check_first, put, read_text, remove, texts_of, undone
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.site_files import lines_of
@@ -288,7 +288,7 @@ def test_an_install_over_lines_of_unknown_origin_is_refused(tmp_path: Path, name
     there = {**ours, name: f"ClusterName=c\n{line.format(own=tmp_path)}\n"}
     with pytest.raises(SettingError, match=f"{name} has berth's line .*take berth's lines out"):
         check_first(there, tmp_path)
-    keep(tmp_path, tmp_path, {}, {"slurm.conf": "new"})
+    put(tmp_path / "etc", tmp_path, {}, {"slurm.conf": "new"})
     check_first(there, tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.errors import BerthError, LiveError
+from berth.errors import LiveError
 from berth.live.slurm.claim import Claim, Claimant, ClaimChangedError, owner_of
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.service import NODES_EVERY, Service, Settings
@@ -152,25 +152,6 @@ def test_one_that_only_advises_learns_that_the_other_has_ended(tmp_path: Path) -
     with pytest.raises(ClaimChangedError, match="no other berth places any more"):
         service.step()
     assert claim.take() is None
-
-
-def test_a_refused_berth_leaves_nothing_in_its_state_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(words: Sequence[str], told: str) -> str:
-        raise LiveError("slurmctld does not answer")
-
-    for slurm, words in (
-        (away, ()),
-        (FakeSlurm(), ("--policy", "nothere")),
-        (FakeSlurm(), ("--knowledge", "nothere")),
-        (FakeSlurm(), ("--card", "a100")),
-    ):
-        monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda slurm=slurm: Controller(slurm))
-        for state in (tmp_path / "berth" / "slurm", tmp_path):
-            done = CliRunner().invoke(app, ["slurm", "run", "--state", str(state), *words])
-            assert isinstance(done.exception, BerthError)
-            assert [*tmp_path.iterdir()] == []
 
 
 def test_a_berth_that_is_to_take_over_waits_for_a_controller_that_is_away(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +15,8 @@ from berth.cli.slurm import app
 from berth.live.driver.snapshot import Snapshot
 from berth.live.slurm import controller
 from berth.live.slurm.agent import STATUS
+from berth.live.slurm.decisions import Decision, append
+from berth.live.slurm.service import DECISIONS
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, service
 
@@ -77,3 +80,26 @@ def test_shards_that_slurm_counts_and_no_job_has_are_a_note(slurm: FakeSlurm, tm
     service(slurm, tmp_path, places=False).step()
     (note,) = json.loads(shown(tmp_path, "--json"))["notes"]
     assert note.startswith("Slurm counts shards that no job has (1 of node1:1)")
+
+
+def test_an_adviser_that_ends_prints_the_waits_of_slurm_and_its_own(slurm: FakeSlurm, tmp_path: Path) -> None:
+    append(tmp_path / DECISIONS, [
+        Decision(11_000, "advised", "1", submit_ms=10_000, where="node1:0"),
+        Decision(21_000, "started", "1", "1", submit_ms=10_000, start_ms=20_000, gpus=1),
+        Decision(30_000, "ended", "1", "1", end_ms=30_000, state="COMPLETED"),
+    ])  # fmt: skip
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = CliRunner().invoke(
+            app, ["run", "--state", str(tmp_path), "--for", "0"], catch_exceptions=False
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.stdout.splitlines() == [
+        "                             Slurm       berth",
+        "wait, mean                  10.0 s       1.0 s",
+        "wait, median                10.0 s       1.0 s",
+        "1 starts; berth would have started 1 more than a second earlier, and",
+        "0 not before Slurm did; 0 placements were taken back",
+        "GPUs in use: 25.0 % of 2",
+    ]

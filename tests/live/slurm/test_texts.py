@@ -304,3 +304,25 @@ def test_many_jobs_are_asked_for_in_several_queries() -> None:
 def test_a_program_that_cannot_be_run_is_an_answer_that_is_missing() -> None:
     with pytest.raises(LiveError, match="cannot be run"):
         run_program(["true", "x" * 3_000_000])
+
+
+def test_what_a_program_says_before_it_gives_up_is_one_line_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        "#!/bin/sh\necho 'squeue: error: DNS SRV lookup failed' >&2\n"
+        "echo 'squeue: fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    said = (
+        "squeue: fatal: Could not establish a configuration source; run berth where `scontrol ping` answers"
+    )
+    with pytest.raises(LiveError) as refused:
+        run_program(["squeue"])
+    assert str(refused.value) == said
+    with pytest.raises(LiveError, match="there is no /none here"):
+        run_program(["/none"])
+    with pytest.raises(LiveError, match="sleep has not answered for 0 s; see whether slurmctld lives"):
+        run_program(["sleep", "60"], timeout_s=0.3)

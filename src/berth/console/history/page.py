@@ -64,13 +64,15 @@ def then(
     groups: Annotated[Literal["", "all"], Query(description="Whether to list all groups.")] = "",
 ) -> Response:
     """The page of one question; heavy reads run in a thread, because this is no coroutine."""
-    if words := missing(request):
-        return page(request, "history-none.html", who, detail=words)
+    if why := missing(request):
+        return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
     told = settled(history, question)
     found = answer(history, told)
     listed = MOST_LISTED if groups else LISTED
+    words = _words_for(t, found)
+    bars, lines = _pictures(found, t, words)
     return page(
         request,
         "history.html",
@@ -83,35 +85,26 @@ def then(
         unfold=not groups and len(found.groups) > LISTED,
         moments=_moments(found, t),
         attempts_seen=own_of(who, history) != "",
-        **on_both(history, told, found, t),
-    )
-
-
-def on_both(history: CachedHistory, question: Question, found: Answer, t: Texts) -> dict[str, Any]:
-    """What this page and that of a user show alike."""
-    words = words_for(t, found)
-    bars, lines = pictures(found, t, words)
-    return {
-        "question": question,
-        "words": words,
-        "figures": [
-            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
+        question=told,
+        words=words,
+        figures=[
+            (_figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
             for each in found.figures
         ],
-        "bars": bars,
-        "lines": lines,
-        "periods": quick_periods(question, t),
-        "pseudonyms": has_pseudonyms(history),
-        "texts": job_texts(t),
-        "name_of": lambda name: shown(name, t),
-    }
+        bars=bars,
+        lines=lines,
+        periods=_quick_periods(told, t),
+        pseudonyms=has_pseudonyms(history),
+        texts=_job_texts(t),
+        name_of=lambda name: _shown(name, t),
+    )
 
 
 @router.get("/then/lines", dependencies=[Depends(jobs_page)])
 def parallel_coordinates(request: Request, who: Who, question: Asked) -> Response:
     """The parallel coordinates of all attempts, or of one application; brushed ranges pick the jobs of the table."""
-    if words := missing(request):
-        return page(request, "history-none.html", who, detail=words)
+    if why := missing(request):
+        return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
     told = lines_for(who, history, settled(history, question))
@@ -137,9 +130,9 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         drawn=len(lines),
         picture=picture,
         own=own_of(who, history) is not None,
-        periods=quick_periods(told, t),
-        texts=job_texts(t),
-        name_of=lambda each: shown(each, t),
+        periods=_quick_periods(told, t),
+        texts=_job_texts(t),
+        name_of=lambda each: _shown(each, t),
     )
     # Plotly puts the shaders of parallel coordinates together at run time: on this page alone that is allowed.
     answer_page.headers["Content-Security-Policy"] = (
@@ -149,7 +142,7 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
     return answer_page
 
 
-def words_for(t: Texts, found: Answer) -> Words:
+def _words_for(t: Texts, found: Answer) -> Words:
     """The names of what can be chosen, and of what the figures draw."""
     measure = found.question.measure
     waits = measure is Measure.WAITS
@@ -196,12 +189,12 @@ def words_for(t: Texts, found: Answer) -> Words:
     )
 
 
-def shown(name: str, t: Texts) -> str:
+def _shown(name: str, t: Texts) -> str:
     """A group's name as people see it."""
     return t("unknown") if name == UNKNOWN else name
 
 
-def figure_name(name: str, t: Texts) -> str:
+def _figure_name(name: str, t: Texts) -> str:
     """One of the digest's figures in the reader's language."""
     return {
         "jobs": t("jobs"),
@@ -220,7 +213,7 @@ def _title(found: Answer, t: Texts) -> str:
     whole, first = found.whole, found.led_by
     if not whole.jobs:
         return t("No job ended in this period")
-    name = "" if first is None else shown(first.name, t)
+    name = "" if first is None else _shown(first.name, t)
     match found.question.measure:
         case Measure.USE:
             if first is None:
@@ -373,11 +366,11 @@ def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Markup | None]:
+def _pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Markup | None]:
     """The bars of the groups, and the lines over time if there are two moments or more."""
     question = found.question
     groups = [group for group in found.groups if group.counts(question.measure)]
-    names = [shown(group.name, t) for group in groups]
+    names = [_shown(group.name, t) for group in groups]
     keys = [group.name for group in groups]
     sets = [
         Series(words.axis, [(group.value(question.measure) or 0.0) * words.factor for group in groups], keys)
@@ -393,7 +386,7 @@ def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mark
     for line in found.lines:
         if not line.name:
             continue  # the sum of all others would press the other lines to the ground; the table has it
-        name = {"median": t("median"), "90 %": t("90 % within")}.get(line.name, shown(line.name, t))
+        name = {"median": t("median"), "90 %": t("90 % within")}.get(line.name, _shown(line.name, t))
         values = [None if value is None else value * factor for value in line.values]
         drawn.append(Series(name, values, [line.group or ""] * len(values)))
     axis, unit = (
@@ -411,7 +404,7 @@ def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mark
     return bars, lines
 
 
-def quick_periods(question: Question, t: Texts) -> list[tuple[str, str, bool]]:
+def _quick_periods(question: Question, t: Texts) -> list[tuple[str, str, bool]]:
     """Quick periods that end on the same day: their names, their days, and which is chosen."""
     assert question.end is not None
     return [
@@ -425,7 +418,7 @@ def quick_periods(question: Question, t: Texts) -> list[tuple[str, str, bool]]:
     ]
 
 
-def job_texts(t: Texts) -> dict[str, Any]:
+def _job_texts(t: Texts) -> dict[str, Any]:
     """What the script that lists jobs says."""
     return {
         "columns": [

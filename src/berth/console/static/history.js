@@ -25,8 +25,6 @@
     const search = new URLSearchParams(location.search);
     search.delete("groups"); // how long a table of the page is
     if (page.application && !search.has("application")) search.set("application", page.application);
-    if (page.user) search.set("user", page.user);
-    if (page.by && !search.has("by")) search.set("by", page.by);
     return search;
   }
 
@@ -40,7 +38,7 @@
     const place = byId("jobs");
     if (place === null) return;
     const search = wanted();
-    const picked = page.always || search.has("pick") || search.has("at") || search.has("range");
+    const picked = search.has("pick") || search.has("at") || search.has("range");
     place.hidden = !picked;
     if (!picked) return;
     const number = Math.max(1, Number.parseInt(search.get("page") ?? "1", 10) || 1);

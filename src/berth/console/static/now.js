@@ -53,18 +53,19 @@
     const said = (text, amount) => say(text, { amount });
     const promised = gpu.tenants.reduce((sum, each) => sum + each.milli / 10, 0);
     const promisedMib = gpu.tenants.reduce((sum, each) => sum + each.mem_mib, 0);
-    const parts = [
-      make("span", "head", make("b", "", `${texts.gpu} ${gpu.index}`), make("span", "what", texts[kind])),
+    const head = make("span", "head", make("b", "", `${texts.gpu} ${gpu.index}`), make("span", "what", texts[kind]));
+    const meters = make(
+      "span", "meters",
       meter(texts.compute, gpu.tenants.map((each, at) => [each.milli / 10, `c${at % 6}`]), said(texts.promised, `${Math.round(promised)} %`)),
       meter(texts.memory, gpu.tenants.map((each, at) => [partOf(gpu, each.mem_mib), `c${at % 6}`]), said(texts.promised, `${gib(promisedMib)} GiB`)),
       meter(texts.compute, gpu.use_pct === null ? [] : [[gpu.use_pct, "cu"]], gpu.use_pct === null ? "–" : said(texts.inuse, `${Math.round(gpu.use_pct)} %`)),
       meter(texts.memory, gpu.used_mib === null ? [] : memoryParts(gpu), gpu.used_mib === null ? "–" : said(texts.inuse, `${gib(gpu.used_mib)} GiB`)),
-    ];
+    );
     const list = make("span", "tenants");
     gpu.tenants.forEach((each, at) => list.append(make("span", "", make("i", `c${at % 6}`), `${each.job} · ${each.user} · ${each.milli / 10} %`)));
     for (const each of gpu.strangers) list.append(make("span", "", make("i", "cs"), `${sentence(each.what)} · ${gib(each.mem_mib)} GiB`));
     if (gpu.health) list.append(make("span", "", sentence(gpu.health)));
-    tile.replaceChildren(...parts, list);
+    tile.replaceChildren(head, meters, list);
     tile.setAttribute("aria-pressed", String(chosen === key(gpu)));
   }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -26,7 +27,7 @@ from berth.model import Job, Node, Reason
 from berth.policies import Progress, Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.protocol import draws
-from berth.statistics import Run, answers, metrics_of, standings, summary_dict
+from berth.statistics import Metric, Run, answers, metrics_of, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
 
 MOST_NAMED = 5
@@ -64,19 +65,7 @@ class Comparison(Framed):
         metric is not defined; `better` is "more", "less" or "".
         """
         metrics = metrics_of(run.summary for run in self.runs)
-        return [
-            {
-                "policy": run.policy,
-                "oracle": run.oracle,
-                "seed": run.seed,
-                "metric": metric.name,
-                "unit": str(metric.unit),
-                "value": _number(metric.of(run.summary)),
-                "better": "more" if metric.best is max else "less" if metric.best is min else "",
-            }
-            for run in self.runs
-            for metric in metrics
-        ]
+        return [row for run in self.runs for row in rows_of(run, metrics)]
 
     def __repr__(self) -> str:
         jobs = self.runs[0].summary.jobs if self.runs else 0
@@ -146,6 +135,20 @@ class Comparison(Framed):
             ],
             "skipped": [str(error) for error in self.skipped],
             "never_fitting": [str(shortage) for shortage in self.never_fitting],
+        }
+
+
+def rows_of(run: Run, metrics: Iterable[Metric]) -> Iterator[dict[str, object]]:
+    """The rows of one run in a data frame, as `Comparison.rows` describes them."""
+    for metric in metrics:
+        yield {
+            "policy": run.policy,
+            "oracle": run.oracle,
+            "seed": run.seed,
+            "metric": metric.name,
+            "unit": str(metric.unit),
+            "value": _number(metric.of(run.summary)),
+            "better": "more" if metric.best is max else "less" if metric.best is min else "",
         }
 
 
@@ -342,4 +345,4 @@ def _event_files(tasks: list[Task], target: str | os.PathLike[str] | None) -> It
 
 
 def _number(value: float) -> float | None:
-    return value if value == value and abs(value) != float("inf") else None
+    return value if math.isfinite(value) else None

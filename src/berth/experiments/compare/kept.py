@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +43,6 @@ from berth.traces import Trace
 
 OTHERWISE = ("source", "jobs_file", "conditions", "events", "records", "measure")
 """Fields of a task that count otherwise for its digest, or not at all."""
-MEASURED = "measured."
-"""Begins the names of own metrics among the arrays of a kept run."""
-MAY_BE_NONE = (
-    *("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct", "cost", "energy_kwh", "co2_kg"),
-    *("evicted_gpu_hours", "urgent_waiting_time_s", "other_waiting_time_s"),
-)
-"""Metrics that are None, and not NaN, where they are unknown."""
 OF_INTERFERENCE = ("interference", "interference_name")
 """Likewise of its conditions."""
 
@@ -70,12 +63,7 @@ class KeptRuns:
         if file is None:
             return None
         skipped = tuple(TraceError(**error) for error in file.skipped)
-        measured = {
-            name.removeprefix(MEASURED): float(value)
-            for name, value in file.curves.items()
-            if name.startswith(MEASURED)
-        }
-        return Result(_run(task, file.summary, file.curves), skipped, measured or None)
+        return Result(_run(task, file.summary, file.curves), skipped)
 
     def save(self, task: Task, result: Result) -> None:
         """Keep a finished run; the file is there whole or not at all."""
@@ -85,9 +73,6 @@ class KeptRuns:
         )
         trace = task.source.path if isinstance(task.source, Trace) else f"{len(task.source)} jobs"
         summary, curves = summary_dict(result.run.summary), _curves(result.run)
-        if isinstance(task.measure, OwnMetrics):
-            own: dict[str, float] = result.measured  # type: ignore[assignment]
-            curves |= {f"{MEASURED}{name}": np.asarray(value) for name, value in own.items()}
         write_kept(
             self._path(task), KeptFile(task.policy, task.seed, trace, digest(task), summary, curves, skipped)
         )
@@ -175,19 +160,20 @@ def _value(array: Any) -> Any:
 
 
 def _summary(plain: dict[str, Any]) -> Summary:
+    kinds = get_type_hints(Summary)
     values: dict[str, Any] = {}
     for name, value in plain.items():
         if name in ("failures", "rejections"):
             values[name] = {Reason(reason): count for reason, count in value.items()}
+        elif name == "own":
+            values[name] = {key: _number(inner) for key, inner in value.items()}
         elif isinstance(value, list):
             values[name] = tuple(value)
         elif isinstance(value, dict):
             kind = GpuHours if name == "gpu_hours" else Distribution
             values[name] = kind(**{key: _number(inner) for key, inner in value.items()})
-        elif name in MAY_BE_NONE:
-            values[name] = value
         else:
-            values[name] = _number(value)
+            values[name] = _number(value) if kinds[name] is float else value
     return Summary(**values)
 
 

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import TraceError
 from berth.experiments.compare.collector import held_collector
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
+from berth.experiments.compare.own_metrics import OwnMetrics
 from berth.experiments.compare.warned import Warnings, gathered
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
@@ -134,6 +136,9 @@ def _run(
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
     pictures = task.measure is None  # who measures draws what was measured
     run = run_of(columns, task.nodes, task.policy, task.seed, use, under.prices, pictures=pictures)
+    if isinstance(task.measure, OwnMetrics):
+        own = cast("dict[str, float]", measured)
+        run, measured = replace(run, summary=replace(run.summary, own=own)), None
     return Result(replace(run, oracle=task.oracle), skipped, measured)
 
 

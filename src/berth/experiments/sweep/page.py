@@ -13,11 +13,12 @@ import plotly.graph_objects as go
 from berth.counts import counted
 from berth.experiments.compare.page import cluster_in_words
 from berth.experiments.sweep.run import Sweep
-from berth.experiments.sweep.swept import Case, Number, Swept, numbers_of, shown_of
-from berth.experiments.sweep.table import AXES, grid, interval_of, varied
+from berth.experiments.sweep.swept import Case, Swept, shown_of
+from berth.experiments.sweep.table import AXES, grid, readable, varied
 from berth.plots import Style, policy_styles
 from berth.plots.style import dress
 from berth.report import Chapter, Report, write
+from berth.statistics import Metric, metrics_of, standings
 from berth.version import __version__
 
 PANEL_PX = 300
@@ -33,7 +34,6 @@ def page_of(found: Sweep, command: str, created: datetime) -> Report:
     """The page of a sweep."""
     runs, plan = found.runs, found.plan
     styles = policy_styles(plan.policies, {run.policy for run in runs if run.oracle})
-    shown = shown_of(numbers_of(runs))
     headings, rows = grid(runs)
     several = len(plan.seeds) > 1
     policies = tuple(dict.fromkeys(run.label for run in runs))
@@ -60,19 +60,21 @@ def page_of(found: Sweep, command: str, created: datetime) -> Report:
             ),
             *(
                 Chapter(
-                    number.name,
+                    metric.name,
                     "All panels have the same axes."
                     + (" A bar is the 95 % interval over seeds." if several else ""),
-                    panels(runs, number, styles),
+                    panels(runs, metric, styles),
                     names=[f"sweep-{at}-{panel}" for panel in range(len(panels_of(runs)))],
                     small=True,
                     policies=policies,
                 )
-                for at, number in enumerate(shown)
+                for at, metric in enumerate(shown_of(runs))
             ),
             Chapter(
                 "What the numbers mean",
-                definitions=[(number.name, number.definition) for number in numbers_of(runs)],
+                definitions=[
+                    (metric.name, metric.definition) for metric in metrics_of(run.summary for run in runs)
+                ],
             ),
         ),
     )
@@ -87,36 +89,38 @@ def panels_of(runs: Sequence[Swept]) -> dict[str, list[Swept]]:
     return found
 
 
-def panels(runs: Sequence[Swept], number: Number, styles: Mapping[str, Style]) -> list[tuple[str, go.Figure]]:
+def panels(runs: Sequence[Swept], metric: Metric, styles: Mapping[str, Style]) -> list[tuple[str, go.Figure]]:
     """Small multiples of one metric: a figure per panel, with the same axes, and what each shows."""
     axes = varied(run.case for run in runs)
     axis = axes[0] if axes else AXES.index("conditions")
-    factor, unit = number.readable(runs)
+    factor, unit = readable(metric, runs)
     found = []
     highs = [0.0]
     for title, inside in panels_of(runs).items():
         figure = go.Figure()
         for policy in dict.fromkeys(run.policy for run in inside):
             mine = [run for run in inside if run.policy == policy]
-            highs.append(_add(figure, mine, number, axis, factor, styles[policy]))
-        dress(figure, escape(title or number.name), PANEL_PX)
+            highs.append(_add(figure, mine, metric, axis, factor, styles[policy]))
+        dress(figure, escape(title or metric.name), PANEL_PX)
         figure.update_layout(hovermode="closest")
         figure.update_xaxes(
             title={"text": AXES[axis]}, type="category" if AXES[axis] == "conditions" else None
         )
         figure.update_yaxes(title={"text": unit})
-        found.append((f"{number.name} over {AXES[axis]}{f', {title}' if title else ''}", figure))
+        found.append((f"{metric.name} over {AXES[axis]}{f', {title}' if title else ''}", figure))
     for _, figure in found:
         figure.update_yaxes(range=[0, max(highs) * 1.08 or 1])
     return found
 
 
 def _add(
-    figure: go.Figure, runs: Sequence[Swept], number: Number, axis: int, factor: float, style: Style
+    figure: go.Figure, runs: Sequence[Swept], metric: Metric, axis: int, factor: float, style: Style
 ) -> float:
     """Draw one policy; return the highest point that it reaches."""
     places = list(dict.fromkeys(run.case[axis] for run in runs))
-    intervals = [interval_of([run for run in runs if run.case[axis] == place], number) for place in places]
+    intervals = [
+        standings([run for run in runs if run.case[axis] == place], metric)[0].interval for place in places
+    ]
     halves = [(each.high - each.mean) * factor if each.count > 1 else 0.0 for each in intervals]
     means = [each.mean * factor for each in intervals]
     error: dict[str, Any] = {"type": "data", "array": halves, "thickness": 1.5, "visible": any(halves)}

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from berth.errors import SettingError, TraceError
-from berth.experiments.compare.comparison import continued_results
+from berth.experiments.compare.comparison import continued_results, rows_of
 from berth.experiments.compare.ray_address import check_address
 from berth.experiments.compare.sweep import Result, Task
 from berth.experiments.compare.table import TextTable
 from berth.experiments.sweep.plan import Plan, read_plan
-from berth.experiments.sweep.swept import Case, Swept, numbers_of
+from berth.experiments.sweep.swept import Case, Swept
 from berth.experiments.sweep.table import answers_of, text_grid
 from berth.frames import Framed
 from berth.policies import Progress
+from berth.statistics import metrics_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,7 +44,7 @@ class Sweep(Framed):
         `load`, `size`, `nodes`, `gpus`, `conditions`, `policy`, `oracle`, `seed`, `metric`, `unit`, `value`, `better`:
         the last four as `Comparison.rows` has them. A metric of your own has no unit.
         """
-        numbers = numbers_of(self.runs)
+        metrics = metrics_of(run.summary for run in self.runs)
         return [
             {
                 "load": run.case.load,
@@ -52,16 +52,10 @@ class Sweep(Framed):
                 "nodes": run.nodes,
                 "gpus": run.gpus,
                 "conditions": run.case.conditions,
-                "policy": run.policy,
-                "oracle": run.oracle,
-                "seed": run.seed,
-                "metric": number.name,
-                "unit": "" if number.unit is None else str(number.unit),
-                "value": value if math.isfinite(value := number.of(run)) else None,
-                "better": "more" if number.best is max else "less" if number.best is min else "",
+                **row,
             }
             for run in self.runs
-            for number in numbers
+            for row in rows_of(run, metrics)
         ]
 
     def to_dict(self) -> dict[str, object]:
@@ -129,13 +123,6 @@ def sweep(
 
 
 def _swept(case: Case, task: Task, result: Result) -> Swept:
-    return Swept(
-        case,
-        task.policy,
-        task.seed,
-        result.run.oracle,
-        len(task.nodes),
-        sum(node.gpus for node in task.nodes),
-        result.run.summary,
-        cast("Mapping[str, float]", result.measured or {}),
-    )
+    run = replace(result.run, film=None, schedule=None)
+    values = {field.name: getattr(run, field.name) for field in fields(run)}
+    return Swept(**values, case=case, nodes=len(task.nodes), gpus=sum(node.gpus for node in task.nodes))

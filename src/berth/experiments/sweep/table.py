@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -10,18 +11,12 @@ from rich.table import Table
 
 from berth.counts import counted
 from berth.experiments.compare.table import TextTable, plain
-from berth.experiments.sweep.swept import Case, Number, Swept, numbers_of, shown_of
-from berth.statistics import Interval, confidence_interval_95
+from berth.experiments.sweep.swept import Case, Swept, shown_of
+from berth.statistics import Interval, Mark, Metric, readable_unit, standings
 from berth.statistics.answers import in_sentence
 
 AXES = ("load", "size", "conditions")
 """What cases differ by, in the order of their fields."""
-
-
-def interval_of(runs: Iterable[Swept], number: Number) -> Interval:
-    """The mean of the runs' finite values, and its 95 % interval."""
-    values = [number.of(run) for run in runs]
-    return confidence_interval_95([value for value in values if math.isfinite(value)])
 
 
 def varied(cases: Iterable[Case]) -> list[int]:
@@ -30,60 +25,57 @@ def varied(cases: Iterable[Case]) -> list[int]:
     return [at for at in range(len(AXES)) if len({case[at] for case in known}) > 1]
 
 
-def by_case(runs: Sequence[Swept]) -> dict[Case, dict[str, list[Swept]]]:
-    """The runs of each case and policy label, in the order in which they come."""
-    found: dict[Case, dict[str, list[Swept]]] = {}
+def by_case(runs: Sequence[Swept]) -> dict[Case, list[Swept]]:
+    """The runs of each case, in the order in which they come."""
+    found: dict[Case, list[Swept]] = {}
     for run in runs:
-        found.setdefault(run.case, {}).setdefault(run.label, []).append(run)
+        found.setdefault(run.case, []).append(run)
     return found
-
-
-def best_in(policies: dict[str, list[Swept]], number: Number) -> list[str]:
-    """The policies of a case with the best mean, by label; none where all means are equal. Oracles do not count."""
-    means = {label: interval_of(runs, number).mean for label, runs in policies.items() if not runs[0].oracle}
-    finite = {label: mean for label, mean in means.items() if math.isfinite(mean)}
-    if number.best is None or len(set(finite.values())) < 2:
-        return []
-    best = number.best(finite.values())
-    return [label for label, mean in finite.items() if mean == best]
 
 
 def answers_of(runs: Sequence[Swept]) -> list[str]:
     """One sentence per policy that is ever the best by the first metric: in how many cases."""
-    shown = shown_of(numbers_of(runs))
+    metric = shown_of(runs)[0]
     cases = by_case(runs)
-    wins: dict[str, int] = {}
-    for policies in cases.values():
-        for label in best_in(policies, shown[0]):
-            wins[label] = wins.get(label, 0) + 1
-    most = sorted(wins.items(), key=lambda item: -item[1])
-    extreme = "highest" if shown[0].best is max else "lowest"
+    wins = Counter(
+        standing.label
+        for of_case in cases.values()
+        for standing in standings(of_case, metric)
+        if standing.mark is Mark.BEST
+    )
+    extreme = "highest" if metric.best is max else "lowest"
     many = counted(len(cases), "case")
     return [
-        f"{label} has the {extreme} {in_sentence(shown[0].name)} in {won} of {many}." for label, won in most
+        f"{label} has the {extreme} {in_sentence(metric.name)} in {won} of {many}."
+        for label, won in wins.most_common()
     ]
 
 
 def grid(runs: Sequence[Swept]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows: what the cases differ by, the policy, and each metric's mean over seeds."""
-    shown = shown_of(numbers_of(runs))
+    shown = shown_of(runs)
     axes = varied(run.case for run in runs)
-    units = [number.readable(runs) for number in shown]
+    units = [readable(metric, runs) for metric in shown]
     headings = [AXES[at] for at in axes] + ["policy"]
     headings += [
-        f"{number.name}, {unit}" if unit else number.name
-        for number, (_, unit) in zip(shown, units, strict=True)
+        f"{metric.name}, {unit}" if unit else metric.name
+        for metric, (_, unit) in zip(shown, units, strict=True)
     ]
     rows = []
-    for case, policies in by_case(runs).items():
-        best = [best_in(policies, number) for number in shown]
-        for label, of_policy in policies.items():
+    for case, of_case in by_case(runs).items():
+        found = [standings(of_case, metric) for metric in shown]
+        for of_policy in zip(*found, strict=True):
             cells = [
-                _cell(interval_of(of_policy, number), factor) + (" *" if label in winners else "")
-                for number, (factor, _), winners in zip(shown, units, best, strict=True)
+                _cell(standing.interval, factor) + (" *" if standing.mark is Mark.BEST else "")
+                for standing, (factor, _) in zip(of_policy, units, strict=True)
             ]
-            rows.append([*(_value(case[at]) for at in axes), label, *cells])
+            rows.append([*(_value(case[at]) for at in axes), of_policy[0].label, *cells])
     return headings, rows
+
+
+def readable(metric: Metric, runs: Sequence[Swept]) -> tuple[float, str]:
+    """A factor and a unit in which a metric is easily read for these runs."""
+    return readable_unit(metric.unit, [metric.of(run.summary) for run in runs])
 
 
 def rich_grid(runs: Sequence[Swept]) -> Table:
@@ -95,7 +87,7 @@ def rich_grid(runs: Sequence[Swept]) -> Table:
         table.add_column(heading, justify="left" if at < names else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    several = any(len(each) > 1 for policies in by_case(runs).values() for each in policies.values())
+    several = len({run.seed for run in runs}) > 1
     marked = any(cell.endswith(" *") for row in rows for cell in row)
     captions = ["* best of its case"] if marked else []
     captions += ["± half of the 95 % interval over seeds"] if several else []

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -14,8 +15,8 @@ from typing import BinaryIO, Final
 from berth.errors import HistoryError
 from berth.history.importing.columns import Layout, layout_of
 from berth.history.importing.job_row import JobRow
-from berth.history.importing.staging import stage_file, stage_jobs, stage_text_rows
-from berth.history.store.database import connect
+from berth.history.importing.staging import stage_file, stage_jobs
+from berth.history.store.database import connect, storable
 from berth.history.store.folder import History
 from berth.history.store.import_result import ImportResult, Options, Rejections
 
@@ -43,7 +44,6 @@ def import_text(
 ) -> ImportResult:
     """Import a table of text with a header line; None reads standard input.
 
-
     The delimiter is found in the header where none is given. HistoryError where the file is no such table.
     """
     where = name or (str(path) if path else "standard input")
@@ -56,11 +56,28 @@ def import_text(
         chosen = delimiter or next((mark for mark in _DELIMITERS if mark in header), "|")
         if len(chosen.encode()) > 4:
             raise HistoryError(f"a delimiter has up to 4 bytes, not {chosen!r}")
-        rejections = Rejections()
         layout = layout_of(header, chosen, where)
-        with connect(space) as database:
-            staged = stage_file(database, path, chosen, layout, space, options, rejections, where)
-            return history.merge(database, staged, rejections, cursors)
+        return import_file(history, space, path, chosen, layout, options, where, cursors=cursors)
+
+
+def import_file(
+    history: History,
+    space: Path,
+    path: Path,
+    delimiter: str,
+    layout: Layout,
+    options: Options,
+    where: str,
+    *,
+    cursors: Mapping[str, int] | None = None,
+    rejections: Rejections | None = None,
+    tasks: bool = False,
+) -> ImportResult:
+    """Import a text table whose header is known, in the space of an import; `where` is what messages call it."""
+    rejections = rejections or Rejections()
+    with connect(space) as database:
+        staged = stage_file(database, path, delimiter, layout, space, options, rejections, where, tasks=tasks)
+        return history.merge(database, staged, rejections, cursors)
 
 
 def import_rows(
@@ -77,10 +94,17 @@ def import_rows(
 
     With `tasks` rows of one job and moment of submission, but of other times, are tasks of an array.
     """
-    with history.import_space() as space, connect(space) as database:
+    with history.import_space() as space:
+        path = space / "rows.txt"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            for row in (header, *rows):
+                texts = ("" if value is None else storable(str(value)) for value in row)
+                file.write(SEPARATOR.join(texts) + "\n")
+        plain = replace(options, encoding="utf-8")
         layout = Layout(header, where)
-        staged = stage_text_rows(database, rows, layout, options, rejections, where, tasks=tasks)
-        return history.merge(database, staged, rejections)
+        return import_file(
+            history, space, path, SEPARATOR, layout, plain, where, rejections=rejections, tasks=tasks
+        )
 
 
 def import_jobs(
@@ -132,12 +156,9 @@ def run_sacct(
         path = space / "sacct.txt"
         with path.open("wb") as out:
             _run(words, out)
-        header = _header(path, "sacct", "utf-8")
-        rejections = Rejections()
-        layout = layout_of(header, SEPARATOR, "sacct")
-        with connect(space) as database:
-            staged = stage_file(database, path, SEPARATOR, layout, space, options, rejections, "sacct")
-            return history.merge(database, staged, rejections, {} if until else {key: began_s})
+        layout = layout_of(_header(path, "sacct", "utf-8"), SEPARATOR, "sacct")
+        cursors = {} if until else {key: began_s}
+        return import_file(history, space, path, SEPARATOR, layout, options, "sacct", cursors=cursors)
 
 
 def _run(words: Sequence[str], out: BinaryIO) -> None:

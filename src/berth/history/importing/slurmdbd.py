@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from berth.errors import HistoryError
-from berth.history.importing.columns import layout_of
+from berth.history.importing.columns import Layout
 from berth.history.importing.mariadb import Connection, connection
-from berth.history.importing.sacct import SEPARATOR
-from berth.history.importing.staging import stage_file
-from berth.history.store.database import connect
+from berth.history.importing.sacct import SEPARATOR, import_file
 from berth.history.store.folder import History
-from berth.history.store.import_result import ImportResult, Options, Rejections
+from berth.history.store.import_result import ImportResult, Options
 from berth.history.values.tres import MOST_AMOUNT
 
 WINDOW_ROWS: Final = 500_000
@@ -198,11 +196,8 @@ def _import_window(
         _write_rows(source.database, table, rows, path, dict(source.options.tres_names))
         where = f"{source.database.shown}, {table.cluster}"
         plain = replace(source.options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
-        rejections = Rejections()
-        with connect(space) as staging:
-            layout = layout_of(SEPARATOR.join(_HEADER), SEPARATOR, where)
-            staged = stage_file(staging, path, SEPARATOR, layout, space, plain, rejections, where)
-            return history.merge(staging, staged, rejections, cursors)
+        layout = Layout(_HEADER, where)
+        return import_file(history, space, path, SEPARATOR, layout, plain, where, cursors=cursors)
 
 
 def _write_rows(

@@ -15,7 +15,7 @@ from berth.history.importing.attempts import attempts_of
 from berth.history.importing.columns import STATE_CASE, Layout
 from berth.history.importing.job_row import JobRow, stage_rows
 from berth.history.importing.node_models import read_models
-from berth.history.importing.text_table import read_file, read_rows, size_mib
+from berth.history.importing.text_table import read_file, size_mib
 from berth.history.store.database import at, count, first_line, literal
 from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections
 from berth.history.store.lookups import applications_of, hide, look_up
@@ -33,15 +33,25 @@ def stage_file(
     options: Options,
     rejections: Rejections,
     where: str,
+    *,
+    tasks: bool = False,
 ) -> Staged:
     """Stage a text table with a header line, as sacct prints it; `space` is for files of the import.
 
-    Notes rows that stay out. What is staged can be used while the database and the files are there.
+    `rejections` are rows that a reader left out before; those that stay out are added. With `tasks`, rows of one job
+    and time of submission may be tasks of an array. What is staged can be used while the database and the files exist.
     """
     try:
-        bad = read_file(database, source, delimiter, layout, space / "rows", options, rejections, where)
+        read_file(database, source, delimiter, layout, space / "rows", options, rejections, where)
         rows = _with_comments_of_steps(database, f"read_parquet({at(space / 'rows')})", layout, space)
-        return _staged_text(database, rows, layout, options, rejections, where, bad)
+        look_up(database, rows, dict(options.tres_names), read_models(options.nodes))
+        rows = _with_use_of_steps(database, rows, layout)
+        return _staged(
+            *(database, rows, options, rejections, where, layout.absent()),
+            labelled=layout.labelled,
+            ruled=not layout.has("application"),
+            tasks=tasks,
+        )
     except duckdb.Error as error:
         message = f"{where}: {first_line(error)}"
         if line := _bare_return(source):
@@ -50,29 +60,6 @@ def stage_file(
                 f" `tr -d '\\r' < {where}` makes them so"
             )
         raise HistoryError(message) from error
-
-
-def stage_text_rows(
-    database: duckdb.DuckDBPyConnection,
-    rows: Iterable[Sequence[object]],
-    layout: Layout,
-    options: Options,
-    rejections: Rejections,
-    where: str,
-    *,
-    tasks: bool,
-) -> Staged:
-    """Stage rows of texts in sacct's columns; `rejections` are those that their reader left out.
-
-    With `tasks`, rows of one job and time of submission may be tasks of an array.
-    """
-    try:
-        table = read_rows(database, rows, layout, options)
-        return _staged_text(
-            database, table, layout, options, rejections, where, rejections.count, tasks=tasks
-        )
-    except duckdb.Error as error:
-        raise HistoryError(f"{where}: {first_line(error)}") from error
 
 
 def stage_jobs(
@@ -86,33 +73,9 @@ def stage_jobs(
     """Stage jobs in typed columns; `absent` are the texts of a record that their source does not have."""
     try:
         table = stage_rows(database, jobs, options.cluster, read_models(options.nodes))
-        left_out = rejections.count
-        return _staged(database, table, options, rejections, where, left_out, absent, labelled=True)
+        return _staged(database, table, options, rejections, where, absent, labelled=True)
     except duckdb.Error as error:
         raise HistoryError(f"{where}: {first_line(error)}") from error
-
-
-def _staged_text(
-    database: duckdb.DuckDBPyConnection,
-    rows: str,
-    layout: Layout,
-    options: Options,
-    rejections: Rejections,
-    where: str,
-    left_out: int,
-    *,
-    tasks: bool = False,
-) -> Staged:
-    """Stage rows whose resources and nodes are texts."""
-    look_up(database, rows, dict(options.tres_names), read_models(options.nodes))
-    rows = _with_use_of_steps(database, rows, layout)
-    labelled, ruled = layout.labelled, not layout.has("application")
-    return _staged(
-        *(database, rows, options, rejections, where, left_out, layout.absent()),
-        labelled=labelled,
-        ruled=ruled,
-        tasks=tasks,
-    )
 
 
 def _staged(
@@ -121,7 +84,6 @@ def _staged(
     options: Options,
     rejections: Rejections,
     where: str,
-    left_out: int,
     absent: Sequence[str],
     *,
     labelled: bool,
@@ -131,6 +93,7 @@ def _staged(
     """Judge `rows`, a relation of SQL, and make views of those that come in."""
     rules = read_rules(options.rules)
     applications_of(database, "apps", rows, rules)
+    left_out = rejections.count
     read = left_out + _judged_rows(database, rows, labelled, rejections, where)
     hide(database, rows, options.key)
     database.execute(f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({attempts_of(options)})")

@@ -13,6 +13,7 @@ from typing import Final
 
 from berth.errors import HistoryError, SettingError
 from berth.history.store.import_result import Rejections
+from berth.traces.fields import read_map as columns_of
 
 FIELDS: Final = {
     "job": "JobIDRaw",
@@ -54,14 +55,7 @@ _NEEDED: Final = ("job", "submit", "start", "end")
 
 def read_map(text: str) -> dict[str, str]:
     """`field=column,…`; SettingError where it names no field, or not those that are needed."""
-    found: dict[str, str] = {}
-    for part in text.split(","):
-        field, equals, column = part.strip().partition("=")
-        if not equals or field not in FIELDS or not column:
-            raise SettingError(
-                f"--map {part.strip()!r}; expected FIELD=COLUMN with a field of {', '.join(FIELDS)}"
-            )
-        found[field] = column
+    found = columns_of(text, FIELDS)
     if "gpu_model" in found and "gpus" not in found:
         raise SettingError("--map names gpu_model without gpus: how many there are of it must be known")
     if lacking := [name for name in _NEEDED if name not in found]:

@@ -5,8 +5,6 @@ A file is read once, in parallel and with bounded memory, by DuckDB; lines that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,13 +12,10 @@ import duckdb
 
 from berth.errors import SettingError
 from berth.history.importing.columns import Layout
-from berth.history.store.database import at, count, literal, quoted_name, storable
+from berth.history.store.database import at, count, literal
 from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections
-from berth.history.store.parquet import rows_to_columns
 from berth.history.values.moments import NO_TIME
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT
-
-_CHUNK_ROWS = 50_000
 
 _EPOCH_TOO_LATE_S = 253_402_300_800
 """The year 10000: a larger number of seconds is one of Slurm's sentinels."""
@@ -35,8 +30,8 @@ def read_file(
     options: Options,
     rejections: Rejections,
     where: str,
-) -> int:
-    """Copy a text table to Parquet with times as numbers; returns how many lines were none of its rows."""
+) -> None:
+    """Copy a text table to Parquet with times as numbers; lines that are none of its rows are noted."""
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in layout.header)
     reader = (
         f"read_csv({at(source)}, delim = {literal(delimiter)}, quote = '', escape = '', header = true, "
@@ -59,30 +54,6 @@ def read_file(
         ),
         total - len(found),
     )
-    return total
-
-
-def read_rows(
-    database: duckdb.DuckDBPyConnection,
-    rows: Iterable[Sequence[object]],
-    layout: Layout,
-    options: Options,
-) -> str:
-    """Make the table `staged_rows` of rows of texts, with times as numbers; returns its name."""
-    names = ", ".join(f"{quoted_name(name)} VARCHAR" for name in layout.header)
-    database.execute(f"CREATE TABLE text_rows ({names})")
-    chosen = ", ".join(f"{quoted_name(name)}::VARCHAR" for name in layout.header)
-    remaining = iter(rows)
-    while chunk := [[_text(value) for value in row] for row in islice(remaining, _CHUNK_ROWS)]:
-        database.register("chunk", rows_to_columns(chunk, layout.header))
-        database.execute(f"INSERT INTO text_rows SELECT {chosen} FROM chunk")
-        database.unregister("chunk")
-    database.execute(f"CREATE TABLE staged_rows AS {_typed_rows(layout, options, 'text_rows')}")
-    return "staged_rows"
-
-
-def _text(value: object) -> str:
-    return "" if value is None else storable(str(value))
 
 
 def _why_broken(kind: str, fields: int, wanted: int, delimiter: str) -> str:

@@ -152,15 +152,7 @@ class History(HistoryReader):
             counts.imported,
             counts.updated,
         )
-        return ImportResult(
-            staged.read,
-            counts.imported,
-            counts.updated,
-            staged.read - counts.imported - counts.updated - rejections.count,
-            tuple(rejections.listed),
-            rejections.count,
-            numbered,
-        )
+        return rejections.result(staged.read, counts.imported, counts.updated, numbered)
 
     def merge_usage(
         self,
@@ -189,14 +181,7 @@ class History(HistoryReader):
             raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         if after != index:
             self._publish(after, changed.new, changed.changed)
-        return ImportResult(
-            rows + rejections.count,
-            changed.new,
-            changed.changed,
-            rows - changed.new - changed.changed,
-            tuple(rejections.listed),
-            rejections.count,
-        )
+        return rejections.result(rows + rejections.count, changed.new, changed.changed)
 
     def marks(self, database: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
         """How far each segment of spools has been read, by its name."""
@@ -229,14 +214,7 @@ class History(HistoryReader):
                 )
         except duckdb.Error as error:
             raise HistoryError(f"{self.folder}: {first_line(error)}") from error
-        return ImportResult(
-            merge.read + rejections.count,
-            merge.new,
-            merge.changed,
-            merge.read - merge.new - merge.changed,
-            tuple(rejections.listed),
-            rejections.count,
-        )
+        return rejections.result(merge.read + rejections.count, merge.new, merge.changed)
 
     def _merged_usage(
         self,
@@ -276,17 +254,8 @@ class History(HistoryReader):
                     f"{self.folder} knows of no import to take back; it keeps what was before its last {UNDOABLE}"
                 )
             *others, last = index.imports
-            before = Index(
-                tuple(last.before["records"]),
-                tuple(last.before["usage"]),
-                tuple(last.before["series"]),
-                tuple(last.before.get("spools", ())),
-                cursors=last.before["cursors"],
-                next_number=index.next_number,
-                key_mark=last.before["key_mark"],
-                imports=tuple(others),
-            )
-            self._write_index(before)
+            before = {**last.before, "next_number": index.next_number}
+            self._write_index(replace(Index.of(before), imports=tuple(others)))
         return last
 
     def _publish(self, index: Index, imported: int, updated: int) -> None:
@@ -310,11 +279,7 @@ class History(HistoryReader):
             time.time_ns() // 1_000_000,
             imported,
             updated,
-            {
-                **{kind: list(getattr(before, kind)) for kind in KINDS},
-                "cursors": dict(before.cursors),
-                "key_mark": before.key_mark,
-            },
+            {name: getattr(before, name) for name in (*KINDS, "cursors", "key_mark")},
         )
         return (*past, last)[-UNDOABLE:]
 
@@ -322,22 +287,11 @@ class History(HistoryReader):
         if self._dry_run:
             return  # the files that were written for it are removed with the space of the import
         path = self.folder / "index.json"
-        content = {
-            "version": VERSION,
-            "records": list(index.records),
-            "usage": list(index.usage),
-            "series": list(index.series),
-            "spools": list(index.spools),
-            "cursors": dict(index.cursors),
-            "next_number": index.next_number,
-            "key_mark": index.key_mark,
-            "imports": [asdict(past) for past in index.imports],
-        }
         for name in index.files() - self.index().files():
             (self.folder / name).chmod(FILE_MODE)
         with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
             aside.chmod(FILE_MODE)
-            json.dump(content, file, indent=1)
+            json.dump({"version": VERSION, **asdict(index)}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         self._sweep()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 LISTED_PER_REASON = 1000
@@ -37,6 +37,11 @@ class Rejections:
         self.listed.extend(more)
         self.count += len(self.listed) - before + beyond
 
+    def result(self, read: int, imported: int, updated: int, numbered: int = 0) -> ImportResult:
+        """What became of the rows `read`, of which these stayed out."""
+        unchanged = read - imported - updated - self.count
+        return ImportResult(read, imported, updated, unchanged, tuple(self.listed), self.count, numbered)
+
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
@@ -55,15 +60,7 @@ class ImportResult:
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""
-        return {
-            "read": self.read,
-            "imported": self.imported,
-            "updated": self.updated,
-            "unchanged": self.unchanged,
-            "numbered": self.numbered,
-            "rejected_count": self.rejected_count,
-            "rejected": [{"where": row.where, "why": row.why} for row in self.rejected],
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 VERSION: Final = 1
@@ -45,6 +45,16 @@ class Index:
     """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
     imports: tuple[PastImport, ...] = ()
     """The last imports that changed something, the newest last; at most UNDOABLE."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Index:
+        """The index of what `index.json` holds, which may lack what later versions added."""
+        known: dict[str, Any] = {
+            field.name: content[field.name] for field in fields(cls) if field.name in content
+        }
+        known |= {name: tuple(known[name]) for name in KINDS if name in known}
+        known["imports"] = tuple(PastImport(**each) for each in known.get("imports", ()))
+        return cls(**known)
 
     def files(self) -> set[str]:
         """Every file that counts, or that would count again if imports were taken back."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import duckdb
 
-from berth.history.store.database import at, literal, read_parquet
+from berth.history.store.database import at, count, literal, read_parquet
 from berth.history.store.lookups import applications_of
 from berth.history.store.record_files import SCHEMA, record_table
 from berth.history.store.staged import Staged
@@ -75,7 +75,7 @@ class Merge:
             f"CREATE TABLE twice AS SELECT hash({_KEY}) AS h FROM {staged.keys} GROUP BY 1 HAVING count(*) > 1"
         )
         self._fresh = f"SELECT {own} FROM {staged.attempts}"
-        if self._one("SELECT count(*) FROM twice"):
+        if count(self._database, "SELECT count(*) FROM twice"):
             # Two rows of one attempt in one import: the one that ended later is the truth.
             self._fresh = (
                 f"SELECT {own} FROM {staged.attempts} WHERE hash({_KEY}) NOT IN (SELECT h FROM twice) UNION ALL "
@@ -84,12 +84,12 @@ class Merge:
             )
         self.superseded: list[tuple[str, int]] = []
         """Jobs, and how many rows of one of their attempts that differ from another that ended later."""
-        if self._one("SELECT count(*) FROM twice"):
+        if count(self._database, "SELECT count(*) FROM twice"):
             self.superseded = database.execute(
                 f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} FROM {staged.attempts} "
                 f"WHERE hash({_KEY}) IN (SELECT h FROM twice)) GROUP BY {_KEY} HAVING count(*) > 1 ORDER BY ALL"
             ).fetchall()
-        distinct = "DISTINCT " if self._one("SELECT count(*) FROM twice") else ""
+        distinct = "DISTINCT " if count(self._database, "SELECT count(*) FROM twice") else ""
         self._keys = f"SELECT {distinct}{_KEY} FROM {staged.keys}"
         self._store(own, staged)
         self._rank(own)
@@ -105,7 +105,7 @@ class Merge:
         else:
             columns = ", ".join(f'"{name}" {kind}' for name, kind in SCHEMA.items())
             self._database.execute(f"CREATE TABLE old ({columns}, row_hash UBIGINT)")
-        self._known = bool(self._one("SELECT count(*) FROM old"))
+        self._known = bool(count(self._database, "SELECT count(*) FROM old"))
         if self._known:
             merged = ", ".join(f'{_merged_value(name, staged)} AS "{name}"' for name in _OWN)
             silent = staged.silent or f"(SELECT {_KEY} FROM old WHERE false)"
@@ -151,7 +151,7 @@ class Merge:
             f"CREATE TABLE several AS SELECT hash({_JOB}) AS h FROM ({keys}) GROUP BY 1 HAVING count(*) > 1"
         )
         alone = f"SELECT *, 1::INTEGER AS attempt, queued_ms AS submit_ms FROM ({everything})"
-        if self._one("SELECT count(*) FROM several"):
+        if count(self._database, "SELECT count(*) FROM several"):
             alone += (
                 f" WHERE hash({_JOB}) NOT IN (SELECT h FROM several) "
                 f"UNION ALL SELECT *, row_number() OVER (job ORDER BY queued_ms)::INTEGER AS attempt, "
@@ -167,9 +167,9 @@ class Merge:
     def counts(self) -> Counts:
         """How many attempts come, and how many that were there are otherwise."""
         if not self._known:
-            return Counts(self._one(f"SELECT count(*) FROM ({self._keys})"), 0)
-        updated = self._one("SELECT count(*) FROM changed WHERE was_there")
-        return Counts(self._one("SELECT count(*) FROM changed") - updated, updated)
+            return Counts(count(self._database, f"SELECT count(*) FROM ({self._keys})"), 0)
+        updated = count(self._database, "SELECT count(*) FROM changed WHERE was_there")
+        return Counts(count(self._database, "SELECT count(*) FROM changed") - updated, updated)
 
     def other_names(self) -> tuple[int, str]:
         """How many attempts that come are there with a cluster's name and come without, or the reverse; and a name.
@@ -192,18 +192,20 @@ class Merge:
         self._database.execute(
             f"CREATE TABLE gone AS SELECT {_KEY} FROM ({self._write}) SEMI JOIN old USING ({_KEY})"
         )
-        if not self._one("SELECT count(*) FROM gone"):
+        if not count(self._database, "SELECT count(*) FROM gone"):
             return ()
         return tuple(
             path
             for path in self._segments
-            if self._one(f"SELECT count(*) FROM read_parquet({at(path)}) SEMI JOIN gone USING ({_KEY})")
+            if count(
+                self._database, f"SELECT count(*) FROM read_parquet({at(path)}) SEMI JOIN gone USING ({_KEY})"
+            )
         )
 
     def rewrite(self, segment: Path, target: Path) -> int:
         """Copy a file without what is written anew; returns how many rows are left, and writes none for 0."""
         left = f"FROM {record_table([segment])} ANTI JOIN gone USING ({_KEY})"
-        rows = self._one(f"SELECT count(*) {left}")
+        rows = count(self._database, f"SELECT count(*) {left}")
         if rows:
             copy_records(self._database, f"SELECT * {left}", target)
         return rows
@@ -211,10 +213,6 @@ class Merge:
     def write(self, target: Path) -> None:
         """Write what is new or otherwise than it was."""
         copy_records(self._database, self._write, target)
-
-    def _one(self, query: str) -> int:
-        found = self._database.execute(query).fetchone()
-        return int(found[0]) if found else 0
 
 
 def copy_records(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:

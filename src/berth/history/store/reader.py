@@ -14,7 +14,7 @@ import duckdb
 
 from berth.errors import HistoryError, cause_of
 from berth.history.store.database import connect, first_line, quoted_name, read_parquet
-from berth.history.store.index import VERSION, Index, PastImport
+from berth.history.store.index import VERSION, Index
 from berth.history.store.record_files import SCHEMA, plain_table, record_of, record_table
 from berth.history.store.usage import with_usage
 from berth.model import Record
@@ -51,18 +51,8 @@ class HistoryReader:
             raise HistoryError(f"{path} cannot be read: {cause_of(error)}") from error
         if not isinstance(read, dict) or read.get("version") != VERSION:
             raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
-        cursors = read["cursors"]
-        mark = cursors.pop("key", None)  # where it once was
-        return Index(
-            tuple(read["records"]),
-            tuple(read["usage"]),
-            tuple(read.get("series", ())),
-            tuple(read.get("spools", ())),
-            cursors,
-            read["next_number"],
-            read.get("key_mark", mark),
-            tuple(PastImport(**past) for past in read.get("imports", ())),
-        )
+        mark = read["cursors"].pop("key", None)  # where it once was
+        return Index.of({"key_mark": mark, **read})
 
     def _table(self, names: Sequence[str]) -> str:
         return read_parquet(self.folder / name for name in names)

@@ -7,7 +7,6 @@ file is a trace, too: `berth.traces.read` makes jobs of it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from glob import escape
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.store.database import at, first_line, quoted_name
+from berth.history.store.database import at, quoted_name
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.history.store.records import records
 from berth.model import Event, Node, Record, RecordState, Share
@@ -65,37 +64,17 @@ SCHEMA: Final = {
     "priority": "BIGINT",
 }
 
+_NOTHING: Final = {"VARCHAR": "''", "VARCHAR[]": "[]"}
+_NAMES: Final = tuple(SCHEMA)
 ADDED: Final = {
-    "cluster": "''",
-    "name": "''",
-    "account": "''",
-    "qos": "''",
-    "node_count": "len(nodes)",
-    "time_limit_ms": "NULL",
-    "eligible_ms": "NULL",
-    "wait_reason": "''",
-    "comment": "''",
-    "command": "''",
-    "exit_code": "NULL",
-    "end_reason": "''",
-    "label": "''",
-    "suspended_ms": "NULL",
-    "cpu_used_ms": "NULL",
-    "mem_peak_mib": "NULL",
-    "energy_j": "NULL",
-    "gpu_slots": "[]",
-    "priority": "NULL",
+    name: "len(nodes)" if name == "node_count" else _NOTHING.get(SCHEMA[name], "NULL")
+    for name in _NAMES[_NAMES.index("cluster") :]
 }
 """Columns that the first files of records lack, and what stands for them there."""
-
-_NEWEST: Final = (
-    *("exit_code", "end_reason"),
-    *("label", "suspended_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "gpu_slots", "priority"),
-)
+_NEWEST: Final = _NAMES[_NAMES.index("exit_code") :]
 """Those that the files of a history may lack, too: it had all others from the first."""
 
 _CHUNK_ROWS = 250_000
-_FETCHED_ROWS = 4096
 
 
 def write_records(found: Iterable[Record], path: str | Path) -> int:
@@ -127,22 +106,6 @@ def _written(found: Iterator[Record], path: str | Path) -> Iterator[int]:
             yield len(chunk)
             if not chunk:
                 return
-
-
-def read_records(path: str | Path) -> Iterator[Record]:
-    """Yield the records of a Parquet file in its order; HistoryError where it is none or lacks a column."""
-    with duckdb.connect() as database:
-        try:
-            there = database.execute("SELECT * FROM read_parquet(?) LIMIT 0", [escape(str(path))]).description
-            missing = ADDED.keys() - {column[0] for column in there}
-            columns = ", ".join(ADDED[name] if name in missing else f'"{name}"' for name in SCHEMA)
-            found = database.execute(f"SELECT {columns} FROM read_parquet(?)", [escape(str(path))])
-            while rows := found.fetchmany(_FETCHED_ROWS):
-                for row in rows:
-                    yield record_of(row)
-        except (duckdb.Error, ValueError) as error:
-            reason = first_line(error)
-            raise HistoryError(f"{path} is not a file of berth's records: {reason}") from error
 
 
 def record_table(paths: Iterable[Path]) -> str:

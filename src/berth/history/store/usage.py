@@ -20,31 +20,10 @@ from berth.history.store.parquet import ParquetWriter, rows_to_columns
 
 _CHUNK_ROWS = 100_000
 
-USAGE: Final = {
-    "kind": "VARCHAR",
-    "source": "VARCHAR",
-    "node": "VARCHAR",
-    "cluster": "VARCHAR",
-    "job_id": "VARCHAR",
-    "begin_ms": "BIGINT",
-    "end_ms": "BIGINT",
-    "samples": "BIGINT",
-    "watched_ms": "DOUBLE",
-    "gpu_ms": "DOUBLE",
-    "use_ms": "DOUBLE",
-    "mem_ms": "DOUBLE",
-    "sm_ms": "DOUBLE",
-    "pcie_kb": "DOUBLE",
-    "energy_j": "DOUBLE",
-    "use_peak": "DOUBLE",
-    "mem_peak": "DOUBLE",
-}
-_COLUMNS: Final = ", ".join(USAGE)
-
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """One row, its fields in the order of USAGE."""
+    """One row: a column for each field."""
 
     kind: str
     """`sampled` by berth, or `series` of a monitoring system; that with more GPU time counts."""
@@ -58,18 +37,23 @@ class UsageRow:
     samples: int
     watched_ms: float
     gpu_ms: float
-    use_ms: float | None
-    mem_ms: float | None
-    sm_ms: float | None
-    pcie_kb: float | None
-    energy_j: float | None
-    use_peak: float | None
-    mem_peak: float | None
+    use_ms: float | None = None
+    mem_ms: float | None = None
+    sm_ms: float | None = None
+    pcie_kb: float | None = None
+    energy_j: float | None = None
+    use_peak: float | None = None
+    mem_peak: float | None = None
+
+
+_KINDS: Final = {"str": "VARCHAR", "int": "BIGINT", "float": "DOUBLE", "float | None": "DOUBLE"}
+USAGE: Final = {field.name: _KINDS[str(field.type)] for field in fields(UsageRow)}
+"""The columns of a file of usage, and their types."""
+_COLUMNS: Final = ", ".join(USAGE)
 
 
 def write_usage(rows: Iterable[UsageRow], path: Path) -> None:
     """Write rows to a Parquet file."""
-    assert tuple(field.name for field in fields(UsageRow)) == tuple(USAGE)
     left = iter(rows)
     with ParquetWriter(path, USAGE) as writer:
         while chunk := list(islice(left, _CHUNK_ROWS)):

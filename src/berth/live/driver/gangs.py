@@ -67,10 +67,10 @@ class SiteGangs:
             return None
         self._tasks[name] = dict.fromkeys(ids)
         jobs = [known[job_id] for job_id in ids]
-        least = max(job.gang.min_tasks for job in jobs if job.gang is not None)
+        gang = max((job.gang for job in jobs if job.gang is not None), key=lambda gang: gang.min_tasks)
         waiting = [job for job in jobs if job.job.id not in running and job.job.id not in leaving]
         return GangTasks(
-            SiteGang(name, least),
+            gang,
             [job_id for job_id in ids if job_id in running],
             sorted(waiting, key=lambda job: job.order),
             self._ended.get(name, 0),

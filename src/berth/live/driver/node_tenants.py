@@ -474,7 +474,12 @@ class NodeTenants:
             for part in here
             if not isinstance(part, Unreadable) and part.uuid in self._slots
         ]
-        self._uncounted = frozenset(each.name for each in self._reconciler.look(counted))
+        found = {each.name: each for each in self._reconciler.look(counted)}
+        for name in found.keys() - self._uncounted:
+            self.log(
+                "uncounted", job=name, seen_mib=found[name].seen_mib, counted_mib=found[name].counted_mib
+            )
+        self._uncounted = frozenset(found)
 
     def _busy_pids(self) -> set[int]:
         nvml, busy = open_nvml(self._driver), set[int]()

@@ -1,6 +1,6 @@
 """The kubelet's gRPC interfaces: their messages, and which calls each service has.
 
-    server = serve(socket, {DEVICE_PLUGIN: plugin})       # plugin.Allocate(request, context) and so on
+    server = serve(socket, DEVICE_PLUGIN, plugin)     # plugin.Allocate(request, context) and so on
     answer = await call(channel, DEVICE_REGISTRATION, "Register", request)
 
 Sockets are made with mode 0600, because any client may allocate GPUs.
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf import descriptor_pb2, message_factory
@@ -116,55 +115,69 @@ dra = _messages(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Service:
+class Call(NamedTuple):
+    """One call of a service."""
+
+    request: Message
+    answer: Message
+    streams: bool
+    """Whether it answers more than once."""
+
+
+class Service(NamedTuple):
     """One gRPC service."""
 
     name: str
     """With its package, as it goes over the wire."""
-    unary: Mapping[str, tuple[Message, Message]]
-    """By the call's name: the types of its request and its answer."""
-    streams: Mapping[str, tuple[Message, Message]] = field(default_factory=dict)
-    """Calls that answer more than once."""
+    calls: Mapping[str, Call]
 
 
-DEVICE_REGISTRATION = Service("v1beta1.Registration", {"Register": (plugins.RegisterRequest, plugins.Empty)})
-DEVICE_PLUGIN = Service(
+def _service(name: str, messages: SimpleNamespace, told: str) -> Service:
+    """Each line is a call, its request and its answer; `*` is before an answer that comes more than once."""
+    calls = {}
+    for line in told.strip().splitlines():
+        call, request, answer = line.split()
+        asked, answered = (getattr(messages, each.lstrip("*")) for each in (request, answer))
+        calls[call] = Call(asked, answered, answer.startswith("*"))
+    return Service(name, calls)
+
+
+DEVICE_REGISTRATION = _service("v1beta1.Registration", plugins, "Register RegisterRequest Empty")
+DEVICE_PLUGIN = _service(
     "v1beta1.DevicePlugin",
-    {
-        "GetDevicePluginOptions": (plugins.Empty, plugins.DevicePluginOptions),
-        "Allocate": (plugins.AllocateRequest, plugins.AllocateResponse),
-        "PreStartContainer": (plugins.PreStartContainerRequest, plugins.PreStartContainerResponse),
-    },
-    {"ListAndWatch": (plugins.Empty, plugins.ListAndWatchResponse)},
+    plugins,
+    """
+    GetDevicePluginOptions Empty DevicePluginOptions
+    ListAndWatch Empty *ListAndWatchResponse
+    Allocate AllocateRequest AllocateResponse
+    PreStartContainer PreStartContainerRequest PreStartContainerResponse
+    """,
 )
-PLUGIN_REGISTRATION = Service(
+PLUGIN_REGISTRATION = _service(
     "pluginregistration.Registration",
-    {
-        "GetInfo": (registration.InfoRequest, registration.PluginInfo),
-        "NotifyRegistrationStatus": (
-            registration.RegistrationStatus,
-            registration.RegistrationStatusResponse,
-        ),
-    },
+    registration,
+    """
+    GetInfo InfoRequest PluginInfo
+    NotifyRegistrationStatus RegistrationStatus RegistrationStatusResponse
+    """,
 )
-POD_RESOURCES = Service(
-    "v1.PodResourcesLister",
-    {"List": (pod_resources.ListPodResourcesRequest, pod_resources.ListPodResourcesResponse)},
+POD_RESOURCES = _service(
+    "v1.PodResourcesLister", pod_resources, "List ListPodResourcesRequest ListPodResourcesResponse"
 )
-DRA = Service(
+DRA = _service(
     "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-    {
-        "NodePrepareResources": (dra.NodePrepareResourcesRequest, dra.NodePrepareResourcesResponse),
-        "NodeUnprepareResources": (dra.NodeUnprepareResourcesRequest, dra.NodeUnprepareResourcesResponse),
-    },
+    dra,
+    """
+    NodePrepareResources NodePrepareResourcesRequest NodePrepareResourcesResponse
+    NodeUnprepareResources NodeUnprepareResourcesRequest NodeUnprepareResourcesResponse
+    """,
 )
 
 
-async def serve(socket: Path, served: Mapping[Service, object]) -> Any:
+async def serve(socket: Path, service: Service, methods: object) -> Any:
     """A started server on a Unix socket, in place of any that was there; `stop(grace)` ends it."""
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers([_handlers(service, methods) for service, methods in served.items()])
+    server.add_generic_rpc_handlers([_handlers(service, methods)])
     socket.parent.mkdir(parents=True, exist_ok=True)
     socket.unlink(missing_ok=True)
     before = os.umask(0o177)  # a socket that is opened first and closed to others later was open
@@ -178,16 +191,13 @@ async def serve(socket: Path, served: Mapping[Service, object]) -> Any:
 
 def _handlers(service: Service, methods: object) -> Any:
     found = {}
-    for kind, make in (
-        (service.unary, grpc.unary_unary_rpc_method_handler),
-        (service.streams, grpc.unary_stream_rpc_method_handler),
-    ):
-        for name, (request, answer) in kind.items():
-            found[name] = make(
-                getattr(methods, name),
-                request_deserializer=request.FromString,
-                response_serializer=answer.SerializeToString,
-            )
+    for name, each in service.calls.items():
+        make = grpc.unary_stream_rpc_method_handler if each.streams else grpc.unary_unary_rpc_method_handler
+        found[name] = make(
+            getattr(methods, name),
+            request_deserializer=each.request.FromString,
+            response_serializer=each.answer.SerializeToString,
+        )
     return grpc.method_handlers_generic_handler(service.name, found)
 
 
@@ -202,10 +212,9 @@ async def call(
     channel: Any, service: Service, name: str, request: Message, timeout_s: float = 10.0
 ) -> Message:
     """One call and its answer; raises `grpc.aio.AioRpcError`."""
-    _, answer = service.unary[name]
     sender = channel.unary_unary(
         f"/{service.name}/{name}",
         request_serializer=type(request).SerializeToString,
-        response_deserializer=answer.FromString,
+        response_deserializer=service.calls[name].answer.FromString,
     )
     return await sender(request, timeout=timeout_s)

@@ -97,17 +97,8 @@ class Collector:
 
     async def _ask(self, pod: dict[str, Any]) -> tuple[str, bytes | ApiError]:
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "no node")
-        port = next(
-            (
-                port["containerPort"]
-                for each in pod["spec"]["containers"]
-                for port in each.get("ports", ())
-                if port.get("name") == "metrics"
-            ),
-            names.METRICS_PORT,
-        )
         known = {"known": self._has[node]} if node in self._has else {}
-        path = f"{self._path}/{name}:{port}/proxy/history"
+        path = f"{self._path}/{name}:{names.METRICS_PORT}/proxy/history"
         try:
             return node, await self._api.request("GET", path, params=known, patience_s=PATIENCE_S)
         except ApiError as error:

@@ -7,6 +7,7 @@ node.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -95,21 +96,15 @@ def keeps_others_away(spec: PodSpec) -> bool:
 def why_not(constraint: Constraint, node: NodeTraits) -> str:
     """Why a node is not chosen for pods of this constraint; empty if it may be. The words are the same for all nodes
     that are refused alike, so that they can be counted."""
-    if (taint := _kept_out_by(constraint, node)) is not None:
-        return f"taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+    for taint in node.taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not _tolerates(constraint.tolerations, taint):
+            return f"taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
     for key, value in constraint.selector:
         if node.labels.get(key) != value:
             return f"no label {key}={value}"
     if constraint.terms and not any(_holds(term, node) for term in constraint.terms):
         return "node affinity"
     return "refused by kube-scheduler before" if node.name in constraint.avoids else ""
-
-
-def _kept_out_by(constraint: Constraint, node: NodeTraits) -> Taint | None:
-    for taint in node.taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not _tolerates(constraint.tolerations, taint):
-            return taint
-    return None
 
 
 _OF_RUNNING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -124,15 +119,13 @@ def _tolerated(toleration: Toleration) -> Tolerated:
 
 
 def _tolerates(tolerations: tuple[Tolerated, ...], taint: Taint) -> bool:
-    for key, operator, value, effect in tolerations:
-        if effect and effect != taint.effect:
-            continue
-        if not key:
-            if operator == "Exists":
-                return True
-        elif key == taint.key and (operator == "Exists" or value == taint.value):
-            return True
-    return False
+    """Whether one of them is of the taint; one without a key is of all if it says `Exists`."""
+    return any(
+        effect in ("", taint.effect)
+        and (key == taint.key or (not key and operator == "Exists"))
+        and (operator == "Exists" or value == taint.value)
+        for key, operator, value, effect in tolerations
+    )
 
 
 def _term(term: Term) -> tuple[Requirement, ...]:
@@ -171,16 +164,9 @@ def _requirement(expression: Expression) -> Requirement:
     return (expression.key, expression.operator, tuple(sorted(expression.values)))
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and _WHOLE.fullmatch(text) else None
-
-
-def _greater(value: str | None, values: tuple[str, ...]) -> bool:
-    return (number := _number(value)) is not None and number > int(values[0])
-
-
-def _less(value: str | None, values: tuple[str, ...]) -> bool:
-    return (number := _number(value)) is not None and number < int(values[0])
+def _number(text: str | None) -> float:
+    """A label's number; one that is no number is more and less than none."""
+    return int(text) if text and _WHOLE.fullmatch(text) else math.nan
 
 
 OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
@@ -188,6 +174,6 @@ OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
     "NotIn": lambda value, values: value not in values,
     "Exists": lambda value, values: value is not None,
     "DoesNotExist": lambda value, values: value is None,
-    "Gt": _greater,
-    "Lt": _less,
+    "Gt": lambda value, values: _number(value) > int(values[0]),
+    "Lt": lambda value, values: _number(value) < int(values[0]),
 }

@@ -1,8 +1,7 @@
 """Gangs: pods that start together or not at all, and how many of each have to be there.
 
-Either the pods' annotations say the size of a gang, or a PodGroup says how many start together at least. As soon as one
-of them has started, those that come later are placed each by itself: they are further pods, or take the place of one
-that was lost.
+Either the pods' annotations say the size of a gang, or a PodGroup says how many start together at least. A pod that is
+lost stops no other: its controller says what becomes of them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ class _Members:
     """What the pods' annotations say; 0: nothing."""
     there: dict[str, None] = field(default_factory=dict)
     """Ids of its pods that wait or run."""
-    begun: set[str] = field(default_factory=set)
-    """Ids of those whose gate was lifted."""
     ended: set[str] = field(default_factory=set)
     """Ids of its pods that have completed and are on the cluster still."""
 
@@ -53,48 +50,33 @@ class Gangs:
         members = self._members.get(key)
         return [] if members is None else [*members.there]
 
-    def join(self, gang: Gang, uid: str) -> SiteGang | None:
-        """A pod of a gang waits. Returns the gang that it starts with; None if that has started. Raises AskError if it
-        says another size than the others, or its PodGroup is not there."""
+    def join(self, gang: Gang, uid: str, *, waits: bool) -> SiteGang | None:
+        """A pod of a gang waits, or runs. Returns the gang; None if nobody says how large it is. Raises AskError for a
+        pod that waits and says another size than the others, or whose PodGroup is not there."""
         members = self._members.setdefault(gang.key, _Members())
-        if not gang.group and members.size != gang.size:
+        if waits and not gang.group and members.size != gang.size:
             if set(members.there) - {uid}:
                 raise AskError(
                     f"gang '{gang.name}' has size {gang.size} here and {members.size} in its other pods; all pods of a"
                     " gang must state the same size"
                 )
             members.size = gang.size
-        members.there[uid] = None
-        least = self._least(gang.key)
-        if not least:
-            raise AskError(f"{gang.title} is not there")
-        return SiteGang("/".join(gang.key), least) if not members.begun - {uid} else None
-
-    def begin(self, gang: Gang, uid: str) -> tuple[SiteGang | None, bool]:
-        """A pod of a gang was started. Returns the gang, None if nobody says how large it is, and whether the pod is
-        the first to start."""
-        members = self._members.setdefault(gang.key, _Members())
         members.size = members.size or gang.size
         members.there[uid] = None
-        is_first = not members.begun
-        members.begun.add(uid)
         least = self._least(gang.key)
-        return SiteGang("/".join(gang.key), least) if least else None, is_first
+        if waits and not least:
+            raise AskError(f"{gang.title} is not there")
+        return SiteGang("/".join(gang.key), least, whole=True) if least else None
 
-    def leave(self, gang: Gang, uid: str, *, completed: bool = False) -> bool:
-        """A pod of a gang is gone, or has ended. Returns whether it was the last that had started."""
-        members = self._members.get(gang.key)
-        if members is None:
-            return False
-        was_last = members.begun == {uid}
+    def leave(self, gang: Gang, uid: str, *, completed: bool = False) -> None:
+        """A pod of a gang is gone, or has ended."""
+        members = self._members.setdefault(gang.key, _Members(gang.size))
         members.there.pop(uid, None)
-        members.begun.discard(uid)
         members.ended.discard(uid)
         if completed:
             members.ended.add(uid)
         if not (members.there or members.ended):
             del self._members[gang.key]
-        return was_last
 
     def completed(self, name: str) -> int:
         """How many pods of a gang have completed; those of an earlier run do not count: all have completed, or

@@ -3,55 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.kubernetes.asks import Ask
 from berth.model import WHOLE_GPU, GpuModel, Job, Share
 
 
-@dataclass(frozen=True)
 class Cards:
     """The GPU models of a cluster."""
 
-    found: Iterable[GpuModel]
-    models: frozenset[GpuModel] = field(init=False)
-    sizes_mib: tuple[int, ...] = field(init=False)
-    """The memory of the different cards, the smallest first."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "models", frozenset(self.found))
-        object.__setattr__(self, "found", ())
-        object.__setattr__(self, "sizes_mib", tuple(sorted({model.mem_mib for model in self.models})))
+    def __init__(self, models: Iterable[GpuModel]) -> None:
+        self.models = frozenset(models)
+        self.sizes_mib = sorted({model.mem_mib for model in self.models})
+        """The memory of the different cards, the smallest first."""
 
     def called(self, words: Iterable[str]) -> tuple[str, ...]:
         """The names of the models that a user's words are about: equal, or beginning with one up to a hyphen. Words
         that are about none stay as they are, so that the job fits nowhere and says so."""
         words = tuple(words)
-        lowered = [word.lower() for word in words]
-        names = sorted(
-            {
-                model.name
-                for model in self.models
-                if any(
-                    model.name.lower() == word or model.name.lower().startswith(f"{word}-")
-                    for word in lowered
-                )
-            }
-        )
-        return tuple(names) if names or not words else words
+        starts = tuple(f"{word.lower()}-" for word in words)
+        found = {model.name for model in self.models if f"{model.name.lower()}-".startswith(starts)}
+        return tuple(sorted(found)) or words
 
     def variants(self, job: Job, ask: Ask) -> Iterator[Job]:
         """The same job for each size of card, where it asks for a part of the memory: that much of it in MiB, and the
         models of that size alone."""
-        allowed = set(self.called(ask.models)) if ask.models else None
+        allowed = self.called(ask.models) or [model.name for model in self.models]
         for size_mib in self.sizes_mib:
-            models = sorted(
-                model.name
-                for model in self.models
-                if model.mem_mib == size_mib and (allowed is None or model.name in allowed)
-            )
-            if models:
+            there = (model.name for model in self.models if model.mem_mib == size_mib)
+            if models := sorted(name for name in there if name in allowed):
                 mem_mib = max(ask.mem_mib, size_mib * ask.mem_milli // 1000)
                 yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
 

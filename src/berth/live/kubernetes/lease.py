@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.objects import Lease, LeaseSpec
+from berth.live.kubernetes.objects import Lease, LeaseSpec, Meta
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Leadership:
             lease = await self._api.get(f"{self._path}/{self._name}", Lease)
             if lease.spec.holder_identity == self.identity:
                 lease.spec.holder_identity = ""
-                await self._put(lease)
+                await self._write(lease)
         except ApiError as error:
             log.warning("the lease is not given up: %s", error)
 
@@ -87,23 +87,18 @@ class Leadership:
         """Take or renew the lease; whether this process holds it."""
         asked_s = (
             time.monotonic()
-        )  # before the request, so that our expiry is never later than others compute
+        )  # before the request, so that our lease is never over later than others compute
         try:
             try:
                 lease = await self._api.get(f"{self._path}/{self._name}", Lease)
             except ApiError as error:
                 if error.status != 404:
                     raise
-                lease = Lease()
-                lease.metadata.name, lease.metadata.namespace = self._name, self._namespace
-                self._sign(lease)
-                await self._api.request("POST", self._path, lease_body(lease))
-                self._renewed_s = asked_s
-                return True
+                lease = Lease(Meta(name=self._name, namespace=self._namespace))
             if not self._may_take(lease):
                 return False
             self._sign(lease)
-            await self._put(lease)
+            await self._write(lease)
         except ApiError as error:
             if error.status != 409:
                 log.warning("the lease is not renewed: %s", error)
@@ -121,24 +116,21 @@ class Leadership:
         return now_s - self._seen[1] > (lease.spec.lease_duration_seconds or DURATION_S)
 
     def _sign(self, lease: Lease) -> None:
-        lease.spec = self._spec(lease.spec)
-        lease.metadata.annotations = {**lease.metadata.annotations, **self._annotations}
-
-    def _spec(self, before: LeaseSpec) -> LeaseSpec:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now, before = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), lease.spec
         same = before.holder_identity == self.identity
         transitions = (before.lease_transitions or 0) + (not same)
-        return LeaseSpec(self.identity, DURATION_S, before.acquire_time if same else now, now, transitions)
+        acquired = before.acquire_time if same else now
+        lease.spec = LeaseSpec(self.identity, DURATION_S, acquired, now, transitions)
+        lease.metadata.annotations = {**lease.metadata.annotations, **self._annotations}
 
-    async def _put(self, lease: Lease) -> None:
-        await self._api.request("PUT", f"{self._path}/{self._name}", lease_body(lease))
-
-
-def lease_body(lease: Lease) -> dict[str, object]:
-    """The lease as the API takes it; the version makes a change by another in between a conflict."""
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": lease.metadata,
-        "spec": lease.spec,
-    }
+    async def _write(self, lease: Lease) -> None:
+        """Make or change the lease; the version makes a change by another in between a conflict."""
+        is_there = bool(lease.metadata.resource_version)
+        path = f"{self._path}/{self._name}" if is_there else self._path
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": lease.metadata,
+            "spec": lease.spec,
+        }
+        await self._api.request("PUT" if is_there else "POST", path, body)

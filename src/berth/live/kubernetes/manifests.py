@@ -11,11 +11,10 @@ from typing import Any
 from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.kubernetes import names
 from berth.live.kubernetes.tenants import manifest_of
-from berth.live.local.request import SHARED_MILLI
 
 TEMPLATE = Path(__file__).with_suffix(".yaml")
 Manifest = dict[str, Any]
-_MARK = re.compile("@([a-z-]+)@")
+_MARK = re.compile("@([a-zA-Z_]+)@")
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,13 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
     """The manifests by the name of their file."""
     import yaml
 
-    made = _filled(yaml.safe_load(TEMPLATE.read_text("utf-8")), _values_of(install))
+    made = yaml.safe_load(TEMPLATE.read_text("utf-8"))
+    words = made.pop("words")
+    # With `--right-size apply`, kube-scheduler would count what was asked for, and not what is given.
+    parts = "" if install.right_size == "apply" else words["parts"]
+    words |= {kind: parts.replace("@kind@", kind) for kind in ("containers", "initContainers")}
+    options = replace(install, agent_image=install.agent_image or install.image)
+    made = _filled(made, words | vars(options))
     _steer(made["steerer"][0]["spec"], made["steerer-rights"][3], install)
     (agent,) = made["node"][0]["spec"]["template"]["spec"]["containers"]
     agent["command"] += [
@@ -68,64 +73,15 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
     return {name: each for name, each in made.items() if not left_out.get(name)}
 
 
-def _values_of(install: Install) -> dict[str, str]:
-    asks = " || ".join(
-        f"(has(it.resources) && has(it.resources.{kind}) && '{names.RESOURCE}' in it.resources.{kind})"
-        for kind in ("limits", "requests")
-    )
-    return {
-        "namespace": names.NAMESPACE,
-        "placement": names.PLACEMENT,
-        "placed-uid": names.PLACED_UID,
-        "suspend": names.SUSPEND,
-        "gpu-memory": names.GPU_MEMORY,
-        "measured": names.MEASURED,
-        "gate": names.GATE,
-        "old-scheduler": names.OLD_SCHEDULER,
-        "lease": names.LEASE,
-        "tenants": names.TENANTS,
-        "history": names.HISTORY_FOLDER,
-        "asks": asks,
-        "parts": "" if install.right_size == "apply" else _parts(),
-        "milli": names.ASKED_MILLI,
-        "mem": names.ASKED_MEM_MIB,
-        "shared-milli": str(SHARED_MILLI),
-        "image": install.image,
-        "agent-image": install.agent_image or install.image,
-        "policy": install.policy,
-        "mode": install.mode,
-        "knowledge": install.knowledge,
-    }
-
-
-def _parts() -> str:
-    """The fields of an ApplyConfiguration by which containers ask for their parts of GPUs as resources. With
-    `--right-size apply` there are none: kube-scheduler would count what was asked for, and not what is given."""
-    limits = "it.resources.limits"
-    asks = f"has(it.resources) && has({limits}) && '{names.RESOURCE}' in {limits}"
-    alone = f"'{names.ASKED_MEM_MIB}' in {limits} && !('{names.ASKED_MILLI}' in variables.said)"
-    each_milli = f"({alone} ? {SHARED_MILLI} : int(variables.milli))"
-    milli, mem = (
-        f"'{key}': string(quantity({limits}['{names.RESOURCE}']).asInteger() * {each})"
-        for each, key in ((each_milli, names.ASKED_MILLI), ("int(variables.mem)", names.ASKED_MEM_MIB))
-    )
-    amounts = f"variables.mem == '0' ? {{{milli}}} : {{{milli}, {mem}}}"
-    fields = ""
-    for kind in ("containers", "initContainers"):
-        there = f"(has(object.spec.{kind}) ? object.spec.{kind} : [])"
-        chosen = f"{there}.filter(it, variables.makesSense && {asks} && !('{names.ASKED_MILLI}' in {limits}))"
-        parts = f"Object.spec.{kind}.resources{{limits: {amounts}, requests: {amounts}}}"
-        fields += f", {kind}: {chosen}.map(it, Object.spec.{kind}{{name: it.name, resources: {parts}}})"
-    return fields
-
-
 def _filled(told: Any, values: Mapping[str, str]) -> Any:
     """A tree of its own, with the values in place of their marks."""
     if isinstance(told, dict):
         return {key: _filled(each, values) for key, each in told.items()}
     if isinstance(told, list):
         return [_filled(each, values) for each in told]
-    return _MARK.sub(lambda mark: values[mark[1]], told) if isinstance(told, str) else told
+    if isinstance(told, str) and _MARK.search(told):
+        return _filled(_MARK.sub(lambda mark: values[mark[1]], told), values)
+    return told
 
 
 def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
@@ -154,16 +110,16 @@ VALUES = ("image", "policy", "mode", "knowledge", "replicas")
 
 def helm_chart(install: Install, version: str) -> dict[str, str]:
     """The files of a Helm chart, by name: the same manifests with the values left open."""
-    marks = replace(install, image="@image@", policy="@policy@", mode="@mode@", knowledge="@knowledge@")
-    marks = replace(marks, agent_image="@agentImage@")
+    marks = replace(install, image="<image>", policy="<policy>", mode="<mode>", knowledge="<knowledge>")
+    marks = replace(marks, agent_image="<agentImage>")
     files: dict[str, str] = {}
     for name, each in manifests(marks).items():
         if name == "namespace":
             continue  # Helm makes it: helm install --create-namespace
         text = as_yaml(each)
         for value in VALUES:
-            text = text.replace(f"'@{value}@'", f"{{{{ .Values.{value} | quote }}}}")
-        text = text.replace("'@agentImage@'", "{{ .Values.agentImage | default .Values.image | quote }}")
+            text = text.replace(f"<{value}>", f"{{{{ .Values.{value} | quote }}}}")
+        text = text.replace("<agentImage>", "{{ .Values.agentImage | default .Values.image | quote }}")
         if name == "steerer":
             text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")

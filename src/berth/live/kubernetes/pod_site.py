@@ -6,7 +6,6 @@ cluster at any time, because each pod's place is in its annotation. Jobs have th
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -15,6 +14,7 @@ from enum import StrEnum
 from itertools import islice
 
 from berth.errors import AskError
+from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.site import (
     Again,
@@ -31,7 +31,7 @@ from berth.live.driver.site import (
 )
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
+from berth.live.kubernetes.asks import Ask, ask_of, created_ms
 from berth.live.kubernetes.constraints import (
     Constraint,
     has_unread_rules,
@@ -43,7 +43,6 @@ from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
-from berth.live.kubernetes.memories import Memories, killed_by_kernel
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (
@@ -74,7 +73,7 @@ LEAVE_MS = 600_000
 AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
 """How long pods alike avoid a node that was refused; twice as long each further time."""
 MOST_OWNERS = 10_000
-"""Owners of which it is known that nodes refused their pods."""
+"""Owners of which it is known that nodes refused their pods, or that those ran out of GPU memory."""
 MOST_OTHERS = 31
 """Nodes that a pod may go to instead of the first choice, if only kube-scheduler can tell which of them it may use."""
 MOST_GROUPS = 6
@@ -202,7 +201,7 @@ class PodSite:
         """What is enough for a job, where it asks for more."""
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
-        self._memories = Memories()
+        self._needs: dict[tuple[str, object], MemoryNeed] = {}  # of owners whose pods ran out of GPU memory
         self._leave: dict[str, int] = {}  # pods that have not left their GPUs yet, and since when they are to
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
@@ -552,7 +551,7 @@ class PodSite:
         try:
             ask = self._asks(entry, ask_of(entry.pod))
             if ask.gang is not None:
-                gang = self.gangs.join(ask.gang, entry.uid)
+                gang = self.gangs.join(ask.gang, entry.uid, waits=True)
             if not held and not self._joins(entry, now_ms):
                 held = (
                     f"pods of {MOST_KINDS} different selectors, affinities and tolerations wait already, or of"
@@ -578,20 +577,8 @@ class PodSite:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
         before, entry.ask = entry.ask, ask
         if before is not None and before.gang is not None and ask.gang != before.gang:
-            self._leave_gang(before.gang, entry.uid)
+            self.gangs.leave(before.gang, entry.uid)
         return ask
-
-    def _leave_gang(self, gang: Gang, uid: str, *, completed: bool = False) -> None:
-        if self.gangs.leave(gang, uid, completed=completed):
-            self._renew_gang(gang)
-
-    def _renew_gang(self, gang: Gang) -> None:
-        """The pods of a gang that wait start with it from now on, or each by itself."""
-        for uid in self.gangs.pods(gang.key):
-            entry = self.entries.get(uid)
-            if entry is not None and entry.state is State.WAITING and not entry.node:
-                with contextlib.suppress(AskError):
-                    self._queue(entry, self.gangs.join(gang, uid))
 
     def _gang_of(self, entry: Entry) -> SiteGang | None:
         job = self._waiting.get(entry.uid)
@@ -651,9 +638,9 @@ class PodSite:
     def _as_asked(self, entry: Entry) -> Job:
         assert entry.ask is not None
         ask, cards = entry.ask, self.table.cards
-        memory = self._memories.of((entry.namespace, ask.owner))
-        if ask.gpus and memory is not None:
-            ask = with_memory(ask, memory, cards)
+        need = self._needs.get(entry.owner)
+        if ask.gpus and need is not None:
+            ask = with_memory(ask, need, cards)
         labels = (entry.label,) if entry.label else ()
         job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, cards)
         if (tenant := self._tenants.get(entry.namespace, entry.namespace)) != entry.namespace:
@@ -829,9 +816,7 @@ class PodSite:
                 return False
         assert entry.ask is not None
         if entry.ask.gang is not None:
-            gang, is_first = self.gangs.begin(entry.ask.gang, entry.uid)
-            if is_first:
-                self._renew_gang(entry.ask.gang)
+            gang = self.gangs.join(entry.ask.gang, entry.uid, waits=False)
         share = _share(entry.ask, placed, card_mib, entry.pod.metadata.annotations.get(names.ENOUGH))
         asked = Share(
             max(entry.ask.milli, share.milli), entry.ask.mem_mib if placed.best_effort else share.mem_mib
@@ -909,7 +894,8 @@ class PodSite:
             how = RecordState.OUT_OF_MEMORY
         else:
             how = RecordState.COMPLETED if completed else RecordState.FAILED
-            if known and not completed and killed_by_kernel(pod):
+            ends = (each.state.terminated for each in pod.status.container_statuses)
+            if known and any(end is not None and end.reason == "OOMKilled" for end in ends) and not completed:
                 why = "a container exceeded its own limit of the node's memory: raise resources.limits.memory"
                 self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
         if entry is None and _placed(pod) is None:
@@ -922,8 +908,7 @@ class PodSite:
             ask = _ask_of(pod)
             self._become(entry, State.ENDED)
             if ask is not None and ask.gang is not None and completed:
-                self.gangs.begin(ask.gang, meta.uid)
-                self._leave_gang(ask.gang, meta.uid, completed=True)
+                self.gangs.leave(ask.gang, meta.uid, completed=True)
                 self._changed |= dict.fromkeys(self.gangs.pods(ask.gang.key))
             entry.ask = ask
             self._move(entry, pod.spec.node_name)
@@ -935,12 +920,15 @@ class PodSite:
         message = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
         ask = _ask_of(pod)
         if ask is not None and ask.owner:
+            held_mib, owner = max(measured.peak_mib, measured.needed_mib), (meta.namespace, ask.owner)
             if not is_known:
                 job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), self.table.cards)
-                self.ran_out(job, max(measured.peak_mib, measured.needed_mib))
-            need = self._memories.ran_out((meta.namespace, ask.owner), measured)
+                self.ran_out(job, held_mib)
+            need = self._needs[owner] = need_after(self._needs.pop(owner, NO_NEED), held_mib)
+            if len(self._needs) > MOST_OWNERS:
+                del self._needs[next(iter(self._needs))]
             for other in [each for each in self.entries.values() if each.state is State.WAITING]:
-                if other.ask is not None and other.owner == (meta.namespace, ask.owner):
+                if other.ask is not None and other.owner == owner:
                     self._requeue(other)
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
             message = f"{message}; the next pod of {ask.owner} gets {gets}"
@@ -994,14 +982,14 @@ class PodSite:
         if state is not State.HELD:
             self._crowded.pop(uid, None)
         if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
-            self._leave_gang(entry.ask.gang, uid)
+            self.gangs.leave(entry.ask.gang, uid)
         entry.state = state
 
     def _forget(self, entry: Entry) -> None:
         gang = entry.ask.gang if entry.ask is not None else None
         self._become(entry, State.ENDED)
         if gang is not None:
-            self._leave_gang(gang, entry.uid)
+            self.gangs.leave(gang, entry.uid)
         if entry.node:
             self.table.leave(entry.uid, entry.node)
             self._on.get(entry.node, {}).pop(entry.uid, None)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from berth.errors import BerthError
-from berth.knowledge import History, Knowledge, history_folder, make_knowledge
+from berth.knowledge import History, history_folder, make_knowledge
 from berth.profiles import IN_HISTORY
 from berth.profiles.profiles import ENDING
 
@@ -21,7 +20,6 @@ LOOK_S = 60.0
 """Time between two looks at the folder."""
 MOST_PART = 20
 """Reading takes at most one part in this of the time: a large history is read less often."""
-Stamp = tuple[tuple[str, int, int], ...]
 
 
 class Renewal:
@@ -43,7 +41,7 @@ class Renewal:
         if stamp == self._stamp:
             return None
         try:
-            found: Knowledge = make_knowledge(self._name, grows=True)
+            found = make_knowledge(self._name, grows=True)
         except (BerthError, OSError) as error:
             if str(error) != self._said:
                 log.warning("what is known of pods stays as it is: %s", error)
@@ -67,17 +65,11 @@ class Renewal:
         finally:
             thread.shutdown(wait=False, cancel_futures=True)
 
-    def _now(self) -> Stamp:
+    def _now(self) -> tuple[tuple[str, int], ...]:
         """The index of the records and the profiles, by which a change shows. Both are replaced as whole files."""
         if self._folder is None:
             return ()
         files = [self._folder / "index.json", *sorted((self._folder / IN_HISTORY).glob(f"*{ENDING}"))]
-        return tuple(found for file in files if (found := _seen(file)) is not None)
-
-
-def _seen(file: Path) -> tuple[str, int, int] | None:
-    try:
-        told = os.stat(file)
-    except OSError:
-        return None  # it was removed, or cannot be reached now
-    return file.name, told.st_mtime_ns, told.st_size
+        with contextlib.suppress(OSError):  # one that was removed meanwhile is missed at the next look
+            return tuple((file.name, file.stat().st_mtime_ns) for file in files if file.exists())
+        return ()

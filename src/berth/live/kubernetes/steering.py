@@ -22,6 +22,7 @@ from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
+from berth.live.driver.warming import warm_up
 from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.client import Api, backoff_s
 from berth.live.kubernetes.informer import Informer
@@ -32,7 +33,6 @@ from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
-from berth.live.kubernetes.warming import warm_up
 from berth.model import Job, Share
 
 T = TypeVar("T")
@@ -138,7 +138,8 @@ class Steering:
     async def run(self) -> None:
         """Warm up, be elected, lead; begin anew when the lease is lost, or tenants have other quotas."""
         self._loop = asyncio.get_running_loop()
-        await self._loop.run_in_executor(None, warm_up, self._settings.policy, self._settings.knowledge)
+        knowledge = make_knowledge(self._settings.knowledge, grows=True)
+        await self._loop.run_in_executor(None, warm_up, self._settings.policy, knowledge)
         while True:
             if self.options.elect:
                 await self.lease.acquire()

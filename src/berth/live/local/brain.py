@@ -88,30 +88,11 @@ class Brain:
 
     def warm_up(self, policy_name: str = "") -> None:
         """Decide once on jobs that are not there, so that what is to be compiled is; by default with its policy."""
-        from berth.cluster import Cluster
         from berth.knowledge import make_knowledge
-        from berth.model import Job, RecordState, Share
-        from berth.policies import Setting, make_policy
-        from berth.scheduler import Scheduler
+        from berth.live.driver.warming import warm_up
 
-        knowledge = make_knowledge("user")
-        policy = make_policy(policy_name or self.driver.settings.policy, Setting(knowledge=knowledge))
-        scheduler = Scheduler(Cluster([each.node for each in self._site.nodes()]), policy, knowledge)
-        gpus = min(1, len(self._site.gpus))
-        # A job on each GPU, two that fit on none, and behind them some that end too late to go ahead everywhere.
-        each = max(1, len(self._site.gpus))
-        fills, late = [(600, 60_000)] * each, [(200, 90_000)] * 2 * each
-        waits = [(1000, 60_000), (1000, 60_000), (100, 1_000), *late, (100, 1_000), (600, 90_000)]
-        for at, (milli, limit_ms) in enumerate(fills + waits):
-            share = Share(milli, 1024 if gpus else 0)
-            scheduler.submit(
-                Job(f"warm-{at}", 0, None, gpus=gpus, share=share, application="warm", time_limit_ms=limit_ms)
-            )
-        for now_ms in range(1, 4):
-            for _ in scheduler.decide(now_ms):
-                pass
-            for job_id in list(scheduler.cluster.running)[:1]:
-                scheduler.ended(job_id, RecordState.COMPLETED, now_ms)
+        nodes = [each.node for each in self._site.nodes()]
+        warm_up(policy_name or self.driver.settings.policy, make_knowledge("user"), nodes)
 
     def answer(self, message: Mapping[str, Any]) -> None:
         """Say what is to be said to one message."""

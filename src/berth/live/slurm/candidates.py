@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from berth.history.values.applications import Rules
 from berth.history.values.causes import cause_after
@@ -65,24 +65,15 @@ class Reader:
 
     def __init__(self, scope: Scope, cards: Cards, rules: Rules, retries: int) -> None:
         self._scope, self._cards, self._rules, self._retries = scope, cards, rules, retries
-        self._read: dict[str, tuple[SlurmJob, Job]] = {}
-        """What was read of the jobs of the last view, by id, and of what: most are as they were."""
-        self._sizes = (0, 0, 0)
-        """What of the cards that goes by."""
 
     def read(self, view: View, priorities: Priorities, placed: Set[str]) -> Candidates:
         """Sort out the jobs of a view. `placed` are those that berth has placed and that have not started yet."""
         found = Candidates()
         self._cards.update(view.nodes)
-        sizes = (self._cards.shards_a_gpu, self._cards.least_mib, self._cards.most_mib)
-        before, self._read = self._read if sizes == self._sizes else {}, {}
-        self._sizes = sizes
         up = {each.name for each in view.partitions if each.up}
         live = {re.split(r"[_+]", job.id)[0] for job in view.jobs}
         for job in tasks_of(view.jobs, MOST_TASKS):
             found.jobs[job.id] = job
-            if (kept := before.get(job.id)) is not None and kept[0] == job:
-                self._read[job.id] = kept
             if job.runs:
                 found.running[job.id] = self.taken_as(job, priorities.of_job(job, view.at_ms))
             elif job.waits:
@@ -98,14 +89,8 @@ class Reader:
 
     def _job_of(self, job: SlurmJob, priority: int) -> Job:
         """The job as the scheduler knows it; LeftToSlurmError as in `job_of`."""
-        kept = self._read.get(job.id)
-        if kept is None:
-            retries = self._retries if self._scope.places and note_of(job.admin_comment) is not None else 0
-            ours = job_of(job, self._cards, self._rules, priority=priority, retries=retries)
-        else:
-            ours = kept[1] if kept[1].priority == priority else replace(kept[1], priority=priority)
-        self._read[job.id] = (job, ours)
-        return ours
+        retries = self._retries if self._scope.places and note_of(job.admin_comment) is not None else 0
+        return job_of(job, self._cards, self._rules, priority=priority, retries=retries)
 
     def taken_as(self, job: SlurmJob, priority: int = 0) -> Job:
         """A job that runs, or ran, as the scheduler knows it. One that berth does not decide on has what Slurm says."""

@@ -11,9 +11,7 @@ written stays. A berth reads the comments again a moment after it has written th
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import os
 import re
 import socket
 import time
@@ -37,47 +35,24 @@ class ClaimChangedError(LiveError):
     """The right to place has passed to another berth, or has come free."""
 
 
-class Lock:
-    """The right to write a state folder, until it is released."""
+def lock(state: Path) -> IO[str] | None:
+    """The right to write this folder, until the file is closed; None: another berth of this machine has it.
 
-    def __init__(self, file: IO[str], path: Path, made: Sequence[Path]) -> None:
-        self._file, self._path, self._made = file, path, made
-
-    def release(self) -> None:
-        """Let another berth have it, and remove the lock and those of the folders made for it that are empty."""
-        self._path.unlink(missing_ok=True)
-        self._file.close()
-        for folder in self._made:
-            with contextlib.suppress(OSError):  # it has what was decided
-                folder.rmdir()
-
-
-def lock(state: Path) -> Lock | None:
-    """The right to write this folder; None: another berth of this machine has it. LiveError for no folder."""
-    path = state / "lock"
-    made: list[Path] = []
-    while True:
-        try:
-            made = made or [folder for folder in (state, *state.parents) if not folder.exists()]
-            state.mkdir(parents=True, exist_ok=True)
-            file = open(path, "a+", encoding="ascii")  # noqa: SIM115
-        except OSError as error:
-            raise LiveError(
-                f"{state} cannot be written ({error.strerror}); name another folder with --state"
-            ) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                break
-        file.close()  # another berth has released it, and so removed the file, since it was opened
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return Lock(file, path, made)
+    LiveError if there can be no such folder.
+    """
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        file = open(state / "lock", "a", encoding="ascii")  # noqa: SIM115
+    except OSError as error:
+        raise LiveError(
+            f"{state} cannot be written ({error.strerror}); name another folder with --state"
+        ) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import mean, median
 
-from berth.live.slurm.decisions import ADVISED, ENDED, PLACED, STARTED, TAKEN_BACK, Decision
+from berth.live.slurm.decisions import PLACED, TAKEN_BACK, Attempt, Decision, attempts_of
 from berth.model import Record
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One start of a job by Slurm, with what berth had decided before it."""
-
-    job: str
-    raw: str
-    submit_ms: int
-    decided_ms: int | None
-    """When berth first would have started it, or placed it; None: it never did."""
-    where: str
-    placed: bool
-    """Whether berth placed it; else it only advised."""
-    start_ms: int
-    end_ms: int | None
-    gpus: int
-    milli: int
-    state: str
-    policy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,80 +29,65 @@ class Comparison:
     taken_back: int
 
 
-def attempts_of(decisions: Iterable[Decision]) -> list[Attempt]:
-    """The starts in the log, in their order."""
-    decided: dict[str, Decision] = {}
-    open_: dict[str, Attempt] = {}
-    found: list[Attempt] = []
-    for line in decisions:
-        if line.event in (ADVISED, PLACED):
-            if line.event == PLACED or line.job not in decided:
-                decided[line.job] = line
-        elif line.event == TAKEN_BACK:
-            decided.pop(line.job, None)
-        elif line.event == STARTED:
-            said = decided.pop(line.job, None)
-            start_ms = line.start_ms or line.at_ms
-            open_[line.job] = Attempt(
-                line.job,
-                line.raw,
-                line.submit_ms,
-                None if said is None else said.at_ms,
-                "" if said is None else said.where,
-                said is not None and said.event == PLACED,
-                start_ms,
-                None,
-                line.gpus,
-                line.milli,
-                "RUNNING",
-                "" if said is None else said.policy,
-            )
-        elif line.event == ENDED and line.job in open_:
-            found.append(replace(open_.pop(line.job), end_ms=line.end_ms, state=line.state))
-    return sorted([*found, *open_.values()], key=lambda attempt: (attempt.start_ms, attempt.job))
+def decided_ms(attempt: Attempt) -> int | None:
+    """When berth placed a job, or else first would have started it; None: it never did, or took it back."""
+    found: Decision | None = None
+    for line in attempt.decided:
+        if line.event == TAKEN_BACK:
+            found = None
+        elif line.event == PLACED or found is None:
+            found = line
+    return None if found is None else found.at_ms
 
 
-def compare(decisions: Iterable[Decision], gpus: int) -> Comparison:
+def compare(decisions: Sequence[Decision], gpus: int) -> Comparison:
     """Side by side, over the jobs of the log; `gpus` is how many the cluster has."""
-    decisions = list(decisions)
-    attempts = attempts_of(decisions)
-    both = [each for each in attempts if each.decided_ms is not None]
-    slurm = [(each.start_ms - each.submit_ms) / 1000 for each in both]
-    berth = [max(0, (each.decided_ms or 0) - each.submit_ms) / 1000 for each in both]
-    ends = [each.end_ms for each in attempts if each.end_ms is not None]
-    span_ms = max(ends, default=0) - min((each.submit_ms for each in attempts), default=0)
-    busy_ms = sum(
-        (each.end_ms - each.start_ms) * each.gpus * each.milli / 1000
-        for each in attempts
-        if each.end_ms is not None
-    )
+    started = [(each, each.start) for each in attempts_of(decisions) if each.start is not None]
+    both = [
+        (_start_ms(start) - start.submit_ms, max(0, at_ms - start.submit_ms))
+        for each, start in started
+        if (at_ms := decided_ms(each)) is not None
+    ]
+    slurm, berth = [theirs / 1000 for theirs, _ in both], [ours / 1000 for _, ours in both]
+    ends = [
+        (each.end.end_ms, start)
+        for each, start in started
+        if each.end is not None and each.end.end_ms is not None
+    ]
+    span_ms = max((end_ms for end_ms, _ in ends), default=0)
+    span_ms -= min((start.submit_ms for _, start in started), default=0)
+    busy_ms = sum((end_ms - _start_ms(start)) * start.gpus * start.milli / 1000 for end_ms, start in ends)
     return Comparison(
-        len(attempts),
-        _mean(slurm),
-        _median(slurm),
-        _mean(berth),
-        _median(berth),
-        sum(ours < theirs - 1 for ours, theirs in zip(berth, slurm, strict=True)),
-        len(attempts) - len(both),
+        len(started),
+        mean(slurm or [0.0]),
+        median(slurm or [0.0]),
+        mean(berth or [0.0]),
+        median(berth or [0.0]),
+        sum(ours < theirs - 1000 for theirs, ours in both),
+        len(started) - len(both),
         busy_ms / (span_ms * gpus) if span_ms > 0 and gpus else 0.0,
         gpus,
         sum(line.event == TAKEN_BACK for line in decisions),
     )
 
 
-def _mean(values: list[float]) -> float:
-    return mean(values) if values else 0.0
+def _start_ms(start: Decision) -> int:
+    return start.start_ms or start.at_ms
 
 
-def _median(values: list[float]) -> float:
-    return median(values) if values else 0.0
+def agreement(records: Iterable[Record], decisions: Iterable[Decision]) -> tuple[int, int, bool]:
+    """How many attempts the accounting has, how many of them berth's log has too, and whether their ends agree to 2 s.
 
-
-def joined(records: Iterable[Record], attempts: Iterable[Attempt]) -> list[tuple[Record, Attempt | None]]:
-    """Each record of the accounting with the start in berth's log that is the same: the job's number, and its start to
-    the second, for a job may have been started several times."""
-    by_start = {(each.raw, each.start_ms // 1000): each for each in attempts}
-    return [
-        (record, None if record.start_ms is None else by_start.get((record.job_id, record.start_ms // 1000)))
-        for record in records
-    ]
+    They are joined by the job's number and its start to the second, for a job may have been started several times.
+    """
+    by_start = {
+        (each.start.raw, _start_ms(each.start) // 1000): each
+        for each in attempts_of(decisions)
+        if each.start is not None
+    }
+    records = [*records]
+    starts = [(each, (each.job_id, each.start_ms // 1000)) for each in records if each.start_ms is not None]
+    pairs = [(record, by_start[key].end) for record, key in starts if key in by_start]
+    ends = [(record.end_ms, end.end_ms or 0) for record, end in pairs if end is not None]
+    agree = bool(ends) and all(abs(theirs - ours) < 2000 for theirs, ours in ends)
+    return len(records), len(pairs), agree

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from berth.errors import LiveError
 from berth.history.values.causes import END_OF_NOTE
 from berth.history.values.gres import same_gres
-from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, KnownEnds, SlurmJob, format_of, jobs_of
+from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, SlurmJob, format_of, jobs_of
 from berth.live.slurm.nodes import (
     NODE_FIELDS,
     PARTITION_FIELDS,
@@ -26,9 +26,9 @@ from berth.live.slurm.nodes import (
     nodes_of,
     partitions_of,
 )
-from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
 TIMEOUT_S = 60.0
+PROMPT = "scontrol: "
 CHANGES_AT_ONCE = 200
 """Lines that one `scontrol` is sent: at 22 updates a second they take 9 s."""
 IDS_AT_ONCE = 1000
@@ -62,8 +62,12 @@ def run_program(words: Sequence[str], lines: str = "", *, timeout_s: float = TIM
             env=_environment(),
             check=False,
         )
+    except FileNotFoundError as error:
+        raise LiveError(
+            f"there is no {words[0]} here; run berth where Slurm's commands are installed"
+        ) from error
     except OSError as error:
-        raise cannot_be_run(words[0], error) from error
+        raise LiveError(f"{words[0]} cannot be run ({error.strerror}); see: ulimit -a") from error
     except subprocess.TimeoutExpired as error:
         raise LiveError(
             f"{words[0]} has not answered for {timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"
@@ -187,27 +191,22 @@ class View:
 class Controller:
     """slurmctld, by its own commands."""
 
-    def __init__(self, run: Run | None = None) -> None:
-        """`run` is what runs Slurm's commands, if not this machine."""
-        self._run = run or run_program
-        self._scontrol = run or Scontrol(_environment(), TIMEOUT_S)
+    def __init__(self, run: Run = run_program) -> None:
+        """`run` runs Slurm's commands."""
+        self._run = run
         self.queries = 0
         """How many queries there were."""
         self.unreadable: list[str] = []
         """Why jobs of the last queries are missing."""
-        self._known: dict[tuple[str, ...], SlurmJob] = {}
-        """The rows of the last query for all jobs."""
         self._exclusive = next(iter(WHOLE_NODES))
 
-    def jobs(self, ids: Sequence[str] = (), known_ends: KnownEnds | None = None) -> tuple[SlurmJob, ...]:
-        """All jobs that wait or run, and with `known_ends` those that have ended lately and are not known yet. With
-        `ids` only those jobs, also if they have ended lately. slurmctld sends `squeue` all jobs, whatever it prints."""
+    def jobs(self, ids: Sequence[str] = (), *, with_ended: bool = False) -> tuple[SlurmJob, ...]:
+        """All jobs that wait or run, and `with_ended` those that have ended lately; with `ids` only those jobs, also if
+        they have ended lately. slurmctld sends `squeue` all jobs, whatever it prints."""
         if len(ids) > IDS_AT_ONCE:
             parts = (ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE))
             return tuple(job for part in parts for job in self.jobs(part))
-        only = ["-t", "all", "-j", ",".join(ids)] if ids else ["-t", "all"] if known_ends is not None else []
-        if known_ends is not None:
-            known_ends.begin()
+        only = ["-t", "all", "-j", ",".join(ids)] if ids else ["-t", "all"] if with_ended else []
         self.queries += 1
         mark = secrets.token_hex(4)
         try:
@@ -216,10 +215,7 @@ class Controller:
             if ids and "Invalid job id" in str(error):
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
-        known = None if ids else self._known
-        return tuple(
-            jobs_of(text, mark, self.unreadable.append, known_ends, known, exclusive=self._exclusive)
-        )
+        return tuple(jobs_of(text, mark, self.unreadable.append, exclusive=self._exclusive))
 
     def _squeue(self, only: Sequence[str], mark: str) -> str:
         """What `squeue` prints of the columns; what a Slurm before 26.05 does not know is learned once."""
@@ -356,7 +352,7 @@ class Controller:
         """Have one `scontrol` do these lines, each of a job; what went wrong, by the job's id."""
         if not asked:
             return {}
-        return dict(_errors(self._scontrol(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
+        return dict(_errors(self._run(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
 
 
 def _errors(text: str, asked: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from berth.errors import LiveError
 from berth.model import RecordState
@@ -43,8 +44,6 @@ reported by the Epilog."""
 MOST_BYTES = 256 << 20
 """A log of this size begins anew; the one before it is kept under another name."""
 OLD = ".1"
-_RENAMED = {"told": "planned"}
-"""Names of fields in logs of berth 0.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +144,33 @@ def read_decisions(path: Path) -> Iterator[Decision]:
         with open(each, encoding="utf-8") as file:
             for line in file:
                 try:
-                    values = json.loads(line)
-                    values = {_RENAMED.get(name, name): value for name, value in values.items()}
-                    yield Decision(**{name: value for name, value in values.items() if name in known})
+                    values = json.loads(line).items()
+                    yield Decision(**{name: value for name, value in values if name in known})
                 except (ValueError, TypeError, AttributeError):
                     continue
+
+
+class Attempt(NamedTuple):
+    """One attempt of a job, as far as the log has it."""
+
+    decided: tuple[Decision, ...]
+    """What berth decided before it started, and took back, in order."""
+    start: Decision | None
+    """None: not in the log."""
+    end: Decision | None
+    """None: it runs."""
+
+
+def attempts_of(lines: Iterable[Decision]) -> Iterator[Attempt]:
+    """Pair starts with ends: attempts in the order of their ends, then those that run."""
+    decided: dict[str, list[Decision]] = {}
+    runs: dict[str, Attempt] = {}
+    for line in lines:
+        if line.event in (ADVISED, PLACED, TAKEN_BACK):
+            decided.setdefault(line.job, []).append(line)
+        elif line.event == STARTED:
+            runs[line.job] = Attempt(tuple(decided.pop(line.job, ())), line, None)
+        elif line.event == ENDED:
+            run = runs.pop(line.job, None) or Attempt(tuple(decided.pop(line.job, ())), None, None)
+            yield run._replace(end=line)
+    yield from runs.values()

@@ -119,12 +119,6 @@ def conf_of(own: Path) -> Path | None:
     return Path(text.rstrip("\n")) if text else None
 
 
-def keep(folder: Path, conf: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Keep the files as they were and as they are to be in berth's folder, and the folder of slurm.conf."""
-    _keep_new(folder, conf, before, after)
-    _take_new(folder)
-
-
 def put(conf: Path, own: Path, before: Mapping[str, str], new: Mapping[str, str]) -> None:
     """Write files, and keep them and those of before, all or none; an OSError leaves those that were there."""
     try:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import quantiles
 
 from berth.history.jobs.job_report import JobReport, Neighbour, UsePoint, Wait, enough_share
+from berth.history.store.usage import UsageRow
 from berth.history.values.durations import duration_text
 from berth.history.values.hostlist import expand
-from berth.live.slurm.decisions import ENDED, PLACED, STARTED, STATES, TAKEN_BACK, Decision
+from berth.live.slurm.decisions import ADVISED, ENDED, PLACED, STATES, Decision, attempts_of
 from berth.model import Record, RecordState, Share
 
 LEAST_STARTS = 20
@@ -87,24 +88,18 @@ def _meet(one: Record, other: Record) -> bool:
 
 
 def _attempts(lines: Iterable[Decision]) -> Iterator[Attempt]:
-    """The attempts in the order of their ends."""
-    decided: dict[str, list[Decision]] = {}
-    starts: dict[str, Decision] = {}
+    """The attempts that have ended, in the order of their ends."""
     done: dict[str, list[Record]] = {}
-    for line in lines:
-        if line.event in (PLACED, TAKEN_BACK):
-            decided.setdefault(line.raw, []).append(line)
-        elif line.event == STARTED:
-            starts[line.raw] = line
-        elif line.event == ENDED and line.start_ms is not None and line.end_ms is not None:
-            start = starts.pop(line.raw, None)
-            placed = tuple(decided.pop(line.raw, ()))
-            before = done.setdefault(line.raw, [])
-            record = _record(line, start or line, placed, len(before) + 1)
-            if before:
-                record = replace(record, queued_ms=before[-1].end_ms)
-            before.append(record)
-            yield Attempt(record, placed, line)
+    for decided, start, end in attempts_of(lines):
+        if end is None or end.start_ms is None or end.end_ms is None:
+            continue
+        placed = tuple(line for line in decided if line.event != ADVISED)
+        before = done.setdefault(end.raw, [])
+        record = _record(end, start or end, placed, len(before) + 1)
+        if before:
+            record = replace(record, queued_ms=before[-1].end_ms)
+        before.append(record)
+        yield Attempt(record, placed, end)
 
 
 def _record(end: Decision, start: Decision, placed: Sequence[Decision], attempt: int) -> Record:
@@ -227,3 +222,24 @@ def _bar(used: float, promised: float) -> str:
 
 def _gib(mib: int) -> str:
     return f"{mib / 1024:.1f} GiB"
+
+
+def measured(decisions: Iterable[Decision], cluster: str = "") -> list[UsageRow]:
+    """What Epilogs measured of each job, for the history: its peak of GPU memory as a part of its GPU's."""
+    return [
+        UsageRow(
+            "sampled",
+            f"slurm-{line.raw}-{line.start_ms}",
+            line.where,
+            cluster,
+            line.raw,
+            line.start_ms,
+            line.end_ms,
+            0,
+            0.0,
+            1.0,
+            mem_peak=min(1.0, line.peak_mib / line.card_mib),
+        )
+        for line in decisions
+        if line.event == ENDED and line.peak_mib and line.card_mib and line.start_ms and line.end_ms
+    ]

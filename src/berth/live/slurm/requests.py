@@ -115,8 +115,8 @@ class Cards:
         self._models: dict[str, GpuModel] = {}
         self.shards_a_gpu = 0
         """The least that a node with shards has of them for a GPU."""
-        self.least_mib = self.most_mib = 0
-        """Memory of the smallest GPU and of the largest one of which it is known; 0: of none."""
+        self.least_mib = 0
+        """Memory of the smallest GPU of which it is known; 0: of none."""
 
     def update(self, nodes: Iterable[SlurmNode]) -> None:
         """Take in which GPUs and shards there are."""
@@ -125,7 +125,7 @@ class Cards:
         sizes = [
             size for kind in {node.model for node in nodes if node.gpus} if (size := self.model(kind).mem_mib)
         ]
-        self.least_mib, self.most_mib = min(sizes, default=0), max(sizes, default=0)
+        self.least_mib = min(sizes, default=0)
 
     def is_declared(self, kind: str) -> bool:
         """Whether the memory of this type was given."""

@@ -106,7 +106,6 @@ class SlurmSite:
         self._labels: frozenset[str] = frozenset()
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
-        self._known_runs: dict[str, tuple[SlurmJob, Job, SiteRun]] = {}
         self._placed: dict[str, _Placed] = {}
         self._ends: list[End | FailedStart] = []
         self._failures: dict[str, Again] = {}
@@ -312,15 +311,10 @@ class SlurmSite:
 
     def _take_runs(self) -> None:
         """What runs, and what was placed and starts at any moment."""
-        found, before = self.found, self._known_runs
-        self._known_runs = {}
-        for job_id, ours in found.running.items():
-            job, known = found.jobs[job_id], before.get(job_id)
-            if known is not None and known[0] == job and known[1] == ours:
-                self._known_runs[job_id] = known
-            else:
-                self._known_runs[job_id] = job, ours, self._run_of(job, ours)
-        self._running = {job_id: run for job_id, (_, _, run) in self._known_runs.items()}
+        found = self.found
+        self._running = {
+            job_id: self._run_of(found.jobs[job_id], ours) for job_id, ours in found.running.items()
+        }
         self._running |= {job_id: _makes_no_room(placed.run) for job_id, placed in self._placed.items()}
         self._running |= self._grown()
 
@@ -692,7 +686,6 @@ class SlurmSite:
         if change.requeue and job_id in self.found.running:
             self._stays.add(job_id)
             self._not_started.add(job_id)
-            self._known_runs.pop(job_id, None)
             self._journal.add(
                 self._now_ms, GIVEN_UP, job, f"it makes no room: Slurm does not queue it again: {why}"
             )

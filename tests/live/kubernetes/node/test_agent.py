@@ -316,7 +316,7 @@ def test_a_pod_that_vanishes_is_recorded_and_its_part_is_free(watched: Watched) 
     watched.look()
     assert (watched.allotments.given, list(watched.cdi.iterdir())) == ({}, [])
     (kept,) = (watched.folder / "state" / SEEN).iterdir()
-    record = record_of(msgspec.json.decode(kept.read_bytes(), type=Seen))
+    record = record_of(msgspec.json.decode(kept.read_bytes(), type=Seen), [])
     assert (record.state.value, record.job_id) == ("cancelled", str(pod))
 
 

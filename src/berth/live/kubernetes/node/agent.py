@@ -107,10 +107,8 @@ class Agent:
         """Uids of the pods that the API server last named."""
         self._ledger = Ledger()
         self._suspected: frozenset[Escaped] = frozenset()
-        self._told: set[Escaped] = set()
-        """Uids of pods that were told of, because they run with a placement and no limit."""
-        self._refused: set[str] = set()
-        """And because they were refused memory."""
+        self._told: set[Escaped | str] = set()
+        """Processes that were told of, and uids of pods that were refused memory."""
         self._window_ms: dict[str, int] = {}
         """By the uid of a pod that runs: since when its use is in no profile."""
         self.view = View()
@@ -123,13 +121,7 @@ class Agent:
         """Look once."""
         await self._list_pods(now_ms)
         seen: dict[int, str] = {}
-
-        def run_of(pid: int) -> str:
-            if uid := self._pod_of(pid):
-                seen[pid] = uid
-            return uid
-
-        looks = await asyncio.to_thread(self._cards.look, run_of)
+        looks = await asyncio.to_thread(self._cards.look, lambda pid: seen.setdefault(pid, self._pod_of(pid)))
         regions = {name: self._regions(name) for name in self._allotments.given}
         escaped = self._escaped(seen, regions)
         self._keep_samples(looks, now_ms)
@@ -141,7 +133,6 @@ class Agent:
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
         await self._tell(escaped)
-        await self._tell_refused()
         self._keep_windows(now_ms)
         await self._reaper.collect(self._listed)
         if self._ledger.keys() - self._known():
@@ -177,33 +168,30 @@ class Agent:
         return [pod for pod in self._pods.values() if key in keys_of(pod)]
 
     def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> Iterator[PodPart]:
-        for allotment in self._allotments.given.values():
-            by_uuid = {
-                plain(region.uuid if region.hardware is None else region.hardware.gpu): region
-                for region in regions.get(allotment.name, ())
-            }
-            for pod in self.pods_of(allotment)[:1]:
-                for part in allotment.parts:
-                    card = self._allotments.cards.get(part.index)  # none: it has fallen off the bus
-                    region = by_uuid.get(plain(card.uuid)) if card is not None else None
-                    if region is not None:
-                        yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
+        for allotment, part in self._given_parts():
+            if (card := self._allotments.cards.get(part.index)) is None:
+                continue  # it has fallen off the bus
+            for region in regions.get(allotment.name, ()):
+                uuid = region.uuid if region.hardware is None else region.hardware.gpu
+                for pod in self.pods_of(allotment)[:1] if plain(uuid) == plain(card.uuid) else ():
+                    yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
+
+    def _given_parts(self) -> Iterator[tuple[Allotment, Part]]:
+        return ((each, part) for each in self._allotments.given.values() for part in each.parts)
 
     def _allotted(self) -> dict[int, tuple[int, int]]:
         found = dict.fromkeys(self._allotments.cards, (0, 0))
-        for allotment in self._allotments.given.values():
-            for part in allotment.parts:
-                milli, mib = found.get(part.index, (0, 0))
-                found[part.index] = (milli + part.milli, mib + part.mem_mib)
+        for _, part in self._given_parts():
+            milli, mib = found.get(part.index, (0, 0))
+            found[part.index] = (milli + part.milli, mib + part.mem_mib)
         return found
 
     def _keep_samples(self, looks: tuple[Look, ...], now_ms: int) -> None:
         """Note what each pod does on each of its GPUs, a folder a GPU."""
         pods: dict[int, dict[str, tuple[int, ...]]] = {}
-        for allotment in self._allotments.given.values():
+        for allotment, part in self._given_parts():
             for pod in self.pods_of(allotment):
-                for part in allotment.parts:
-                    pods.setdefault(part.index, {})[pod.uid] = (part.index,)
+                pods.setdefault(part.index, {})[pod.uid] = (part.index,)
         for look in looks:
             folder = self._state / SAMPLES / str(look.index)
             folder.mkdir(parents=True, exist_ok=True)
@@ -235,51 +223,41 @@ class Agent:
         suspected = frozenset(
             Escaped(uid, pid, started(pid), command_of(pid))
             for pid, uid in seen.items()
-            if not is_member(pid, members.get(uid, set()))
+            if uid and not is_member(pid, members.get(uid, set()))
         )
         both = suspected & self._suspected
         self._suspected = suspected
         return tuple(sorted(both, key=lambda each: each.pid))
 
-    async def _say(self, pod: Pod, reason: str, message: str) -> bool:
-        """Write an event about a pod; whether that is done: else the next look tries again."""
-        try:
-            await self._api.tell(pod, reason, message)
-        except KubernetesError as error:
-            log.warning("%s; it will be reported at the next look", error)
-            return False
-        return True
-
     async def _tell(self, escaped: tuple[Escaped, ...]) -> None:
+        """Tell once of each process outside its pod's limit, and of each pod that reached its limit: a program that
+        goes on may say nothing of it."""
+        news: dict[Escaped | str, tuple[Pod, str, str]] = {}
         for each in escaped:
-            pod = self._pods.get(each.pod_uid)
-            if each in self._told or pod is None:
+            if (pod := self._pods.get(each.pod_uid)) is None:
                 continue
-            ours = any(pod in self.pods_of(one) for one in self._allotments.given.values())
-            reason, why = (
-                (
-                    LOST_REASON,
-                    "outside the limit of its pod: libberth is not in it, so nothing holds it to its share",
-                )
-                if ours
-                else (NONE_REASON, "and its pod was given no part of one by berth")
-            )
-            message = f"process {each.pid} ({each.command}) uses a GPU{'' if ours else ','} {why}"
-            if await self._say(pod, reason, message):
-                self._told.add(each)
-        self._told &= set(escaped)
-
-    async def _tell_refused(self) -> None:
-        """Tell, once for each pod, that it reached its limit: a program that goes on may say nothing of it."""
-        for each in self.view.parts:
-            if each.region.refused and each.pod.uid not in self._refused:
+            uses = f"process {each.pid} ({each.command}) uses a GPU"
+            if any(pod in self.pods_of(one) for one in self._allotments.given.values()):
+                why = "outside the limit of its pod: libberth is not in it, so nothing holds it to its share"
+                news[each] = pod, LOST_REASON, f"{uses} {why}"
+            else:
+                news[each] = pod, NONE_REASON, f"{uses}, and its pod was given no part of one by berth"
+        for of in self.view.parts:
+            if of.region.refused:
                 what = (
-                    f"a call for memory of GPU {each.part.index} was refused, because the pod's part of it is"
-                    f" {each.region.limit_bytes >> 20} MiB; the pod goes on if its program does"
+                    f"a call for memory of GPU {of.part.index} was refused, because the pod's part of it is"
+                    f" {of.region.limit_bytes >> 20} MiB; the pod goes on if its program does"
                 )
-                if await self._say(each.pod, REFUSED_REASON, what):
-                    self._refused.add(each.pod.uid)
-        self._refused &= self._pods.keys()
+                news.setdefault(of.pod.uid, (of.pod, REFUSED_REASON, what))
+        for about, said in news.items():
+            if about not in self._told:
+                try:
+                    await self._api.tell(*said)
+                except KubernetesError as error:
+                    log.warning("%s; it will be reported at the next look", error)
+                else:
+                    self._told.add(about)
+        self._told &= {*escaped, *self._pods}
 
     async def _close(self, now_ms: int) -> None:
         """Note what ended since the last look, and let go of pods that nothing is left of."""

@@ -76,7 +76,7 @@ class DevicePlugin:
         """Serve and register, again after each restart of the kubelet, until cancelled."""
         own, kubelet = self._folder / SOCKET, self._folder / "kubelet.sock"
         while True:
-            server = await serve(own, {DEVICE_PLUGIN: self})
+            server = await serve(own, DEVICE_PLUGIN, self)
             try:
                 seen = _stamp(kubelet)
                 self.trouble = await self._register(kubelet)

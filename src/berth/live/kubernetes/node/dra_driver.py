@@ -32,8 +32,8 @@ class DraDriver:
         """Serve until cancelled; sockets that are taken away are made anew."""
         while True:
             servers = [
-                await serve(self._socket, {DRA: self}),
-                await serve(self._registry, {PLUGIN_REGISTRATION: self}),
+                await serve(self._socket, DRA, self),
+                await serve(self._registry, PLUGIN_REGISTRATION, self),
             ]
             try:
                 while self._socket.exists() and self._registry.exists():

@@ -9,10 +9,8 @@ from __future__ import annotations
 import sys
 import tarfile
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 
 import msgspec
 
@@ -22,6 +20,7 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.live.card_models import card_model
+from berth.live.driver.records import Sampled
 from berth.live.driver.records import record_of as record_of_end
 from berth.live.driver.site import End, Gpu
 from berth.live.kubernetes.node.agent import SAMPLES
@@ -49,9 +48,10 @@ def main() -> None:
     profiles, records, done = ProfileRecorder(history), [], list[Path]()
     for path in paths:
         seen = msgspec.json.decode(path.read_bytes(), type=Seen)
-        record, ended = record_of(seen), seen.since_ms is None
+        ended = seen.since_ms is None
         files = sorted((state / SAMPLES).glob(f"*/{path.stem}"))
         of_gpus = [samples_of(file, seen.since_ms or 0) for file in files]
+        record = record_of(seen, [*chain.from_iterable(of_gpus)])
         for samples in of_gpus if record.state is RecordState.COMPLETED or not ended else ():
             alone = [sample for sample in samples if sample.alone]
             profiles.learn(
@@ -63,7 +63,7 @@ def main() -> None:
                 whole=ended,
             )
         if ended:
-            records.append(with_samples(record, [*chain.from_iterable(of_gpus)], seen.card_mib))
+            records.append(record)
             done += files
         done.append(path)
     if records:
@@ -93,8 +93,8 @@ def export(history: Path, file: Path) -> None:
     records.unlink()
 
 
-def record_of(seen: Seen) -> Record:
-    """The record of a pod, without what samples say."""
+def record_of(seen: Seen, samples: Sequence[Sample]) -> Record:
+    """The record of a pod, with what samples say of all its GPUs."""
     pod, parts, usage = seen.pod, seen.parts, seen.usage
     end_ms = pod.end_ms or seen.now_ms
     share = Share(
@@ -124,19 +124,12 @@ def record_of(seen: Seen) -> Record:
         share=share,
         gpu_model=card_model(seen.model, seen.card_mib).name,
         card_mib=seen.card_mib,
+        sampled=Sampled(
+            [sample.use_pct / 100 for sample in samples if sample.use_pct is not None],
+            [sample.mem_mib / seen.card_mib for sample in samples],
+        ),
         name=pod.name,
         command=pod.program,
-    )
-
-
-def with_samples(record: Record, samples: Sequence[Sample], card_mib: int) -> Record:
-    """The record with what its GPUs did; unmeasured values are None."""
-    uses = [sample.use_pct / 100 for sample in samples if sample.use_pct is not None]
-    return replace(
-        record,
-        gpu_use_mean=fmean(uses) if uses else None,
-        gpu_use_peak=max(uses, default=None),
-        gpu_mem_mean=fmean(sample.mem_mib / card_mib for sample in samples) if samples else None,
     )
 
 

@@ -234,9 +234,6 @@ def _resources(cards: Sequence[Card]) -> dict[str, str | None]:
 async def run_node(settings: NodeSettings, api: Api) -> None:
     """Serve the kubelet and look, until cancelled."""
     cards = Cards(fake=settings.fake)
-    split_gpus(
-        settings.dra, [card.index for card in cards.cards], has_claims=True
-    )  # before the cluster is asked
     server = ApiServer(api, settings.node)
     await server.find_claims()
     node = _Node(settings, cards, server)
@@ -249,9 +246,6 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
     watch.start()
     collector = NodeCollector(node.agent, node.cards.cards, node.registrations)
-    stop_serving = (
-        serve_node(settings.metrics, collector, settings.state / EXPORT) if settings.metrics else lambda: None
-    )
     log.info(
         "node %s: %d GPUs, of which claims get parts of %s and berth.dev/gpu of %s",
         settings.node,
@@ -262,9 +256,10 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.look())
+            if settings.metrics:
+                tasks.create_task(serve_node(settings.metrics, collector, settings.state / EXPORT))
             for part in (node.growing, node.plugin, node.driver):
                 if part is not None:
                     tasks.create_task(part.run())
     finally:
         watch.stop()
-        stop_serving()
