@@ -1,6 +1,6 @@
-# A storm on a real Slurm: kill -9 of berth, slurmctld and slurmd in turn while jobs of all kinds wait and run. SETS is
-# how many jobs of each kind there are, ROUNDS how often each process is killed, and WAIT_S how long its end is waited for.
-# Sourced after stories.sh.
+# A storm on a real Slurm: kill -9 of berth, slurmctld, slurmd and the nodes' agent in turn, and a node that goes down, while
+# jobs of all kinds wait and run. SETS is how many jobs of each kind there are, ROUNDS how often each process is killed, and
+# WAIT_S how long its end is waited for. Sourced after stories.sh.
 ran='; echo ${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}_$SLURM_ARRAY_TASK_ID >>'"$PWD/ran"
 work() { submit --requeue --mem=1 "$@" --wrap "sleep 0.$((RANDOM % 8 + 1))$ran"; }
 done_by_now() { sort -u ran 2>/dev/null | wc -l; }
@@ -25,10 +25,21 @@ kill_slurmd() {
     local pid; pid=$(cat "slurmd.$1.pid")
     kill -KILL "$pid"; ended "$pid"; slurmd -N "$1"
 }
+agent() { # both nodes are on this machine, and have one
+    env BERTH_SLURM_FAKE_GPU=1 BERTH_ROOT="$PWD/root" BERTH_FAKE_CARD="$PWD/card" BERTH_SLURM_LOG="$PWD/agent.log" \
+        "$BERTH" slurm agent --state "$PWD/state" 2>>agent.err &
+    agent_pid=$!
+}
+kill_agent() {
+    kill -KILL "$agent_pid"; wait "$agent_pid" 2>/dev/null || true
+    agent
+}
+node() { scontrol update NodeName="$1" State="$2" Reason=storm; }
 requeue_one() { scontrol requeue "$(squeue -h -p gpu -t RUNNING -o %A | head -n 1)" 2>/dev/null || true; }
 
 : >ran; : >ids
-install_berth
+install_berth "${GPU_SETTINGS[@]}"
+agent
 berth_again
 for _ in $(seq "$SETS"); do
     one=$(work --gres=gpu:1 --comment 'gpu_mem=300M'); echo "${one}_" >>ids
@@ -45,7 +56,8 @@ until_saved; until_saved
 for _ in $(seq "$ROUNDS"); do
     kill_berth; until_more
     kill_slurmd node1; requeue_one; until_more
-    kill_slurmctld; until_more
+    kill_slurmctld; kill_agent; until_more
+    node node2 DOWN; until_more; node node2 RESUME
     kill_slurmd node2; kill_berth; until_more
 done
 # A job that a killed slurmd never launched is RUNNING for slurmctld until the node registers again, which
@@ -61,4 +73,5 @@ squeue -h -a -t all -o '%T' | sort | uniq -c >states
 echo "$held" >held
 scontrol -d -o show node | grep -oE ' Gres=\S+| GresUsed=\S+' | tr , '\n' | grep -oE 'shard:[^(]*' |
     sort | uniq -c >shards
+kill "$agent_pid"
 stop_berth

@@ -1,14 +1,15 @@
-"""Storms on a real Slurm: berth, slurmctld and slurmd are killed in turn while jobs of all kinds wait and run.
+"""Storms on a real Slurm: its daemons and berth's are killed in turn while jobs of all kinds wait and run.
 
     python bench/slurm_storms.py [--jobs 200] [--rounds 5]
 
 The jobs are single ones, parts of a GPU, jobs of two nodes, heterogeneous ones, arrays, jobs that wait for others, and
-jobs of a partition that is not berth's. Each round kills berth and both slurmd, kills slurmctld once, and requeues a
-running job. Counted are jobs whose script never reached its end, and jobs that still wait or run long after the storm
-(`WAIT_S`, and `JOB_S` for each job). A job that its user holds in the other partition must not change; changes of it
-are counted too. A minute after the storm, and each minute from then on while jobs are left, `scontrol reconfigure` is
-called as an operator would: Slurm then finds jobs that a killed slurmd never launched. How often is printed, with the
-shards that Slurm has of each GPU at the end, and those that it counts as used: it must have lost none, and count none.
+jobs of a partition that is not berth's. Each round kills berth twice, and both slurmd, slurmctld and the nodes' agent
+once; it requeues a running job, and sets a node down until jobs have ended on the other. Counted are jobs whose script
+never reached its end, and jobs that still wait or run long after the storm (`WAIT_S`, and `JOB_S` for each job). A job
+that its user holds in the other partition must not change; changes of it are counted too. A minute after the storm, and
+each minute from then on while jobs are left, `scontrol reconfigure` is called as an operator would: Slurm then finds
+jobs that a killed slurmd never launched. How often is printed, with the shards that Slurm has of each GPU at the end,
+and those that it counts as used: it must have lost none, and count none.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def storm(folder: Path, sets: int, rounds: int) -> dict[str, object]:
     held = (told / "held").read_text().strip()
     return {
         "jobs": len(asked),
-        "kills": 5 * rounds,
+        "kills": 6 * rounds,
         "lost": sorted(set(asked) - set(ran)),
         "stuck": [line for line in left if line.split()[0] != held],
         "touched": [line for line in left if line.split()[0] == held] != [f"{held} PENDING JobHeldUser mine"],

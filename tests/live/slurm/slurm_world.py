@@ -130,7 +130,7 @@ class SlurmWorld:
         )
 
     def _cycle(self, now_ms: int) -> None:
-        jobs = self._controller.jobs(known_ends=self._attempts.known_ends)
+        jobs = self._controller.jobs(with_ended=True)
         ended = tuple(job for job in jobs if job.ended)
         live = tuple(job for job in jobs if not job.ended)
         view = View(now_ms, live, self._controller.nodes(), self._controller.partitions(), ended)

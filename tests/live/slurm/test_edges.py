@@ -284,7 +284,6 @@ def test_a_prolog_that_is_killed_is_told_in_the_log_of_the_node(tmp_path: Path, 
 def test_results_of_several_nodes_are_one_and_are_read_once(tmp_path: Path) -> None:
     keep(tmp_path, Result("7", "node1", 100, 1, 150))
     keep(tmp_path, Result("7", "node2", 300, 2, 0, closed=True))
-    (tmp_path / "7-node0").write_text("10 0 0\n")  # as older berths write it
     keep(tmp_path, Result("8", "node1", 5, 0, 0))
     (tmp_path / "7-broken").write_text("half")
     assert taken(tmp_path, {"7"}) == {"7": Result("7", "node2", 300, 3, 150, closed=True)}

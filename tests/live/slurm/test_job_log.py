@@ -110,13 +110,3 @@ def test_kernel_time_of_all_nodes_is_summed_and_absent_if_one_did_not_measure_it
             keep(tmp_path, Result(raw, node, 100, 0, 0, gpu_ms=gpu_ms))
     found = taken(tmp_path, ("1", "2"))
     assert {raw: result.gpu_ms for raw, result in found.items()} == {"1": 12, "2": None}
-
-
-def test_what_older_epilogs_measured_is_not_lost(tmp_path: Path) -> None:
-    for raw, text in (("3", "100 2 300\n"), ("4", "100 2 300 1\n"), ("5", "100 2 300 0 7\n"), ("6", "100\n")):
-        (tmp_path / f"{raw}-a").write_text(text)
-    assert taken(tmp_path, ("3", "4", "5", "6")) == {
-        "3": Result("3", "a", 100, 2, 300),
-        "4": Result("4", "a", 100, 2, 300, closed=True),
-        "5": Result("5", "a", 100, 2, 300, gpu_ms=7),
-    }

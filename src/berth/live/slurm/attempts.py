@@ -9,7 +9,7 @@ from pathlib import Path
 from berth.live.slurm.candidates import Candidates
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import Logged
-from berth.live.slurm.jobs import KnownEnds, SlurmJob
+from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.results import Result, names, prune, taken
 
 LATE_S = 60
@@ -44,8 +44,8 @@ class Attempts:
     def __init__(self, controller: Controller, *, results: Path, log: Path) -> None:
         self._controller = controller
         self._results, self._log = results, log
-        self.known_ends = KnownEnds()
-        """Ends that were taken in."""
+        self._taken_in: set[tuple[object, ...]] = set()
+        """Ends of the last view: Slurm reports them for minutes (MinJobAge)."""
         self._logged: Logged | None = None
         """What the log of the berth before this one has; only while the first view is taken in."""
         self._reported: dict[tuple[str, int | None], int] = {}
@@ -63,7 +63,8 @@ class Attempts:
         Slurm does not answer: nothing is lost then.
         """
         first, runs = self._runs is None, self._runs or {}
-        by_id = {job.id: job for job in reported}
+        ends_now = {(job.raw_id, job.state, job.start_ms, job.end_ms): job for job in reported}
+        by_id = {job.id: job for key, job in ends_now.items() if key not in self._taken_in}
         gone = [job_id for job_id in runs if job_id not in found.running]
         unseen = self._waited | placed  # what may have started and ended since the last query
         gone += sorted(job_id for job_id in unseen if job_id not in found.jobs and job_id not in runs)
@@ -86,7 +87,7 @@ class Attempts:
             ran = runs.get(job_id) or now
             if ran is not None:
                 ends.append(self._end(ran, now, job_id in runs, results.get(ran.raw_id), now_ms))
-        self.known_ends.taken_in()
+        self._taken_in = set(ends_now)
         self._remember(ends, now_ms)
         self._runs = {job.id: job for job in found.jobs.values() if job.runs}
         self._waited = {job.id for job in found.waiting}

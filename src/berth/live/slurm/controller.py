@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from berth.errors import LiveError
 from berth.history.values.causes import END_OF_NOTE
 from berth.history.values.gres import same_gres
-from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, KnownEnds, SlurmJob, format_of, jobs_of
+from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, SlurmJob, format_of, jobs_of
 from berth.live.slurm.nodes import (
     NODE_FIELDS,
     PARTITION_FIELDS,
@@ -200,15 +200,13 @@ class Controller:
         """Why jobs of the last queries are missing."""
         self._exclusive = next(iter(WHOLE_NODES))
 
-    def jobs(self, ids: Sequence[str] = (), known_ends: KnownEnds | None = None) -> tuple[SlurmJob, ...]:
-        """All jobs that wait or run, and with `known_ends` those that have ended lately and are not known yet. With
-        `ids` only those jobs, also if they have ended lately. slurmctld sends `squeue` all jobs, whatever it prints."""
+    def jobs(self, ids: Sequence[str] = (), *, with_ended: bool = False) -> tuple[SlurmJob, ...]:
+        """All jobs that wait or run, and `with_ended` those that have ended lately; with `ids` only those jobs, also if
+        they have ended lately. slurmctld sends `squeue` all jobs, whatever it prints."""
         if len(ids) > IDS_AT_ONCE:
             parts = (ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE))
             return tuple(job for part in parts for job in self.jobs(part))
-        only = ["-t", "all", "-j", ",".join(ids)] if ids else ["-t", "all"] if known_ends is not None else []
-        if known_ends is not None:
-            known_ends.begin()
+        only = ["-t", "all", "-j", ",".join(ids)] if ids else ["-t", "all"] if with_ended else []
         self.queries += 1
         mark = secrets.token_hex(4)
         try:
@@ -217,7 +215,7 @@ class Controller:
             if ids and "Invalid job id" in str(error):
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
-        return tuple(jobs_of(text, mark, self.unreadable.append, known_ends, exclusive=self._exclusive))
+        return tuple(jobs_of(text, mark, self.unreadable.append, exclusive=self._exclusive))
 
     def _squeue(self, only: Sequence[str], mark: str) -> str:
         """What `squeue` prints of the columns; what a Slurm before 26.05 does not know is learned once."""

@@ -116,34 +116,6 @@ _HOLDING = frozenset({
 })  # fmt: skip
 
 
-_ENDED_BY = tuple(COLUMNS.index(name) for name in ("JobID", "State", "StartTime", "EndTime"))
-
-
-class KnownEnds:
-    """The ended jobs that were taken in already: Slurm reports them for minutes (MinJobAge), and by their state and
-    times they are known again without being read."""
-
-    def __init__(self) -> None:
-        self._before: set[tuple[str, ...]] = set()
-        self._now: set[tuple[str, ...]] = set()
-
-    def begin(self) -> None:
-        """A query begins."""
-        self._now = set()
-
-    def has(self, fields: Sequence[str]) -> bool:
-        """Whether the job of this row has ended, and was taken in."""
-        key = tuple(fields[at] for at in _ENDED_BY)
-        if key[1] == "PENDING" or key[1] in _HOLDING:
-            return False
-        self._now.add(key)
-        return key in self._before
-
-    def taken_in(self) -> None:
-        """All jobs of the last query are taken in."""
-        self._before = self._now
-
-
 def format_of(columns: Sequence[str] = COLUMNS, mark: str = "") -> str:
     """The argument of `squeue -O`: a field's length is not limited if it has text behind it.
 
@@ -172,19 +144,16 @@ def jobs_of(
     text: str,
     mark: str = "",
     unreadable: Callable[[str], None] | None = None,
-    known_ends: KnownEnds | None = None,
     *,
     exclusive: str = "OverSubscribe",
 ) -> Iterator[SlurmJob]:
-    """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s), but those of `known_ends`.
+    """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s).
 
     A row that cannot be read is passed over, and `unreadable` is called with the reason: it must not hide all other
     jobs. `exclusive` is the column of WHOLE_NODES that was asked for. Raises LiveError for a row of another number of
     fields, and where `unreadable` is None.
     """
     for fields in rows_of(text, COLUMNS, mark):
-        if known_ends is not None and known_ends.has(fields):
-            continue
         try:
             yield _job(fields, WHOLE_NODES[exclusive])
         except ValueError as error:

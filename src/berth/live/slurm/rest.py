@@ -12,7 +12,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ OWN_ERRORS = range(9000, 10000)
 """slurmrestd's own numbers: it did not ask slurmctld. One that runs since before slurm.conf had `shard` refuses shards
 by 9001, `Failure during parsing`, with status 200."""
 CONNECTIONS = 4
-"""slurmrestd works on one request of a connection at a time, and waits for slurmctld meanwhile."""
+"""slurmrestd waits for slurmctld at each request, so that some are sent at once."""
 
 
 class _OnSocket(http.client.HTTPConnection):
@@ -99,14 +99,22 @@ class RestChannel:
         except LiveError as error:
             self._report(str(error))
             return failed | self._controller.apply([replace(each, admin_comment=None) for each in todo])
-        parts = [todo[at::CONNECTIONS] for at in range(min(CONNECTIONS, len(todo)))]
-        with ThreadPoolExecutor(len(parts)) as pool:
-            results = list(pool.map(self._post_all, parts))
-        left = []
-        for errors, unsent, _ in results:
-            failed |= errors
-            left += [replace(each, admin_comment=None) for each in unsent]
-        self._report(next((why for *_, why in results if why), ""))
+        gone: list[str] = []
+
+        def post(change: Change) -> str | None:
+            """What slurmrestd objects to; None if it could not be asked, as those after it are not."""
+            try:
+                return None if gone else self._post(change)
+            except LiveError as error:
+                gone.append(str(error))
+                return None
+
+        with ThreadPoolExecutor(min(CONNECTIONS, len(todo))) as pool:
+            objections = list(pool.map(post, todo))
+        self._report("".join(gone[:1]))
+        asked = list(zip(todo, objections, strict=True))
+        failed |= {change.job_id: why for change, why in asked if why}
+        left = [replace(change, admin_comment=None) for change, why in asked if why is None]
         return failed | self._controller.apply(left)
 
     def _report(self, why: str) -> None:
@@ -114,27 +122,10 @@ class RestChannel:
             self._say(f"{why}; until it answers, scontrol places in its stead, more slowly")
         self._said = why
 
-    def _post_all(self, changes: Sequence[Change]) -> tuple[dict[str, str], Sequence[Change], str]:
-        """Change and release these on one connection that is kept; what was objected to, what slurmrestd could not be
-        sent because it is gone or its token has expired, and why."""
-        connection = _OnSocket(self._path)
-        failed: dict[str, str] = {}
-        try:
-            for at, change in enumerate(changes):
-                try:
-                    errors = self._post(connection, change)
-                except LiveError as error:
-                    return failed, changes[at:], str(error)
-                if errors:
-                    failed[change.job_id] = errors
-        finally:
-            connection.close()
-        return failed, (), ""
-
-    def _post(self, connection: _OnSocket, change: Change) -> str:
+    def _post(self, change: Change) -> str:
         """Change one job and release it; what slurmrestd objects to. LiveError if it does not answer."""
         path = f"/slurm/{self._version}/job/{change.job_id}"
-        status, answer = self._ask(connection, "POST", path, body_of(change, self._version))
+        status, answer = _ask(self._path, "POST", path, body_of(change, self._version))
         if status in (401, 403):
             raise LiveError(f"slurmrestd does not take the token; make a new one: {NEW_TOKEN}")
         if status == 404:
@@ -154,24 +145,29 @@ class RestChannel:
             raise LiveError(f"slurmrestd answers {status}")
         return "; ".join(errors)
 
-    def _ask(
-        self, connection: _OnSocket, method: str, path: str, body: dict[str, Any]
-    ) -> tuple[int, dict[str, Any]]:
-        headers = _headers()
-        for attempt in (1, 2):  # a kept connection may have been closed meanwhile
-            try:
-                connection.request(method, path, json.dumps(body), headers)
-                response = connection.getresponse()
-                text = response.read()
-                break
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()  # the next request opens it again
-                if attempt == 2:
-                    raise LiveError(f"slurmrestd does not answer on {self._path}: {error}") from error
-        try:
-            return response.status, dict(json.loads(text or b"{}"))
-        except ValueError:
-            return response.status, {}
+
+def _ask(
+    path: Path, method: str, url: str, body: Mapping[str, Any] | None = None
+) -> tuple[int, dict[str, Any]]:
+    """The status and the answer of one request. LiveError if there is none."""
+    connection = _OnSocket(path)
+    headers = {
+        "Content-Type": "application/json",
+        "X-SLURM-USER-NAME": os.environ.get("SLURM_JWT_USER", "root"),
+        "X-SLURM-USER-TOKEN": os.environ.get("SLURM_JWT", ""),
+    }
+    try:
+        connection.request(method, url, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise LiveError(f"slurmrestd does not answer on {path}: {error}") from error
+    finally:
+        connection.close()
+    try:
+        return response.status, dict(json.loads(text or b"{}"))
+    except ValueError:
+        return response.status, {}
 
 
 def body_of(change: Change, version: str) -> dict[str, Any]:
@@ -213,20 +209,10 @@ def number_of(value: Any) -> int | None:
 def spoken(path: Path) -> str:
     """The newest version of the interface that slurmrestd and berth speak; LiveError if it does not answer, or
     speaks none of them."""
-    connection = _OnSocket(path)
-    try:
-        for version in VERSIONS:
-            connection.request("GET", f"/slurm/{version}/ping", headers=_headers())
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 404:  # 401, say: it knows the version, and not the token
-                return version
-            if answer.will_close:
-                connection.close()
-    except (OSError, http.client.HTTPException) as error:
-        raise LiveError(f"slurmrestd does not answer on {path} ({error})") from error
-    finally:
-        connection.close()
+    for version in VERSIONS:
+        status, _ = _ask(path, "GET", f"/slurm/{version}/ping")
+        if status != 404:  # 401, say: it knows the version, and not the token
+            return version
     raise LiveError(f"slurmrestd on {path} speaks none of {', '.join(reversed(VERSIONS))}")
 
 
@@ -236,11 +222,3 @@ def started_by(slurm: tuple[int, int] | None) -> str:
     version = next((version for since, version in _CAME_WITH.items() if of >= since), OLDEST)
     serve = f"-s openapi/slurmctld -d {version}" if of >= (23, 11) else f"-s openapi/{version}"
     return f"slurmrestd {serve} -a rest_auth/jwt unix:SOCKET"
-
-
-def _headers() -> dict[str, str]:
-    return {
-        "Content-Type": "application/json",
-        "X-SLURM-USER-NAME": os.environ.get("SLURM_JWT_USER", "root"),
-        "X-SLURM-USER-TOKEN": os.environ.get("SLURM_JWT", ""),
-    }

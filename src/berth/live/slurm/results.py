@@ -6,10 +6,11 @@ Slurm 22.05 takes no change of a job that has ended, its AdminComment included, 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -35,9 +36,7 @@ def keep(folder: Path, result: Result) -> None:
     """Write one, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{result.raw_id}-{result.node}"
-    gpu_ms = -1 if result.gpu_ms is None else result.gpu_ms
-    line = f"{result.peak_mib} {result.refused} {result.needs_mib} {int(result.closed)} {gpu_ms}\n"
-    new.write_text(line, encoding="ascii")
+    new.write_text(json.dumps(asdict(result)), encoding="ascii")
     os.replace(new, folder / f"{result.raw_id}-{result.node}")
 
 
@@ -46,22 +45,20 @@ def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:
     found: dict[str, Result] = {}
     wanted = set(raw_ids)
     for path in _files(folder):
-        raw_id, _, node = path.name.partition("-")
+        raw_id = path.name.partition("-")[0]
         if raw_id not in wanted:
             continue
-        with contextlib.suppress(OSError, ValueError):
-            words = [*map(int, path.read_text(encoding="ascii").split())]
-            words += (0, -1)[max(0, len(words) - 3) :]  # older Epilogs wrote fewer
-            peak, refused, needs, closed, gpu_ms = words[:5]
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            one = Result(**json.loads(path.read_text(encoding="ascii")))
             before = found.get(raw_id, Result(raw_id, "", 0, 0, 0, gpu_ms=0))
             found[raw_id] = Result(
                 raw_id,
-                max(node, before.node),
-                max(peak, before.peak_mib),
-                refused + before.refused,
-                max(needs, before.needs_mib),
-                before.closed or closed > 0,
-                None if gpu_ms < 0 or before.gpu_ms is None else gpu_ms + before.gpu_ms,
+                max(one.node, before.node),
+                max(one.peak_mib, before.peak_mib),
+                one.refused + before.refused,
+                max(one.needs_mib, before.needs_mib),
+                one.closed or before.closed,
+                None if one.gpu_ms is None or before.gpu_ms is None else one.gpu_ms + before.gpu_ms,
             )
         with contextlib.suppress(OSError):
             path.unlink()

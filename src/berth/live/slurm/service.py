@@ -116,11 +116,10 @@ class Service:
         use = MeasuredUse(settings.compute_pct, memory=settings.measured_memory)
         with contextlib.suppress(LiveError):  # there is no log yet
             use.read(read_decisions(log))
-        self._attempts = Attempts(controller, results=settings.state / RESULTS, log=log)
         self.site = SlurmSite(
             Reader(scope, cards, read_rules(), settings.retries),
             cards,
-            self._attempts,
+            Attempts(controller, results=settings.state / RESULTS, log=log),
             Journal(log, cards, settings.policy),
             channel or controller.apply,
             places=settings.places,
@@ -168,7 +167,7 @@ class Service:
         self._cycles += 1
         self._left = names(self.settings.state / RESULTS)
         self._controller.unreadable.clear()
-        jobs = self._controller.jobs(known_ends=self._attempts.known_ends)
+        jobs = self._controller.jobs(with_ended=True)
         ended = tuple(job for job in jobs if job.ended)
         live = tuple(job for job in jobs if not job.ended) if ended else jobs
         return View(int(time.time() * 1000), live, self._nodes, self._partitions, ended)
