@@ -425,11 +425,14 @@ class PodSite:
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
         late_ms = now_ms - RELEASE_TIMES * self.settings.patience_ms
-        for uid in [
-            *islice((uid for uid, since_ms in self._unheld.items() if since_ms <= late_ms), MOST_RELEASED)
-        ]:
-            self._unheld[uid] = now_ms
-            self._release(self.entries.get(uid))
+        due = (
+            each
+            for uid, since_ms in self._unheld.items()
+            if since_ms <= late_ms and (each := self.entries.get(uid))
+        )
+        for entry in sorted(due, key=lambda each: each.order)[:MOST_RELEASED]:
+            self._unheld[entry.uid] = now_ms
+            self._release(entry)
         self._forgive(now_ms)
         if refreshed.moved or self.kinds.stale:
             self.table.refresh()
@@ -658,10 +661,10 @@ class PodSite:
             return sizes[entry.variant % len(sizes)]
         return job
 
-    def _release(self, entry: Entry | None) -> None:
+    def _release(self, entry: Entry) -> None:
         """Lift the gate of a pod that no node can hold, within the quota of its namespace. Pods of a gang stay: they
         could start without the others."""
-        if entry is None or entry.state is not State.WAITING or entry.node:
+        if entry.state is not State.WAITING or entry.node:
             return
         assert entry.ask is not None
         if entry.ask.gang is not None or not all(
