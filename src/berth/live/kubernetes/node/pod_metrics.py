@@ -60,6 +60,17 @@ class NodeCollector(Collector):
             "Processes that use a GPU outside their pod's limit.",
             value=len(view.escaped),
         )
+        uncounted = Gauge(
+            "berth_pod_uncounted_bytes",
+            "GPU memory that a pod holds and its regions do not count.",
+            labels=["namespace", "pod", "gpu"],
+        )
+        pods = {pod.uid: pod for pod in agent.pods}
+        for each in view.uncounted:
+            if each.name in pods:
+                of = [pods[each.name].namespace, pods[each.name].name, str(each.gpu)]
+                uncounted.add_metric(of, each.uncounted_mib << 20)
+        yield uncounted
         yield Gauge(
             "berth_ailing_gpus",
             "GPUs that are not allocated because of an error, or because they are lost.",
