@@ -66,10 +66,9 @@ class NodeCollector(Collector):
             labels=["namespace", "pod", "gpu"],
         )
         pods = {pod.uid: pod for pod in agent.pods}
-        for each in view.uncounted:
-            if each.name in pods:
-                of = [pods[each.name].namespace, pods[each.name].name, str(each.gpu)]
-                uncounted.add_metric(of, each.uncounted_mib << 20)
+        for more in view.uncounted:
+            if (pod := pods.get(more.name)) is not None:
+                uncounted.add_metric([pod.namespace, pod.name, str(more.gpu)], more.uncounted_mib << 20)
         yield uncounted
         yield Gauge(
             "berth_ailing_gpus",
