@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT = "kubelet_internal_checkpoint"
 PODS_EVERY = 5
 """Looks between two lists of the node's pods."""
+AGAIN_S = 0.25
+"""Until the look that confirms what one look suspected."""
 REPUBLISH_S = 60.0
 """How often labels and slice are told anew, in case they were removed, or the node was made anew."""
 
@@ -179,7 +181,7 @@ class _Node:
                 log.warning("%s", error)
             except Exception:  # an agent that ends enforces nothing new: it is said, and tried again
                 log.exception("a look failed")
-            await asyncio.sleep(self.settings.every_s)
+            await asyncio.sleep(AGAIN_S if self.agent.suspects else self.settings.every_s)
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
         """Tell what has changed, and all of it now and then."""
