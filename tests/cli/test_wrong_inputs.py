@@ -115,6 +115,7 @@ WRONG = [
     ("queue", "no queue is up", "start one with: berth up"),
     ("up --fake-gpus 2xA100-80G --no-gpus", "--no-gpus and --fake-gpus", "leave one out"),
     ("up --grow maybe", "'maybe'", "there are off, on and suspend"),
+    ("up --per-gpu 0", "'0'", "expected a number of jobs, 1 to 999"),
     ("up --cpus none", "'none'", "such as 8"),
     ("up --metrics 99999", "99999", "from 1 to 65535"),
     ("k8s install --image x --quota x", "'x'", "NAMESPACE=GPUS"),

@@ -509,6 +509,14 @@ def up(
             "the lowest priority, the youngest of those. Kept for the next start.",
         ),
     ] = None,
+    per_gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="How many jobs that ask for GPU memory alone share a GPU at most, 10 at first; kept for the next "
+            "start.",
+        ),
+    ] = None,
     uncounted: Annotated[
         str | None,
         typer.Option(
