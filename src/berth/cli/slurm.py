@@ -586,14 +586,6 @@ def uninstall(
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
-    conf: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            envvar="SLURM_CONF",
-            help="slurm.conf, if it is elsewhere than at the install.",
-        ),
-    ] = None,
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
     from berth.live.slurm import installed
@@ -603,9 +595,7 @@ def uninstall(
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    there = installed.conf_of(own) if conf is None else conf.parent
-    if there is None:
-        raise SettingError(f"{own} does not say where slurm.conf is; name it with --conf")
+    there = installed.conf_of(own)
     today = installed.texts_of(there, own)
     try:
         names = installed.remove(there, own, installed.as_before(today, own))
