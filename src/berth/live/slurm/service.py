@@ -26,7 +26,7 @@ from berth.live.driver.site import Gpu
 from berth.live.slurm.agent import BY_BERTH, STATUS, Reports, order, orders, reports, revoke
 from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
-from berth.live.slurm.claim import Claim, ClaimChangedError
+from berth.live.slurm.claim import Claim, ClaimLostError
 from berth.live.slurm.controller import Controller, View, forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.jobs import SlurmJob
@@ -107,7 +107,7 @@ class Service:
         knowledge: Knowledge | None = None,
         claim: Claim | None = None,
     ) -> None:
-        """`claim` is the right to place: a berth that places holds it, and one that would place waits for it."""
+        """`claim` is the right to place, which a berth that places has."""
         self.settings = settings
         self._claim = claim
         self._controller = controller
@@ -153,10 +153,10 @@ class Service:
 
     def query(self) -> View:
         """What Slurm has now and what has ended: the jobs each time, the nodes now and then."""
-        if self._cycles % NODES_EVERY == 0 or (self.settings.places and self._claim and self._claim.due):
+        if self._cycles % NODES_EVERY == 0 or (self._claim is not None and self._claim.due):
             self._nodes, self._partitions = self._controller.nodes(), self._controller.partitions()
             if self._claim is not None:
-                self._claim.check(self._nodes, self.settings.places)
+                self._claim.check(self._nodes)
         if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             configuration = self._controller.configuration()
             self.site.again_after_s = forgotten_after_s(configuration)
@@ -172,7 +172,7 @@ class Service:
 
     def step(self) -> None:
         """Query, decide, and place or advise. LiveError if Slurm does not answer: nothing was changed then, nor if
-        ClaimChangedError says that the right to place has passed on."""
+        ClaimLostError says that the right to place has passed on."""
         view = self.query()
         memory = reports(self.settings.state)
         self.site.limits_mib = {raw_id: each.limit_mib for raw_id, each in memory.items()}
@@ -270,7 +270,7 @@ class Service:
 
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.
-        Raises ClaimChangedError where the right to place has passed on."""
+        Raises ClaimLostError if the right to place has passed on."""
         said, warned, wait_s, paid = "", False, self.settings.interval_s, 0.0
         while not until():
             begun, queries, works = time.monotonic(), self._controller.queries, True
@@ -288,7 +288,7 @@ class Service:
                         f" {outside[0]} first; name their partition or QoS, or let the watchdog give them back"
                     )
                 warned = bool(outside)
-            except ClaimChangedError:
+            except ClaimLostError:
                 raise
             except BerthError as error:
                 if str(error) != said:
