@@ -421,7 +421,7 @@ static __attribute__((noinline, cold)) bool obtain_slowly(struct device *device,
         if (!again)
             break;
     }
-    refuse(device, asked, left + (asked > bytes ? asked - bytes : 0), call);
+    refuse(device, asked, left + above(asked, bytes), call);
     return false;
 }
 

@@ -382,11 +382,6 @@ static unsigned newcomer(struct device *device, const struct nvml_snapshot *befo
     return pids[0];
 }
 
-static uint64_t above(uint64_t more, uint64_t less)
-{
-    return more > less ? more - less : 0;
-}
-
 /* How much more the others have, of those that were there before. */
 static uint64_t others_growth(const struct nvml_snapshot *before, const struct nvml_snapshot *after,
                               unsigned own)

@@ -198,11 +198,12 @@ def test_few_hours_are_drawn_in_the_unit_that_fits() -> None:
     assert figure.layout.xaxis.title.text == "minutes waited, of all jobs together"
 
 
-def test_gpus_of_one_day_are_bars_and_of_more_days_lines() -> None:
-    one = gpus_over_time({"a100": (np.array([5]), np.array([12.0]))})
-    assert [(trace.type, list(trace.y)) for trace in one.data] == [("bar", [0.5])]
-    more = gpus_over_time({"a100": (np.array([5, 6]), np.array([12.0, 24.0]))})
-    assert [(trace.type, list(trace.y)) for trace in more.data] == [("scatter", [0.5, 1.0, 1.0])]
+def test_a_server_type_has_a_line_from_its_first_day_to_its_last() -> None:
+    days = {"a100": (np.array([5]), np.array([12.0])), "v100": (np.array([6, 8]), np.array([12.0, 24.0]))}
+    long, lone = gpus_over_time(days).data
+    assert list(long.x) == ["1970-01-06", "1970-01-07", "1970-01-08", "1970-01-09"]
+    assert (list(long.y), list(lone.y)) == ([None, 0.5, 0, 1.0], [0.5, None, None, None])
+    assert lone.marker.size[0] > 0  # one day is no line: it has a mark
 
 
 def test_jobs_whose_nodes_are_unknown_have_no_axis_of_nodes() -> None:

@@ -45,7 +45,7 @@ def written(parameter: Any) -> str:
     named = parameter.metavar or (parameter.name.upper() if not parameter.opts[0].startswith("-") else "")
     if parameter.param_type_name == "argument":
         return str(named)
-    return f"{', '.join(parameter.opts)} {named}".strip()
+    return f"{', '.join([*parameter.opts, *parameter.secondary_opts])} {named}".strip()
 
 
 def _declared(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from berth.cli.comma_separated import names_of
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
 
 app = typer.Typer(
@@ -163,8 +163,7 @@ def token(
 def audit(
     last: Annotated[int, typer.Option(min=1, help="The last N lines.")] = 100,
     state: State = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Print who changed what through the console."""
     from dataclasses import asdict
@@ -174,7 +173,7 @@ def audit(
     from berth.live.local.tables import printable
 
     lines = Audit(_state(state) / "audit.jsonl").last(last)
-    if printed(form, as_json, [asdict(line) for line in lines]):
+    if printed(as_json, [asdict(line) for line in lines]):
         return
     for line in lines:
         why = f": {line.why}" if line.why else ""

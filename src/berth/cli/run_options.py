@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format
+from berth.cli.output import JsonOrCsv
 
 if TYPE_CHECKING:
     from berth.model import Node
@@ -46,6 +46,20 @@ ClusterOption = Annotated[
     typer.Option(
         metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default that of the trace or the history."
     ),
+]
+Processes = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")]
+FromHistory = Annotated[
+    bool,
+    typer.Option(
+        "--from-history", help="Replay what ran on this machine, and say how far replays are from it."
+    ),
+]
+Since = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="Of the history: jobs of the last 28d or 12h, or since a date."),
+]
+Until = Annotated[
+    str, typer.Option(metavar="TIME", help="Of the history: jobs submitted before 1d ago, or a date.")
 ]
 NodeColumns = Annotated[
     str,
@@ -164,8 +178,7 @@ class RunOptions:
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip bad rows; they are counted and listed.")
     ] = False
-    as_json: AsJson = False
-    form: Format = Form.TABLE
+    as_json: JsonOrCsv = None
 
     @property
     def nodes(self) -> tuple[Node, ...]:

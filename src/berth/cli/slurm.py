@@ -12,7 +12,8 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.kubernetes_node import Grow
+from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.errors import BerthError, LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
@@ -227,14 +228,6 @@ def _say(text: str) -> None:
     print(f"berth: {text}", file=sys.stderr, flush=True)
 
 
-class Grow(StrEnum):
-    """Whether the limits of jobs on a node grow."""
-
-    OFF = "off"
-    ON = "on"
-    SUSPEND = "suspend"
-
-
 @app.command()
 def agent(
     state: State = DEFAULT_STATE,
@@ -293,7 +286,7 @@ def resume(
 
 
 @app.command()
-def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+def status(state: State = DEFAULT_STATE, as_json: JsonOrCsv = None) -> None:
     """Show whether berth runs with Slurm, and what Slurm's GPUs and jobs are doing."""
     import time
 
@@ -304,7 +297,7 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
 
     shown = read_status(state)
     seen = look(Controller(), state)
-    if printed(form, as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
+    if printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
         return
     age_s = time.time() - int(str(shown["at_ms"])) / 1000
     print(f"mode       {shown['mode']}, policy {shown['policy']}")
@@ -334,8 +327,7 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
 def why(
     job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
     state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs. Of one that runs, show
     its GPU memory."""
@@ -356,7 +348,7 @@ def why(
         "counts": counts,
         "memory": memory,
     }
-    if printed(form, as_json, [answer], answer):
+    if printed(as_json, [answer], answer):
         return
     print(f"job {job}: {slurm.state}")
     print(f"Slurm: {slurm.reason}{' (held by berth until it is placed)' if is_held_by_berth(slurm) else ''}")
@@ -421,8 +413,7 @@ def check(
     state: State = DEFAULT_STATE,
     card: CardMem = None,
     rest: Annotated[Path | None, typer.Option(metavar="SOCKET", help="slurmrestd's Unix socket.")] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Check Slurm's configuration and print the line that fixes each fault; exit 1 if berth cannot place."""
     from dataclasses import asdict
@@ -434,7 +425,7 @@ def check(
 
     cards = Cards(_cards(card))
     found = faults(read_setup(Controller(), _names(partitions), state, rest, _names(qos)), cards)
-    if not printed(form, as_json, [asdict(fault) for fault in found]):
+    if not printed(as_json, [asdict(fault) for fault in found]):
         for fault in found:
             print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
         if not found:
@@ -587,8 +578,7 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."),
     ] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Compare waits under berth's decisions with Slurm's, and check them against the accounting."""
     from dataclasses import asdict
@@ -605,7 +595,7 @@ def compare(
         records = open_history(history, must_exist=True).records()
         names = ("records", "records_of_berth", "ends_agree")
         answer |= zip(names, agreement(records, decisions), strict=True)
-    if printed(form, as_json, [answer], answer):
+    if printed(as_json, [answer], answer):
         return
     _print_comparison(answer)
     if history is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
@@ -93,8 +92,7 @@ def stats(
         typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, or 50 when grouped by job."),
     ] = 0,
     history: HistoryFolder = Path("history"),
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Show usage, waste, waits and their causes, and lost work."""
     from berth.cli.usage_table import show_jobs, show_usage
@@ -117,7 +115,7 @@ def stats(
             }
             for row in found
         ]
-        if not printed(form, as_json, listed, {"by": ["job"], "measure": measure, "rows": listed}):
+        if not printed(as_json, listed, {"by": ["job"], "measure": measure, "rows": listed}):
             show_jobs(measure, found)
         return
     names = _groups(by, measure, summed=False)
@@ -129,7 +127,7 @@ def stats(
         adds_up = measure not in USES and any(row.known(measure) is not None for row in rows)
         whole = (sum(row.measure(measure) for row in rows) or 1.0) if adds_up else 0.0
         rows = rows[: top or None]
-        if as_json or form is not Form.TABLE:
+        if as_json is not None:
             answer: dict[str, Any] = {
                 "by": names,
                 "measure": measure,
@@ -147,11 +145,11 @@ def stats(
                     }
                     for row in rows
                 ],
-                "totals": asdict(totals),
+                "totals": totals.to_dict(),
                 "waiting_hours_by_cause": waits,
                 "multi_node_share": several,
             }
-            printed(form, as_json, answer["rows"], answer)
+            printed(as_json, answer["rows"], answer)
             return
     show_usage(names, measure, rows, whole, totals, waits)
 
@@ -248,14 +246,13 @@ def _nothing(history: Path, begin: str, end: str, only: list[str] | None) -> His
 def applications(
     history: HistoryFolder = Path("history"),
     limit: Annotated[int, typer.Option(min=1, help="Number of names to list.")] = 30,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """List the job names that match no rule, by GPU-hours: write a rule for the first one next."""
     with tables_of(history, "", "", None) as tables:
         rows = tables.unknown(limit)
     listed = [{"name": n, "comment": c, "gpu_hours": h, "jobs": j} for n, c, h, j in rows]
-    if printed(form, as_json, listed):
+    if printed(as_json, listed):
         return
     for name, comment, hours, jobs in rows:
         print(f"{hours:12,.2f} GPU-hours {jobs:8,} jobs  {name}" + (f"  ({comment})" if comment else ""))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from berth.console.schemas import GpuAnswer
 from berth.live.driver.snapshot import Gpu, Snapshot
 
 IDLE_PCT = 5.0
@@ -71,26 +72,6 @@ def key_of(source: str, gpu: Gpu) -> tuple[str, str, int]:
     return source, gpu.node, gpu.index
 
 
-_OF_GPU = (
-    "node",
-    "index",
-    "model",
-    "mem_mib",
-    "used_mib",
-    "use_pct",
-    "health",
-    "drained",
-    "rack",
-    "partition",
-)
-_OF_TENANT = ("job", "user", "milli", "mem_mib", "used_mib", "use_pct", "since_ms")
-
-
 def gpu_json(source: str, gpu: Gpu) -> dict[str, Any]:
-    """A GPU as every viewer may see it: whose jobs are there, and nothing of what they are."""
-    return {
-        "source": source,
-        **{name: getattr(gpu, name) for name in _OF_GPU},
-        "tenants": [{name: getattr(each, name) for name in _OF_TENANT} for each in gpu.tenants],
-        "strangers": [{"what": each.what, "mem_mib": each.mem_mib} for each in gpu.strangers],
-    }
+    """A GPU as every viewer may see it."""
+    return {**GpuAnswer.model_validate(gpu).model_dump(), "source": source}

@@ -19,7 +19,7 @@ from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, hardware_in, keep
 from berth.partition.library import make_region, resize_region
-from berth.partition.mig import Instance, create_instance, destroy_instance
+from berth.partition.mig import create_instance, destroy_instance
 from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.native import make_group, remove_group, set_limit, sweep_groups
 from berth.partition.regions import (
@@ -78,25 +78,12 @@ def create(
 
 
 def create_promised(name: str, gpu: Gpu, limit: Limit, root: Path) -> None:
-    """Make a partition whose maker keeps account itself of what it promises of each GPU, and what is there, and mounts
-    the loader's list from elsewhere: by the hundred, to look at others and to read back what was made would take most
-    of the time. Raises PartitionError, and OSError where the folder cannot be made."""
+    """Make a partition whose maker keeps account itself of what it promises of each GPU: no other is looked at, which
+    by the hundred would take most of the time. Raises PartitionError, and OSError where the folder cannot be made."""
     if not _NAME.fullmatch(name):
         _check_new(name, gpu, root)  # it says why
     _check_room(gpu, limit, [], overcommit=True)
-    uuid, folder = _plain(gpu.uuid), root / name
-    try:
-        _check_owner(root)
-        folder.mkdir(mode=0o700)
-    except (FileExistsError, FileNotFoundError):  # it has a region of another GPU, or is the first of all
-        _make_files(name, gpu.uuid, limit, MAKERS, root)
-        return
-    try:
-        make_region(folder, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
-        os.chmod(f"{folder}/{uuid}.use", MAKERS.file_mode)
-    except (OSError, PartitionError):
-        _clear(folder, uuid)
-        raise
+    _make_files(name, gpu.uuid, limit, MAKERS, root)
 
 
 def create_mig(
@@ -111,15 +98,8 @@ def create_mig(
     """Make a partition that is an instance of MIG, of a profile such as `2g.10gb`, which has one GPU."""
     root = root or root_folder()
     _check_new(name, gpu, root, alone=True)
-    kept = _kept(gpu, create_instance(gpu, profile, driver_folder))
+    kept = create_instance(gpu, profile, driver_folder)
     return _make_kept(name, Limit(kept.mem_mib), kept, access, driver_folder, root)
-
-
-def _kept(gpu: Gpu, instance: Instance) -> Hardware:
-    ids = (instance.gpu_instance, instance.compute_instance)
-    return Hardware(
-        "mig", gpu.uuid, instance.uuid, instance.mem_mib, instance.profile, *ids, instance.gpu_minor
-    )
 
 
 def _make_kept(

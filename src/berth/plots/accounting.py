@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from berth.counts import counted
 from berth.history.values.durations import HOURS_NAMES, hours_unit
+from berth.plots.groups import Series, group_lines
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
@@ -263,44 +264,23 @@ def _stack(months: Sequence[str], values: Sequence[float], name: str, colour: st
 
 
 def gpus_over_time(days: Mapping[str, tuple[NDArray[np.int64], Floats]]) -> go.Figure:
-    """How many GPUs of each server type were held, a mean a day."""
-    figure = go.Figure()
-    one_day = len({number for numbers, _ in days.values() for number in numbers.tolist()}) == 1
-    order = sorted(days, key=lambda name: (-float(days[name][1].sum()), name))[: 2 * len(COLOURS)]
-    for at, name in enumerate(order):
+    """How many GPUs of each server type were held, a mean a day; a type has a line from its first day to its last."""
+    first = min(int(numbers[0]) for numbers, _ in days.values())
+    last = max(int(numbers[-1]) for numbers, _ in days.values())
+    series = []
+    for name in sorted(days, key=lambda name: (-float(days[name][1].sum()), name))[: 2 * len(COLOURS)]:
         numbers, hours = days[name]
-        whole = np.arange(numbers[0], numbers[-1] + 1)
-        held = np.zeros(len(whole))
-        held[numbers - numbers[0]] = hours / 24
-        name = shortened(name)
-        hover = "%{y:,.3~f}" + f"<extra>{name}</extra>"
-        if one_day:  # a line of one point would be a dot
-            figure.add_trace(
-                go.Bar(x=[_day(int(whole[0]))], y=held, name=name, width=0.2, hovertemplate=hover)
-            )
-            figure.data[-1].marker.color = COLOURS[at % len(COLOURS)]
-            continue
-        figure.add_trace(
-            go.Scatter(
-                # The last day is as long as the others: a step ends where the next would begin.
-                x=[_day(int(number)) for number in (*whole, *(whole[-1:] + 1 if len(whole) > 1 else ()))],
-                y=np.append(held, held[-1:]) if len(whole) > 1 else held,
-                mode="lines" if len(whole) > 1 else "markers",
-                line={
-                    "color": COLOURS[at % len(COLOURS)],
-                    "dash": DASHES[at // len(COLOURS) % 4],
-                    "shape": "hv",
-                },
-                name=name,
-                hovertemplate=hover,
-            )
-        )
-    dress(figure, "GPUs held of each server type, mean of each day", 360)
-    figure.update_xaxes(title={"text": "day (UTC)"})
-    figure.update_yaxes(rangemode="tozero", title={"text": "GPUs held, mean of the day"})
-    if one_day:
-        figure.update_xaxes(type="category")
-        figure.update_layout(barmode="group", hovermode="closest")
+        held: list[float | None] = [None] * (last - first + 1)
+        held[numbers[0] - first : numbers[-1] + 1 - first] = [0.0] * int(numbers[-1] + 1 - numbers[0])
+        for number, amount in zip(numbers.tolist(), hours.tolist(), strict=True):
+            held[number - first] = amount / 24
+        series.append(Series(name, held))
+    moments = [_day(number) for number in range(first, last + 1)]
+    figure = group_lines(moments, series, "GPUs held, mean of the day", "day (UTC)")
+    figure.update_layout(
+        title={"text": "GPUs held of each server type, mean of each day"}, hovermode="x unified"
+    )
+    figure.update_layout(margin={"t": 74})
     return figure
 
 

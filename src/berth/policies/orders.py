@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from berth.cluster import Cluster, Key, Queue, Running, Usage
+from berth.knowledge import believed_run
+from berth.knowledge.belief import CAUTIOUS_MS, OTHERS
 from berth.model import FOREVER_MS, Job
 from berth.policies.protocol import Setting
 from berth.policies.schemes.preempt import Rank, Ranks
@@ -59,19 +61,24 @@ class LongestExpected:
     """By the run time that is believed of a job (its mean), the longest first, so that short ones fill the end.
 
     Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM Journal on Applied Mathematics 17(2), 1969. A job is
-    passed only by those submitted less than eight times their longer run time after it. What was believed when a job
-    was queued, or changed last, counts while it waits. The first queued on ties.
+    passed only by those submitted less than eight times their longer run time after it. A job of an application that
+    was not seen to end counts for a day: it may be the longest, and tells of those like it. What was believed when a
+    job was queued, or changed last, counts while it waits. The first queued on ties.
     """
 
     run_times = "believed"
 
     def __init__(self, setting: Setting | None = None) -> None:
         setting = setting or Setting()
+        self._knowledge = setting.knowledge
         self._expected = ExpectedMs(setting.knowledge, speeds=setting.speeds)
         self.key: Key = self._latest_ms
 
     def _latest_ms(self, job: Job) -> int:
-        return job.submit_ms - AGE * min(FOREVER_MS, self._expected(job))
+        expected_ms = min(FOREVER_MS, self._expected(job))
+        if not self._knowledge.certain and (spread := believed_run(job, self._knowledge)) is not None:
+            expected_ms = max(expected_ms, CAUTIOUS_MS) if spread.basis == OTHERS else expected_ms
+        return job.submit_ms - AGE * expected_ms
 
     def __call__(self, queue: Queue) -> Iterator[Job]:
         """The waiting jobs, the longest first."""

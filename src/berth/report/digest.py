@@ -29,7 +29,7 @@ class Figure:
 
 def sentences(tables: Tables) -> tuple[str, ...]:
     """What was held, what of it was lost and how long jobs waited, compared with nothing."""
-    return tuple(_answers(tables.totals(), tables.whole(), None, None))
+    return tuple(_answers(tables.totals(), None, None))
 
 
 def answers_and_figures(now: Tables, before: Tables) -> tuple[tuple[str, ...], tuple[Figure, ...]]:
@@ -37,10 +37,10 @@ def answers_and_figures(now: Tables, before: Tables) -> tuple[tuple[str, ...], t
 
     Those are jobs, GPU-hours held, idle and failed, and the median wait.
     """
-    totals, used, earlier = now.totals(), now.whole(), before.totals()
+    totals, earlier = now.totals(), before.totals()
     return (
-        tuple(_answers(totals, used, earlier, None)),
-        main_figures(used, totals.wait_s[0], before.whole(), earlier.wait_s[0]),
+        tuple(_answers(totals, earlier, None)),
+        main_figures(totals, totals.wait_s[0], earlier, earlier.wait_s[0]),
     )
 
 
@@ -64,7 +64,7 @@ def main_figures(
     )
 
 
-def _answers(now: Totals, used: Usage, before: Totals | None, idlest: Usage | None) -> Iterator[str]:
+def _answers(now: Totals, before: Totals | None, idlest: Usage | None) -> Iterator[str]:
     """What was held and what of it was lost, and how long jobs waited."""
     if not now.jobs:
         return
@@ -74,7 +74,7 @@ def _answers(now: Totals, used: Usage, before: Totals | None, idlest: Usage | No
         than = f"{abs(by):,.0f} % {'more' if by > 0 else 'less'} than" if abs(by) >= 0.5 else "as many as"
         change = f", {than} in the period before"
     yield f"{counted(now.jobs, 'job')} held {_gpu_time(now.gpu_hours)}{change}."
-    idle, measured = used.known("idle-gpu-hours"), now.measured_gpu_hours
+    idle, measured = now.known("idle-gpu-hours"), now.measured_gpu_hours
     failed = now.wasted_gpu_hours / now.gpu_hours * 100 if now.gpu_hours else 0.0
     lost = f"{failed:.0f} % of the GPU-hours went to attempts that failed"
     if idle is None or not measured:
@@ -94,10 +94,10 @@ def _gpu_time(hours: float) -> str:
     return hours_of("GPU", hours, 0 if hours >= 100 else 1)
 
 
-def _figures(now: Totals, used: Usage, before: Totals, used_before: Usage) -> Iterator[Figure]:
-    yield from main_figures(used, now.wait_s[0], used_before, before.wait_s[0])
+def _figures(now: Totals, before: Totals) -> Iterator[Figure]:
+    yield from main_figures(now, now.wait_s[0], before, before.wait_s[0])
     for name, measure in (("GPU use", "gpu-use"), ("CPU use", "cpu-use"), ("memory use", "mem-use")):
-        part, earlier = used.known(measure), used_before.known(measure)
+        part, earlier = now.known(measure), before.known(measure)
         if part is not None:
             points = "" if earlier is None else f"{(part - earlier) * 100:+.1f} points"
             shown = "–" if earlier is None else f"{earlier * 100:.1f} %"
@@ -127,16 +127,16 @@ def digest_text(
 
 
 def _lines(now: Tables, before: Tables, one_user: bool, first: Sequence[str]) -> Iterator[str]:
-    totals, earlier, used = now.totals(), before.totals(), now.whole()
+    totals, earlier = now.totals(), before.totals()
     if not totals.jobs:
         yield "No job ended in this period."
         return
     users = [] if one_user else largest_first(now.usage(("user",)), "idle-gpu-hours")
     idlest = users[0] if len(users) > 1 else None
-    for sentence in (*first, *_answers(totals, used, earlier, idlest)):
+    for sentence in (*first, *_answers(totals, earlier, idlest)):
         yield from wrap(_printable(sentence), 100)
     yield ""
-    figures = _figures(totals, used, earlier, before.whole())
+    figures = _figures(totals, earlier)
     rows = [(each.name, each.now, each.before, each.change) for each in figures]
     shown = 4 if any(row[3] for row in rows) else 2  # with nothing before there is nothing to compare
     yield from _table(("", "this period", "before", "change")[:shown], [row[:shown] for row in rows])

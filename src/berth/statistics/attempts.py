@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
-
-import duckdb
+from typing import Final
 
 from berth.errors import SettingError
 from berth.history.store.database import literal, quoted_name
@@ -148,23 +146,6 @@ class Waited:
     longest_s: float
 
 
-def attempts_of(
-    database: duckdb.DuckDBPyConnection,
-    source: str,
-    values: Sequence[Any],
-    picked: Picked,
-    most: int,
-    skip: int = 0,
-) -> tuple[int, list[Attempt]]:
-    """How many attempts of `FROM records WHERE …` are picked, and `most` of them after the first `skip`."""
-    counted = f"SELECT count(*) {source} AND {_conditions(picked)}"
-    count = int(database.execute(counted, list(values)).fetchall()[0][0])
-    if count <= skip:
-        return count, []
-    page = f"{attempts_query(source, picked)} LIMIT {int(most)} OFFSET {int(skip)}"
-    return count, [Attempt(*row) for row in database.execute(page, list(values)).fetchall()]
-
-
 def attempts_query(source: str, picked: Picked) -> str:
     """All attempts of `FROM records WHERE …` that are picked, in their order, with the columns of `Attempt`."""
     by_name = {**_COLUMNS}
@@ -177,12 +158,13 @@ def attempts_query(source: str, picked: Picked) -> str:
     columns = ", ".join(f"{value} AS {quoted_name(name)}" for name, value in by_name.items())
     order = ORDERS[picked.order][1]
     return (
-        f"SELECT {columns} {source} AND {_conditions(picked)} "
+        f"SELECT {columns} {source} AND {conditions_of(picked)} "
         f"ORDER BY {order} NULLS LAST, records.end_ms DESC, records.cluster, records.job_id, records.attempt"
     )
 
 
-def _conditions(picked: Picked) -> str:
+def conditions_of(picked: Picked) -> str:
+    """Which attempts are picked, as a condition of SQL. Raises SettingError for an order or variable that is none."""
     if picked.order not in ORDERS:
         raise SettingError(f"no order '{picked.order}'; there are {', '.join(ORDERS)}")
     conditions = [ORDERS[picked.order][0]]
@@ -197,32 +179,3 @@ def _conditions(picked: Picked) -> str:
     if picked.own_only:
         conditions.append(f'"user" = {literal(picked.user)} AND "user" <> \'\'')
     return " AND ".join(f"({each})" for each in conditions)
-
-
-def waited_by(
-    database: duckdb.DuckDBPyConnection,
-    keys: Sequence[str],
-    named: Sequence[str],
-    source: str,
-    values: Sequence[Any],
-    *,
-    with_all: bool = False,
-) -> list[Waited]:
-    """Waits of groups, the longest median first; `keys` are columns of SQL named k0, k1 …, and `named` what people call
-    their values. `with_all` adds all attempts as one group without keys."""
-    groups = ", ".join(f"k{at}" for at in range(len(keys)))
-    sets = f"GROUP BY GROUPING SETS (({groups}), ())" if with_all else f"GROUP BY {groups}"
-    is_all = f"grouping({groups}) > 0" if with_all and keys else "false"
-    rows = database.execute(
-        f"SELECT {''.join(f'{each}, ' for each in named)}whole, n, middle[1], middle[2], mean, longest FROM (SELECT "
-        f"{''.join(f'{each}, ' for each in keys)}{is_all} AS whole, count(*) AS n, "
-        f"quantile_cont({WAIT_SQL}, [0.5, 0.9]) AS middle, avg({WAIT_SQL}) AS mean, max({WAIT_SQL}) AS longest "
-        f"{source} AND start_ms IS NOT NULL {sets if groups else ''})",
-        list(values),
-    ).fetchall()
-    found = []
-    for *names, whole, started, median, p90, mean, longest in rows:
-        if started:
-            waits_s = (each / 1000 for each in (median, p90, mean, longest))
-            found.append(Waited(() if whole else tuple(map(str, names)), started, *waits_s))
-    return sorted(found, key=lambda each: (-each.median_s, each.keys))

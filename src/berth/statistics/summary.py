@@ -38,51 +38,36 @@ from berth.statistics.spread import Distribution, distribution
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The metrics of one run; docs/metrics.md defines each."""
+    """The metrics of one run; docs/metrics.md and metrics.csv define each. Names end in the unit."""
 
     jobs: int
     """Jobs that were submitted: finished + failed + rejected + cancelled + waiting + running."""
     finished: int
     failed: int
-    """Jobs that failed for good."""
     rejected: int
-    """Jobs that left unserved."""
     cancelled: int
-    """Jobs that were withdrawn, waiting or running."""
     waiting: int
-    """Jobs still in the queue at the last event."""
     running: int
-    """Jobs still running at the last event."""
     tries: int
-    """Starts, of all jobs together."""
     evictions: int
     failures: Mapping[Reason, int]
     """Attempts that failed, by reason; reasons that never occurred are left out."""
     rejections: Mapping[Reason, int]
-    """Jobs rejected, by reason."""
     gpu_allocation_pct: float
     """Capacity held by jobs; NaN, like those after it up to the hours, where the run lasted no time."""
     gpu_allocation_arriving_pct: float
-    """The same, from the first submission to the last."""
     gpu_busy_pct: float
-    """GPUs with at least one job."""
     gpu_utilisation_pct: float
-    """Capacity that went into work of jobs that finished."""
     gpu_use_pct: float | None
     """What jobs really used of all GPUs; None, like the next, where no model of the run knows profiles."""
     gpu_mem_use_pct: float | None
-    """What jobs really used of the memory of all GPUs."""
     fragmentation_pct: float
-    """Idle capacity that lies on partly held GPUs."""
     gpu_hours: GpuHours
     makespan_s: float
-    """From the first submission to the last event."""
     queueing_delay_s: Distribution
     """From entering the queue to the start, over tries that started."""
     waiting_time_s: Distribution
-    """From submission to the last start, over jobs that started."""
     completion_time_s: Distribution
-    """From submission to the end, over jobs that finished."""
     bounded_slowdown: Distribution
     """Completion time over work, over jobs that finished; 1 is best. No unit."""
     goodput_pct: float
@@ -103,7 +88,6 @@ class Summary:
     cost: float | None = None
     """What the GPU-hours held and the energy cost; None, like the next two, where no price list says."""
     energy_kwh: float | None = None
-    """What all GPUs drew."""
     co2_kg: float | None = None
     currency: str = ""
     """Of `cost`, as the price list says."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import duckdb
@@ -27,9 +27,8 @@ from berth.statistics.attempts import (
     Attempt,
     Picked,
     Waited,
-    attempts_of,
     attempts_query,
-    waited_by,
+    conditions_of,
 )
 from berth.statistics.cost import Held
 from berth.statistics.dimensions import DIMENSION_SQL, keys_of
@@ -51,16 +50,22 @@ _SUMS: Final = (
     f"sum(CASE WHEN mem_peak_mib IS NOT NULL THEN mem_mib::HUGEINT * {_RAN} END) AS mem_held",
 )
 _SUM_NAMES: Final = tuple(each.rpartition(" AS ")[2] for each in _SUMS)
-_MEASURED: Final = (
-    f"coalesce(sum(held), 0) / {HOUR * 1000}",
-    f"coalesce(sum(ran), 0) / {HOUR}",
-    "sum(tries)",
-    "count(*) FILTER (tries > 0)",
-    *(f"coalesce(sum({name}), 0) / {HOUR * 1000}" for name in ("wasted", "measured", "idle")),
-    f"coalesce(sum(cpu_used), 0) / {HOUR}",
-    f"coalesce(sum(cpu_held), 0) / {HOUR * 1000}",
-    *(f"coalesce(sum({name}), 0) / {HOUR * 1024}" for name in ("mem_used", "mem_held")),
-)
+
+
+def _usage_of(keys: Sequence[object], jobs: int, users: int, sums: Sequence[Any]) -> Usage:
+    """A group by its sums, in the order of _SUMS."""
+    held, ran, wasted, measured, idle, cpu, cpu_held, mem, mem_held = (float(each or 0) for each in sums)
+    gpu_hour, gib_hour = HOUR * 1000, HOUR * 1024
+    return Usage(
+        *(tuple(map(str, keys)), held / gpu_hour, ran / HOUR, jobs, users),
+        wasted_gpu_hours=wasted / gpu_hour,
+        measured_gpu_hours=measured / gpu_hour,
+        idle_gpu_hours=idle / gpu_hour,
+        cpu_hours=cpu / HOUR,
+        cpu_held_hours=cpu_held / HOUR / 1000,
+        mem_gib_hours=mem / gib_hour,
+        mem_held_gib_hours=mem_held / gib_hour,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +81,11 @@ class Period:
 EVERYTHING: Final = Period()
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """A period in a few numbers; None where there is nothing to tell it from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals(Usage):
+    """A period in a few numbers, and what it used as one group; None where there is nothing to tell it from."""
 
     tries: int
-    jobs: int
-    users: int
-    gpu_hours: float
-    run_hours: float
-    wasted_gpu_hours: float
-    measured_gpu_hours: float
-    idle_gpu_hours: float
     multi_node_share: float | None
     """Of the tries that started."""
     first_ms: int | None
@@ -97,6 +95,14 @@ class Totals:
     run_s: tuple[float | None, float | None, float | None, float | None]
     slowdown: tuple[float | None, float | None, float | None, float | None]
     """Of tries' time in the system over their run time, which counts as 10 s where it is less."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {name: value for name, value in asdict(self).items() if name not in _NO_TOTALS}
+
+
+_NO_TOTALS: Final = ("keys", "cpu_hours", "cpu_held_hours", "mem_gib_hours", "mem_held_gib_hours")
+"""Fields of a group that tell nothing of a whole period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,17 +199,17 @@ class Tables:
         groups = "".join(f"k{at}, " for at in range(len(by)))
         added = [f"sum({name}) AS {name}" for name in (*_SUM_NAMES, "tries")]
         inner = f"SELECT {', '.join([*chosen, 'u', *added])} FROM usage_sums GROUP BY ALL"
+        sums = [*(f"sum({name})" for name in (*_SUM_NAMES, "tries")), "count(*) FILTER (tries > 0)"]
         rows = self._database.execute(
-            f"SELECT {', '.join([*named, *_MEASURED])} FROM ({inner}) GROUP BY {groups}true"
+            f"SELECT {', '.join([*named, *sums])} FROM ({inner}) GROUP BY {groups}true"
         ).fetchall()
         inner = f"SELECT {', '.join([*chosen, 'count(*) - count(DISTINCT job) AS n'])} FROM usage_again GROUP BY ALL"
         again = self._database.execute(f"SELECT {', '.join([*named, 'n'])} FROM ({inner})").fetchall()
         twice = {row[:-1]: row[-1] for row in again}
         found = []
         for row in rows:
-            keys, (held, ran, tries, *rest) = row[: len(by)], row[len(by) :]
-            values = (held, ran, (tries or 0) - twice.get(keys, 0), *rest)
-            found.append(Usage(tuple(map(str, keys)), *(value or 0 for value in values)))
+            keys, (*sums, tries, users) = row[: len(by)], row[len(by) :]
+            found.append(_usage_of(keys, int(tries or 0) - twice.get(keys, 0), users, sums))
         return sorted((row for row in found if row.jobs), key=lambda row: (-row.gpu_hours, row.keys))
 
     def held(self, by: Sequence[str]) -> list[Held]:
@@ -239,21 +245,7 @@ class Tables:
         )
         found = []
         for cluster, job, label, user, application, state, tries, *sums in rows:
-            held, ran, wasted, measured, idle, cpu, cpu_held, mem, mem_held = (float(s or 0) for s in sums)
-            use = Usage(
-                (label or job,),
-                held / HOUR / 1000,
-                ran / HOUR,
-                1,
-                1,
-                wasted / HOUR / 1000,
-                measured / HOUR / 1000,
-                idle / HOUR / 1000,
-                cpu / HOUR,
-                cpu_held / HOUR / 1000,
-                mem / HOUR / 1024,
-                mem_held / HOUR / 1024,
-            )
+            use = _usage_of([label or job], 1, 1, sums)
             found.append(JobUse(cluster, user, application or UNKNOWN, state, tries, use))
         return found
 
@@ -262,20 +254,38 @@ class Tables:
         row = self._all(f"SELECT min(queued_ms), max(end_ms) {self._from}")[0]
         return row[0], row[1]
 
-    def waits(self, by: Sequence[str]) -> list[Waited]:
-        """How long the attempts of each group waited, the longest median first, then by name."""
-        keys, named = keys_of(by)
-        return waited_by(self._database, keys, named, self._from, self._values)
-
     def waits_and_all(self, by: Sequence[str]) -> tuple[list[Waited], Waited | None]:
-        """As `waits`, and all attempts as one group, of one pass over them; None if none has started."""
+        """How long the attempts of each group waited, the longest median first, then by name; and all attempts as one
+        group, None if none has started."""
         keys, named = keys_of(by)
-        found = waited_by(self._database, keys, named, self._from, self._values, with_all=True)
-        return [each for each in found if each.keys], next((each for each in found if not each.keys), None)
+        groups = ", ".join(f"k{at}" for at in range(len(keys)))
+        whole, sets = (
+            (f"grouping({groups}) > 0", f"GROUP BY GROUPING SETS (({groups}), ())") if by else ("true", "")
+        )
+        spread = f"quantile_cont({WAIT_SQL}, [0.5, 0.9]) AS middle, avg({WAIT_SQL}) AS mean, max({WAIT_SQL}) AS longest"
+        rows = self._all(
+            f"SELECT {', '.join([*named, 'whole, n, middle[1], middle[2], mean, longest'])} FROM (SELECT "
+            f"{', '.join([*keys, f'{whole} AS whole, count(*) AS n', spread])} "
+            f"{self._from} AND start_ms IS NOT NULL {sets})"
+        )
+        found, everything = [], None
+        for *names, whole, started, median, p90, mean, longest in rows:
+            if started:
+                waits_s = (each / 1000 for each in (median, p90, mean, longest))
+                waited = Waited(() if whole else tuple(map(str, names)), started, *waits_s)
+                if whole:
+                    everything = waited
+                else:
+                    found.append(waited)
+        return sorted(found, key=lambda each: (-each.median_s, each.keys)), everything
 
     def attempts(self, picked: Picked, most: int, skip: int = 0) -> tuple[int, list[Attempt]]:
-        """How many attempts were picked, and some of them in the order that was asked for."""
-        return attempts_of(self._database, self._from, self._values, picked, most, skip)
+        """How many attempts were picked, and `most` of them after the first `skip`, in the order that was asked for."""
+        count = int(self._all(f"SELECT count(*) {self._from} AND {conditions_of(picked)}")[0][0])
+        if count <= skip:
+            return count, []
+        page = f"{attempts_query(self._from, picked)} LIMIT {int(most)} OFFSET {int(skip)}"
+        return count, [Attempt(*row) for row in self._all(page)]
 
     def attempts_query(self, picked: Picked) -> tuple[str, list[Any]]:
         """A query of all attempts that were picked, with its values: for a file of them."""
@@ -294,17 +304,16 @@ class Tables:
             f"max(end_ms), {spread} {self._from}"
         )[0]
         nothing = (None, None, None, None)
+        wait_s, run_s, slowdown = (tuple(each) if each else nothing for each in row[4:7])
         return Totals(
-            row[0],
-            used.jobs,
-            used.users,
-            used.gpu_hours,
-            used.run_hours,
-            used.wasted_gpu_hours,
-            used.measured_gpu_hours,
-            used.idle_gpu_hours,
-            *row[1:4],
-            *(tuple(each) if each else nothing for each in row[4:7]),
+            **{field.name: getattr(used, field.name) for field in fields(used)},
+            tries=row[0],
+            multi_node_share=row[1],
+            first_ms=row[2],
+            last_ms=row[3],
+            wait_s=wait_s,
+            run_s=run_s,
+            slowdown=slowdown,
         )
 
     def whole(self) -> Usage:

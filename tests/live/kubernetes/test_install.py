@@ -295,7 +295,7 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
     tenants = [(each["job"], each["mem_mib"]) for gpu in shown["gpus"] for each in gpu["tenants"]]
     assert tenants == [("default/a", 20_000), ("default/whole", 81_920)]
     assert [job["id"] for job in shown["jobs"] if job["state"] == "waiting"] == ["default/b"]
-    listed = berth("status", "--format", "csv", kubeconfig=kubeconfig).stdout
+    listed = berth("status", "--csv", kubeconfig=kubeconfig).stdout
     assert [row["index"] for row in csv.DictReader(listed.splitlines())] == ["0", "1"]
     assert "19.5G of 80G" in berth("status", kubeconfig=kubeconfig).stdout
     assert "1 less than 90000 MiB on a GPU" in berth("why", "b", kubeconfig=kubeconfig).stdout

@@ -163,7 +163,7 @@ def _group(used: Usage, waited: Waited | None) -> Group:
 
 def _lines_of_waits(tables: Tables, question: Question) -> tuple[tuple[str, ...], tuple[Line, ...]]:
     """Moments, and the median and 90 % of all waits."""
-    waits = {each.keys[0]: each for each in tables.waits((_unit(question),))}
+    waits = {each.keys[0]: each for each in tables.waits_and_all((_unit(question),))[0]}
     moments = question.days_of() if question.by_day else tuple(sorted(waits))
     found = [waits.get(moment) for moment in moments]
     return moments, (

@@ -55,7 +55,7 @@ class KubernetesSource:
             raise KubernetesError(f"pod '{name}' neither waits for berth nor runs by it")
         return {
             "source": self.name, "id": found.id, "user": found.user, "state": found.state,
-            "own": viewer.owns(found.user), "controls": viewer.controls(""), "name": found.name,
+            "own": viewer.owns(found.user), "controls": viewer.owns(""), "name": found.name,
             "reason": found.why, "gpus": found.gpus, "milli": found.milli, "mem_mib": found.mem_mib,
             "priority": found.priority, "submit_ms": found.submit_ms or None, "ready_ms": found.ready_ms,
             "start_ms": found.start_ms,

@@ -110,7 +110,7 @@ class LocalSource:
         series = _series(job, status["state_folder"]) if own else []
         return {
             "source": self.name, "id": job["id"], "user": job["user"], "state": job["state"], "own": own,
-            "controls": viewer.controls(job["user"]),
+            "controls": viewer.owns(job["user"]),
             "name": (job["name"] or job["application"]) if own else "",
             "application": job["application"] if own else "",  # it is made of the name, or of the command
             "reason": (why or job)["reason"] or "", "gpus": job["gpus"], "milli": job["milli"],

@@ -101,7 +101,7 @@ class SlurmSource:
         live = live_job(job, self._state, self._cards)
         seen = look if look is not None and job.runs else Snapshot(0)
         return {
-            "source": self.name, "id": live.id, "user": job.user, "own": own, "controls": viewer.controls(job.user),
+            "source": self.name, "id": live.id, "user": job.user, "own": own, "controls": viewer.owns(job.user),
             "state": live.state if not job.ended else job.state.lower(), "name": job.name if own else "",
             "reason": live.why if job.waits else "", "gpus": live.gpus, "milli": live.milli, "mem_mib": live.mem_mib,
             "cpu_milli": job.tres.cpus * 1000, "host_mem_mib": job.tres.mem_mib, "priority": job.priority,

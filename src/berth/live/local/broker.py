@@ -44,6 +44,7 @@ from berth.live.local.log import Log
 from berth.live.local.notices import Notices
 from berth.live.local.places import Places
 from berth.live.local.recovery import Numbers, started_since
+from berth.live.local.request import PER_GPU
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
@@ -80,10 +81,12 @@ class Broker:
         metrics: str = "",
         uncounted: str = "report",
         grow: str = "off",
+        per_gpu: int = PER_GPU,
         chosen: Chosen | None = None,
     ) -> None:
         """With `grow` `on`, GPU memory grows up to the card for jobs that say only what they begin with; with `suspend`
-        the job that matters least leaves if there is no room. `chosen` is to decide from now on; None: what did
+        the job that matters least leaves if there is no room. `per_gpu` jobs at most share a GPU that ask for GPU
+        memory alone. `chosen` is to decide from now on; None: what did
         before."""
         self.places = places
         self.store = store
@@ -92,7 +95,8 @@ class Broker:
         self.boot = boot_id()
         self._offset_ms = self._clock()
         cpu_milli = round((cpus or os.cpu_count() or 1) * 1000)
-        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib(), grow != "off")
+        cards_mib = tuple(card.mem_mib for card in cards.cards)
+        limits = Limits(cards_mib, cpu_milli, _machine_mib(), grow != "off", per_gpu)
         self.book = Book(limits, self.boot, ended_states=store.ended_states)
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
