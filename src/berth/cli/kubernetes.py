@@ -254,8 +254,8 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests
+    from berth.live.kubernetes.installing import apply, take_away
+    from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as checked
@@ -325,8 +325,8 @@ def install(
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
-    from berth.live.kubernetes.installing import manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import Install, manifests
+    from berth.live.kubernetes.installing import take_away
+    from berth.live.kubernetes.manifests import Install, manifests, manifests_of_0_2
     from berth.live.kubernetes.removing import clean
 
     made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]

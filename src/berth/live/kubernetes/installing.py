@@ -6,15 +6,7 @@ import re
 from typing import Any
 
 from berth.errors import ApiError
-from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, Api
-
-_OF_0_2 = {
-    "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
-    "v1": ("ServiceAccount", "Service"),
-    "apps/v1": ("Deployment",),
-}
-"""The kinds of what berth 0.2 installed, each as `berth-scheduler` and `berth-extender`."""
 
 
 async def apply(api: Api, manifest: dict[str, Any]) -> str:
@@ -39,18 +31,6 @@ async def take_away(api: Api, manifest: dict[str, Any]) -> str:
     options = {"propagationPolicy": "Background"}
     is_there = await api.change("DELETE", f"{_path(manifest)}/{name}", options, patience_s=10)
     return f"{kind} {name} deleted" if is_there else ""
-
-
-def manifests_of_0_2() -> list[dict[str, Any]]:
-    """What berth 0.2 installed and this version takes away, as far as it is needed for that."""
-    place = {"namespace": names.NAMESPACE}
-    return [
-        {"apiVersion": version, "kind": kind, "metadata": {"name": name, **in_namespace}}
-        for version, kinds in _OF_0_2.items()
-        for kind in kinds
-        for in_namespace in [{} if kind.startswith("Cluster") else place]
-        for name in ("berth-scheduler", "berth-extender")
-    ]
 
 
 def _path(manifest: dict[str, Any]) -> str:

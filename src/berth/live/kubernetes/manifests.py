@@ -55,6 +55,7 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
 
     made = yaml.safe_load(TEMPLATE.read_text("utf-8"))
     words = made.pop("words")
+    del made["of-0.2"]
     # With `--right-size apply`, kube-scheduler would count what was asked for, and not what is given.
     parts = "" if install.right_size == "apply" else words["parts"]
     words |= {kind: parts.replace("@kind@", kind) for kind in ("containers", "initContainers")}
@@ -71,6 +72,14 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
         made["tenants"] = [manifest_of(install.quota, borrow=install.borrow, reclaim=install.reclaim)]
     left_out = {"gate": install.mode == "advise", "device-class": not install.claims}
     return {name: each for name, each in made.items() if not left_out.get(name)}
+
+
+def manifests_of_0_2() -> list[Manifest]:
+    """What berth 0.2 installed, as far as it is needed to take it away."""
+    import yaml
+
+    found: list[Manifest] = yaml.safe_load(TEMPLATE.read_text("utf-8"))["of-0.2"]
+    return found
 
 
 def _filled(told: Any, values: Mapping[str, str]) -> Any:

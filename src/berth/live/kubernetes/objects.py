@@ -20,7 +20,7 @@ def decoded(item: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T | None:
     try:
         return decoder.decode(item)
     except msgspec.ValidationError as error:
-        meta = msgspec.json.decode(item, type=_OfMeta).metadata
+        meta = msgspec.json.decode(item, type=OfMeta).metadata
         log.warning("%s/%s is passed over: %s", meta.namespace, meta.name, error)
         return None
 
@@ -47,7 +47,9 @@ class Meta(Struct):
     owner_references: list[Owner] = []
 
 
-class _OfMeta(Struct):
+class OfMeta(Struct):
+    """What every object has."""
+
     metadata: Meta = msgspec.field(default_factory=Meta)
 
 

@@ -20,6 +20,7 @@ from berth.errors import ApiError
 from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
+from berth.live.driver.renewing import Renewal
 from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.driver.warming import warm_up
@@ -30,8 +31,7 @@ from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.listening import Heard, heard, until_listed
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.renewing import Renewal
-from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.model import Job, Share
 
@@ -311,8 +311,9 @@ class Steering:
             log.warning("%s", refused)
         if self._settings.advise:
             self._advise(done)
-        elif driver.unplaced:
+        else:
             site.displace(driver.unplaced, driver.free_on)
+            site.cannot_hold(driver.misfits)
         switch_cards(site, driver)
         return done
 
@@ -438,6 +439,8 @@ class Steering:
             self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
         elif isinstance(step, Withdraw):
             await writing.withdraw(self.api, step)
+        elif isinstance(step, Release):
+            await writing.release(self.api, step)
         elif isinstance(step, Suspend):
             await writing.suspend(self.api, step)
         elif isinstance(step, Remove):
@@ -447,10 +450,7 @@ class Steering:
 
     def _fail(self, step: Lift, why: str) -> None:
         self.counts.failed += 1
-        self._note(partial(self.site.start_failed, step.uid, why))
-
-    def _note(self, what: Callable[[], None]) -> None:
-        self._inbox.append((what, ()))
+        self._inbox.append((self.site.start_failed, (step.uid, why)))
         self._wake.set()
 
     # What is told
@@ -571,7 +571,9 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
                 soon = "it starts when those whose place it takes have left"
             found[entry.uid] = entry.why or soon
             continue
-        text = _UID.sub(lambda uid: _name_of(site, uid[0]), reason.text)
+        text = _UID.sub(
+            lambda uid: site.entries[uid[0]].title if uid[0] in site.entries else uid[0], reason.text
+        )
         if reason.kind in (WaitKind.NODES, WaitKind.MISFIT):
             text = f"no node can hold it: {site.lacks(entry) or 'others use too much of each'}"
         found[entry.uid] = f"{entry.why}; {text}" if entry.why and entry.why not in text else text
@@ -579,8 +581,3 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
 
 
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
-def _name_of(site: PodSite, uid: str) -> str:
-    entry = site.entries.get(uid)
-    return uid if entry is None else entry.title

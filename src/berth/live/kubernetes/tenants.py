@@ -50,16 +50,12 @@ def tenants_in(data: Mapping[str, str], policy: str) -> Tenants:
     parts = [part.strip() for part in data.get("quotas", "").replace("\n", ",").split(",")]
     if not (text := ",".join(filter(None, parts))):
         return Tenants(policy)
-    found = Tenants(policy, quotas_of_namespaces(text), **flags)
+    found = Tenants(
+        policy, quotas_of(text, form="NAMESPACE=GPUS, such as vision=8 or vision+speech=8"), **flags
+    )
+    tenants_of(found.quotas or ())
     make_policy(policy, Setting(quotas=found.quotas, borrow=found.borrow, reclaim=found.reclaim))
     return found
-
-
-def quotas_of_namespaces(text: str) -> dict[str, int]:
-    """Quotas as they are written: `vision=8`, or `vision+speech=8` of both together. Raises SettingError."""
-    quotas = quotas_of(text, form="NAMESPACE=GPUS, such as vision=8 or vision+speech=8")
-    tenants_of(quotas)
-    return quotas
 
 
 def tenants_of(quotas: Iterable[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import msgspec
 
 from berth.errors import ApiError, BerthError
 from berth.live.driver.driver import Driver
+from berth.live.driver.more_cards import more_cards
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
@@ -18,7 +19,6 @@ from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import is_unserved
 from berth.live.kubernetes.listening import heard
-from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.placements import gpu_memory_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of

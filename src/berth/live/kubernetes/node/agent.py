@@ -1,8 +1,8 @@
 """The agent of a node looks: what each pod uses, what ended, which GPU ails, and whether limits are really kept.
 
 A process of a pod that holds GPU memory and is no member of its pod's region has lost libberth, or never had it: no
-limit holds it. It is told of as an event and a metric. Two looks must agree, since a process joins its region before it
-makes a context, but may end between the two questions.
+limit holds it. It is told of as an event and a metric. So is a pod whose processes hold more than its regions count.
+Two looks must agree, since a process joins its region before it makes a context, but may end between the two questions.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.local.cards import Cards, Look, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
+from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_of
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
 EXPORT = "history.tar.gz"
 """In the state folder: the history, for `berth k8s history`."""
-REFUSED_REASON = "GpuMemoryRefused"
+REFUSED_REASON, UNCOUNTED_REASON = "GpuMemoryRefused", "GpuMemoryUncounted"
 SAMPLES = "samples"
 WINDOW_S = 600.0
 """How often what a pod used since then goes into its application's profile while the pod runs on."""
@@ -77,6 +78,8 @@ class View:
     allotted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Of each GPU: milli and MiB that were given."""
     escaped: tuple[Escaped, ...] = ()
+    uncounted: tuple[Difference, ...] = ()
+    """By the uid of the pod; without those that have escaped processes."""
     ailing: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -106,6 +109,7 @@ class Agent:
         self._present: frozenset[str] = frozenset()
         """Uids of the pods that the API server last named."""
         self._ledger = Ledger()
+        self._reconciler = Reconciler()
         self._suspected: frozenset[Escaped] = frozenset()
         self._told: set[Escaped | str] = set()
         """Processes that were told of, and uids of pods that were refused memory."""
@@ -124,12 +128,16 @@ class Agent:
         looks = await asyncio.to_thread(self._cards.look, lambda pid: seen.setdefault(pid, self._pod_of(pid)))
         regions = {name: self._regions(name) for name in self._allotments.given}
         escaped = self._escaped(seen, regions)
+        parts = tuple(self._pod_parts(regions))
+        lost = {each.pod_uid for each in escaped}
+        found = self._reconciler.look(_counted(parts, looks))
         self._keep_samples(looks, now_ms)
         self.view = View(
             looks,
-            tuple(self._pod_parts(regions)),
+            parts,
             self._allotted(),
             escaped,
+            tuple(each for each in found if each.name not in lost),
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
         await self._tell(escaped)
@@ -156,6 +164,11 @@ class Agent:
 
     def _regions(self, name: str) -> list[Partition]:
         return [each for each in regions_of(name, self._allotments.root) if isinstance(each, Partition)]
+
+    @property
+    def suspects(self) -> bool:
+        """Whether the last look showed memory that no region counts, so that another should follow soon."""
+        return self._reconciler.suspects
 
     @property
     def pods(self) -> list[Pod]:
@@ -249,6 +262,12 @@ class Agent:
                     f" {of.region.limit_bytes >> 20} MiB; the pod goes on if its program does"
                 )
                 news.setdefault(of.pod.uid, (of.pod, REFUSED_REASON, what))
+        for more in self.view.uncounted:
+            what = (
+                f"the pod's processes hold {more.seen_mib} MiB of GPU {more.gpu}, and its region counts"
+                f" {more.counted_mib} MiB: a process of it wrote into the counters"
+            )
+            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, what
         for about, said in news.items():
             if about not in self._told:
                 try:
@@ -257,7 +276,7 @@ class Agent:
                     log.warning("%s; it will be reported at the next look", error)
                 else:
                     self._told.add(about)
-        self._told &= {*escaped, *self._pods}
+        self._told &= {*news, *self._pods}
 
     async def _close(self, now_ms: int) -> None:
         """Note what ended since the last look, and let go of pods that nothing is left of."""
@@ -311,3 +330,16 @@ class Agent:
         _, said = await child.communicate()
         if child.returncode:
             log.warning("what was seen is not recorded yet: %s", said.decode(errors="replace")[-500:])
+
+
+def _counted(parts: Sequence[PodPart], looks: Sequence[Look]) -> Iterator[Counted]:
+    """What each pod's regions count on each of its GPUs, and what NVML shows for its processes."""
+    runs = {look.index: look.runs for look in looks}
+    of_pods: dict[tuple[str, int], list[Partition]] = {}
+    for each in parts:
+        of_pods.setdefault((each.pod.uid, each.part.index), []).append(each.region)
+    for (uid, index), regions in of_pods.items():
+        limit_mib = sum(one.limit_bytes for one in regions) >> 20
+        peak_mib = sum(-(-one.peak_bytes >> 20) for one in regions)
+        seen_mib = runs.get(index, {}).get(uid, (None, 0))[1]
+        yield Counted(uid, index, limit_mib, peak_mib, sum(len(one.processes) for one in regions), seen_mib)

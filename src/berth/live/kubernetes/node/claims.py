@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 from berth.errors import BerthError, KubernetesError
 from berth.live.kubernetes.names import DRIVER
@@ -18,17 +18,6 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 32
 """Claims that are asked of the API server at a time."""
-
-
-class ClaimRef(Protocol):
-    """How the kubelet names a claim."""
-
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
 
 
 class Claims:
@@ -49,14 +38,15 @@ class Claims:
         self.lost: frozenset[int] = frozenset()
         """GPUs that have fallen off the bus. One with an XID alone is left to its taint, which a claim may tolerate."""
 
-    async def prepare(self, asked: Sequence[ClaimRef]) -> dict[str, list[Allotment] | Exception]:
-        """What each claim has of this node's GPUs, made if need be, by its uid; or why it cannot be.
+    async def prepare(self, asked: Sequence[Any]) -> dict[str, list[Allotment] | Exception]:
+        """What each claim has of this node's GPUs, made if need be, by its uid; or why it cannot be. `asked` are
+        `dra.Claim`s, as the kubelet names them.
 
         A claim's allocation does not change while it is prepared, so that one that is prepared is answered at once.
         """
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def wanted_by(claim: ClaimRef) -> list[Allotment] | Exception:
+        async def wanted_by(claim: Any) -> list[Allotment] | Exception:
             held = self._held(claim.uid)
             if held and len(held) == held[0].of:
                 return held
@@ -79,7 +69,7 @@ class Claims:
             found |= self._give(again)
         return found
 
-    async def _allocated(self, asked: ClaimRef) -> Claim:
+    async def _allocated(self, asked: Any) -> Claim:
         claim = await self._api.claim(asked.namespace, asked.name)
         if claim is None or claim.uid != asked.uid:
             raise KubernetesError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from berth.live.kubernetes.apis import DRA, PLUGIN_REGISTRATION, dra, registrati
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
+
+log = logging.getLogger(__name__)
 
 VERSION = "v1.DRAPlugin"
 LOOK_S = 0.5
@@ -25,8 +28,6 @@ class DraDriver:
         self._socket = plugins / DRIVER / "dra.sock"
         self._registry = registry / f"{DRIVER}-reg.sock"
         self.registrations = 0
-        self.trouble = ""
-        """Why the kubelet does not take the driver."""
 
     async def run(self) -> None:
         """Serve until cancelled; sockets that are taken away are made anew."""
@@ -50,7 +51,8 @@ class DraDriver:
 
     async def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Hear whether the kubelet takes it."""
-        self.trouble = "" if request.plugin_registered else f"the kubelet refuses {DRIVER}: {request.error}"
+        if not request.plugin_registered:
+            log.warning("the kubelet refuses %s: %s", DRIVER, request.error)
         self.registrations += request.plugin_registered
         return registration.RegistrationStatusResponse()
 

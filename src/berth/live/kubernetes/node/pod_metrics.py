@@ -60,6 +60,16 @@ class NodeCollector(Collector):
             "Processes that use a GPU outside their pod's limit.",
             value=len(view.escaped),
         )
+        uncounted = Gauge(
+            "berth_pod_uncounted_bytes",
+            "GPU memory that a pod holds and its regions do not count.",
+            labels=["namespace", "pod", "gpu"],
+        )
+        pods = {pod.uid: pod for pod in agent.pods}
+        for more in view.uncounted:
+            if (pod := pods.get(more.name)) is not None:
+                uncounted.add_metric([pod.namespace, pod.name, str(more.gpu)], more.uncounted_mib << 20)
+        yield uncounted
         yield Gauge(
             "berth_ailing_gpus",
             "GPUs that are not allocated because of an error, or because they are lost.",

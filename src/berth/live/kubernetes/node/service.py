@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT = "kubelet_internal_checkpoint"
 PODS_EVERY = 5
 """Looks between two lists of the node's pods."""
+AGAIN_S = 0.25
+"""Until the look that confirms what one look suspected."""
 REPUBLISH_S = 60.0
 """How often labels and slice are told anew, in case they were removed, or the node was made anew."""
 
@@ -151,9 +153,8 @@ class _Node:
             state, cards, self.allotments, server, self.reaper, pods_every_s=PODS_EVERY * settings.every_s
         )
         self._publisher = SlicePublisher(settings.node, server)
-        self._labels_told: dict[str, str | None] | None = None
-        self._devices_told: list[dict[str, Any]] | None = None
-        self._published_s = self._labelled_s = 0.0
+        self._told: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
+        self._told_s = 0.0
 
     async def _make_room(self) -> None:
         await self.reaper.collect()
@@ -180,22 +181,20 @@ class _Node:
                 log.warning("%s", error)
             except Exception:  # an agent that ends enforces nothing new: it is said, and tried again
                 log.exception("a look failed")
-            await asyncio.sleep(self.settings.every_s)
+            await asyncio.sleep(AGAIN_S if self.agent.suspects else self.settings.every_s)
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
+        """Tell what has changed, and all of it now and then."""
         cards = [card for card in self.cards.cards if card.index in self.plugin_gpus]
-        labels = _labels(cards, ailing)
-        if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
-            await self.server.label_node(labels)
-            await self.server.advertise(_resources(cards))
-            self._labels_told, self._labelled_s = labels, time.monotonic()
-        if not self.server.has_claims:
-            return
         claimed = [card for card in self.cards.cards if card.index in self.dra_gpus]
-        devices, now_s = devices_of(claimed, ailing), time.monotonic()
-        if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
+        labels, devices, now_s = _labels(cards, ailing), devices_of(claimed, ailing), time.monotonic()
+        if (labels, devices) == self._told and now_s - self._told_s < REPUBLISH_S:
+            return
+        await self.server.label_node(labels)
+        await self.server.advertise(_resources(cards))
+        if self.server.has_claims:
             await self._publisher.publish(devices)
-            self._devices_told, self._published_s = devices, now_s
+        self._told, self._told_s = (labels, devices), now_s
 
 
 def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:
