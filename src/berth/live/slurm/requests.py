@@ -87,11 +87,20 @@ def note_of(admin_comment: str) -> Note | None:
     get = pairs.get
     share = get("share", "").split(":") if "share" in pairs else []
     try:
+        retries, needs_mib, failures, until_ms = (
+            int(get(name, "0")) for name in ("retries", "needs", "failures", "until")
+        )
         return Note(
-            *(get(name, "") for name in ("node", "job", "task", "socket")),
+            get("node", ""),
+            get("job", ""),
+            get("task", ""),
+            get("socket", ""),
             Share(int(share[0]), int(share[1])) if share else None,
             bool(share and int(share[2])),
-            *(int(get(name, "0")) for name in ("retries", "needs", "failures", "until")),
+            retries,
+            needs_mib,
+            failures,
+            until_ms,
             unquote(get("why", "")),
             get("part", ""),
         )
