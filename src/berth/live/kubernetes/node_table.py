@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.constraints import Kinds
 from berth.live.kubernetes.jobs import Cards
-from berth.live.kubernetes.kinds import Kinds
 from berth.live.kubernetes.nodes import View
-from berth.model import Share
+from berth.model import Node, Share
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +33,6 @@ class Seat:
     """By the place of the GPU."""
     some_gpus: int = 0
     """Whole GPUs besides, of which it does not say which."""
-
-
-class Refreshed(NamedTuple):
-    """What has become of the nodes."""
-
-    moved: tuple[str, ...]
-    """Nodes that came or went, or whose GPUs are others or in other places: pods there are to be looked at again."""
-    has_other_models: bool
-    """Whether the cluster has other GPU models than before."""
 
 
 class NodeTable:
@@ -129,8 +119,9 @@ class NodeTable:
         """Whether `refresh` has something to do."""
         return bool(self._dirty) or self._kinds.stale
 
-    def refresh(self) -> Refreshed:
-        """Read again what has changed."""
+    def refresh(self) -> tuple[tuple[str, ...], bool]:
+        """Read again what has changed. Returns the nodes that came or went, or whose GPUs are others or in other
+        places, for pods there are to be looked at again; and whether the cluster has other GPU models than before."""
         models, read = self.cards.models, [*self._dirty]
         moved = tuple(name for name in read if self._read(name))
         if read:
@@ -146,7 +137,7 @@ class NodeTable:
             self._others = {gpu: share for each in self._others_of.values() for gpu, share in each.items()}
         if dirty or stale:
             self._nodes = tuple(self._told.values())
-        return Refreshed(moved, self.cards.models != models)
+        return moved, self.cards.models != models
 
     def nodes(self) -> tuple[SiteNode, ...]:
         """The nodes, as of the last `refresh`."""
@@ -190,15 +181,20 @@ class NodeTable:
     def _site_node(self, name: str) -> SiteNode:
         view, pods = self.views[name], self._pods.get(name, {})
         seats = [seat for seat in pods.values() if seat is not None]
-        view.foreign_cpu_milli = sum(seat.cpu_milli for seat in seats)
-        view.foreign_mem_mib = sum(seat.mem_mib for seat in seats)
-        view.pods, view.labels = len(pods), self._kinds.labels_on(name)
+        node = Node(
+            name,
+            len(view.gpus),
+            view.model if view.gpus else None,
+            max(0, view.cpu_milli - sum(seat.cpu_milli for seat in seats)),
+            max(0, view.mem_mib - sum(seat.mem_mib for seat in seats)),
+            self._kinds.labels_on(name),
+        )
         state = NodeState.UP
         if name not in self._objects:
             state = NodeState.LOST
-        elif view.cordoned or not view.ready or view.pods >= view.pods_most:
+        elif view.cordoned or not view.ready or len(pods) >= view.pods_most:
             state = NodeState.DRAINED
-        before, node = self._told.get(name), view.node()
+        before = self._told.get(name)
         return before if before is not None and before == (node, state) else SiteNode(node, state)
 
     # What others use

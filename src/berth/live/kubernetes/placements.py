@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 
 from berth.live.kubernetes import names
-from berth.live.kubernetes.gpu_labels import MOST_GPUS
+from berth.live.kubernetes.nodes import MOST_GPUS, View
 from berth.model import NO_GPU, Share
 
 if TYPE_CHECKING:  # the nodes' agents do without: 13 MiB less on each node
     from berth.live.driver.site import Start
-    from berth.live.kubernetes.nodes import View
 
 T = TypeVar("T")
 Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]

@@ -33,7 +33,10 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask, ask_of, created_ms
 from berth.live.kubernetes.constraints import (
+    MOST_KINDS,
+    MOST_OF_ONE,
     Constraint,
+    Kinds,
     has_unread_rules,
     keeps_others_away,
     required_terms,
@@ -42,7 +45,6 @@ from berth.live.kubernetes.constraints import (
 from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
-from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (
@@ -395,13 +397,13 @@ class PodSite:
     def refresh(self, now_ms: int) -> None:
         """Take in what the nodes have become, and what time has brought; to be called before each step."""
         self.stirred, self._refreshed_ms = False, now_ms
-        refreshed = self.table.refresh()
-        for name in refreshed.moved:
+        moved, has_other_models = self.table.refresh()
+        for name in moved:
             there = [*self._on.get(name, ())]
             for entry in (self.entries[uid] for uid in there if uid in self.entries):
                 entry.no_room = False  # its GPUs may be back
             self._look_again(there, now_ms)
-        if refreshed.has_other_models:
+        if has_other_models:
             asked = (each for each in self.entries.values() if each.state is State.WAITING)
             sizes = self.settings.right_size == "apply"
             for entry in [
@@ -434,7 +436,7 @@ class PodSite:
             self._unheld[entry.uid] = now_ms
             self._release(entry)
         self._forgive(now_ms)
-        if refreshed.moved or self.kinds.stale:
+        if moved or self.kinds.stale:
             self.table.refresh()
 
     def profiles_grew(self) -> None:

@@ -18,10 +18,9 @@ from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import is_unserved
-from berth.live.kubernetes.listening import heard
 from berth.live.kubernetes.placements import gpu_memory_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
+from berth.live.kubernetes.steering import FORECAST_S, driving, heard, waits_of
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, said
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy

@@ -15,7 +15,6 @@ from berth.errors import BerthError, SettingError
 from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.gpu_labels import label_of
 from berth.live.kubernetes.node.agent import EXPORT, Agent
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
@@ -31,6 +30,7 @@ from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import host_and_port, serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
+from berth.live.kubernetes.nodes import label_of
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
 from berth.partition.mig import is_cut
