@@ -72,20 +72,17 @@ class NodeTable:
         return True
 
     def gone(self, node: api.Node) -> None:
-        """A node is gone."""
         self._objects.pop(node.metadata.name, None)
         self._dirty[node.metadata.name] = None
 
     # What pods are on it
 
     def seat(self, uid: str, node: str, seat: Seat) -> None:
-        """A pod is there that is no job of the driver's."""
         if self._pods.setdefault(node, {}).get(uid) != seat:
             self._pods[node][uid] = seat
             self._dirty[node] = None
 
     def run(self, uid: str, node: str, gpus: Mapping[int, Share]) -> None:
-        """A job of the driver's is there, on these GPUs."""
         pods = self._pods.setdefault(node, {})
         if uid in pods and pods[uid] is None and self._used[node].get(uid) == gpus:
             return
@@ -95,7 +92,6 @@ class NodeTable:
         self._job_moved(node, gpus)
 
     def leave(self, uid: str, node: str) -> None:
-        """A pod is no longer there."""
         pods = self._pods.get(node, {})
         if uid not in pods:
             return
@@ -116,7 +112,6 @@ class NodeTable:
 
     @property
     def has_news(self) -> bool:
-        """Whether `refresh` has something to do."""
         return bool(self._dirty) or self._kinds.stale
 
     def refresh(self) -> tuple[tuple[str, ...], bool]:
@@ -140,7 +135,6 @@ class NodeTable:
         return moved, self.cards.models != models
 
     def nodes(self) -> tuple[SiteNode, ...]:
-        """The nodes, as of the last `refresh`."""
         return self._nodes
 
     def node_state(self, name: str) -> NodeState:

@@ -88,8 +88,6 @@ _DONE = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a cluster is steered."""
-
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
     quotas: Mapping[str, int] | None = None
@@ -165,7 +163,6 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
         return f"{self.namespace}/{self.name}"
 
     @property
@@ -233,33 +230,26 @@ class PodSite:
     # What the driver asks
 
     def nodes(self) -> tuple[SiteNode, ...]:
-        """See `Site`."""
         return self.table.nodes()
 
     def waiting(self) -> Mapping[str, SiteJob]:
-        """See `Site`."""
         return self._waiting
 
     def running(self) -> Mapping[str, SiteRun]:
-        """See `Site`."""
         return self._running
 
     def others(self) -> Mapping[Gpu, Share]:
-        """See `Site`."""
         return self.table.others()
 
     def ended(self) -> list[End | FailedStart]:
-        """See `Site`."""
         ends, self._ends = self._ends, []
         return ends
 
     def changed(self) -> Set[str]:
-        """See `NamesChanges`."""
         changed, self._changed = self._changed, {}
         return changed.keys()
 
     def ended_tasks(self, gang: str) -> int:
-        """See `HasGangs`."""
         return self.gangs.completed(gang)
 
     # What the driver wants
@@ -327,11 +317,9 @@ class PodSite:
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
-        """Have a pod leave its GPUs, and keep what it has done."""
         self._order(job_id, leaves=True)
 
     def resume(self, job_id: str) -> None:
-        """Let a suspended pod run on."""
         self._order(job_id, leaves=False)
 
     def _order(self, job_id: str, *, leaves: bool) -> None:
@@ -350,11 +338,9 @@ class PodSite:
     # What the cluster says
 
     def pod_group_changed(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        """A PodGroup came or changed."""
         self._look_again(self.gangs.group_changed(api_group, group), now_ms)
 
     def pod_group_gone(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        """A PodGroup is gone."""
         self._look_again(self.gangs.group_gone(api_group, group), now_ms)
 
     def node_changed(self, node: api.Node, now_ms: int) -> None:
@@ -366,7 +352,6 @@ class PodSite:
                     avoided.until_ms[node.metadata.name] = now_ms
 
     def node_gone(self, node: api.Node) -> None:
-        """A node is gone."""
         self.table.gone(node)
         self.stirred = True
 
@@ -383,7 +368,6 @@ class PodSite:
             entry.why = "berth fails to read it; its log says why"
 
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
-        """A pod is gone."""
         self._learned.discard(pod.metadata.uid)
         self._leave.pop(pod.metadata.uid, None)
         entry = self.entries.get(pod.metadata.uid)
@@ -745,7 +729,6 @@ class PodSite:
                 self._take_away(other, f"pod {entry.name} of its gang cannot start: {why}", reason)
 
     def _pinned(self, pod: api.Pod) -> set[str]:
-        """The nodes whose hostnames a pod requires."""
         hosts = {
             host
             for term in required_terms(pod.spec)
@@ -828,7 +811,6 @@ class PodSite:
         self._only_count(entry, placed)
 
     def _only_count(self, entry: Entry, placed: Placed | None) -> None:
-        """Count a pod that is no job of the driver's."""
         assert entry.pod is not None
         self._become(entry, State.OTHER)
         seat = self._seat(entry.pod, placed)
@@ -894,7 +876,6 @@ class PodSite:
         return None
 
     def _evict_instead(self, entry: Entry, why: str) -> None:
-        """Evict a pod that could not be suspended."""
         if not entry.leaving:
             self._remove(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
 

@@ -150,7 +150,6 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
 
 
 def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:
-    """A pod on one GPU, with what its node's agent says of its growth."""
     found = Tenant(*_named(entry), milli, mem_mib)
     memory = gpu_memory_of(entry.pod.metadata.annotations) if entry.pod is not None else None
     if memory is None or memory.max_mib <= memory.promise_mib:
@@ -166,7 +165,6 @@ def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:
 
 
 def _named(entry: Entry) -> tuple[str, str, str]:
-    """A pod's id, what stands for its user, and its name."""
     return entry.title, entry.namespace, entry.name
 
 

@@ -172,7 +172,6 @@ class Events:
 
 
 def in_words(step: Lift) -> str:
-    """What was decided for a pod."""
     placed = placed_of({names.PLACEMENT: step.placement})
     gpus = (
         ""

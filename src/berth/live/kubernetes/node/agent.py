@@ -51,8 +51,6 @@ WINDOW_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class PodPart:
-    """A pod's part of one GPU, as it is used."""
-
     pod: Pod
     container: str
     part: Part
@@ -84,8 +82,6 @@ class View:
 
 
 class Agent:
-    """Looks, and does what follows."""
-
     def __init__(
         self,
         state: Path,
@@ -122,7 +118,6 @@ class Agent:
         allotments.ending = self._ledger.ending
 
     async def step(self, now_ms: int) -> View:
-        """Look once."""
         await self._list_pods(now_ms)
         seen: dict[int, str] = {}
         looks = await asyncio.to_thread(self._cards.look, lambda pid: seen.setdefault(pid, self._pod_of(pid)))
@@ -172,7 +167,6 @@ class Agent:
 
     @property
     def pods(self) -> list[Pod]:
-        """The pods of this node that have a part of a GPU, or may have."""
         return [*self._pods.values()]
 
     def pods_of(self, allotment: Allotment) -> list[Pod]:
@@ -306,7 +300,6 @@ class Agent:
             self._ledger.take(self._ledger.keys() - self._known() - given)
 
     def _known(self) -> set[str]:
-        """The keys of pods that were seen, and of their claims."""
         return {key for pod in self._pods.values() for key in keys_of(pod)}
 
     async def _last(self, pod: Pod) -> Pod | None:

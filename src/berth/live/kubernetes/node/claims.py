@@ -21,8 +21,6 @@ AT_ONCE = 32
 
 
 class Claims:
-    """The claims of this node."""
-
     def __init__(
         self,
         node: str,

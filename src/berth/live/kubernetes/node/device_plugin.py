@@ -125,7 +125,6 @@ class DevicePlugin:
     # What the kubelet calls; the names are the service's.
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say that PreStartContainer is needed."""
         return plugins.DevicePluginOptions(pre_start_required=True)
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802

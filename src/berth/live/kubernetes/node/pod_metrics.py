@@ -37,16 +37,12 @@ _OF_PARTS = (
 
 
 class NodeCollector(Collector):
-    """What the agent last saw, as metrics."""
-
     def __init__(
         self, agent: Agent, cards: tuple[Card, ...], registrations: Callable[[], dict[str, int]]
     ) -> None:
-        """`registrations` tells how often the kubelet took each plugin."""
         self._agent, self._cards, self._registrations = agent, cards, registrations
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of now."""
         agent, view = self._agent, self._agent.view
         yield from gpu_metrics(self._gpu(card, view) for card in self._cards)
         families = [kind(f"berth_pod_gpu_{name}", text, labels=LABELS) for kind, name, text in _OF_PARTS]

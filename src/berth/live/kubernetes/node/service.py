@@ -48,8 +48,6 @@ REPUBLISH_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How `berth k8s node` works."""
-
     node: str
     """The node's name in the cluster."""
     state: Path
@@ -160,7 +158,6 @@ class _Node:
         await self.reaper.collect()
 
     def registrations(self) -> dict[str, int]:
-        """How often the kubelet took each plugin."""
         parts = {"device-plugin": self.plugin, "dra": self.driver}
         return {name: part.registrations for name, part in parts.items() if part is not None}
 
