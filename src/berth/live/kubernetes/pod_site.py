@@ -52,10 +52,8 @@ from berth.live.kubernetes.placements import (
     Measured,
     Placed,
     annotation_of,
-    gpu_memory_of,
-    measured_of,
-    placed_of,
     places_of,
+    said_of,
     share_words,
 )
 from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
@@ -313,7 +311,7 @@ class PodSite:
         entry = self.entries.get(job_id)
         if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
             return None
-        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
@@ -843,7 +841,7 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
-        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
         if memory is not None and share.mem_mib:  # as far as it has grown
             share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
         run = SiteRun(
@@ -902,7 +900,7 @@ class PodSite:
         """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
         meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
         self._leave.pop(meta.uid, None)
-        completed, measured = pod.status.phase == "Succeeded", measured_of(meta.annotations)
+        completed, measured = pod.status.phase == "Succeeded", said_of(meta.annotations, Measured)
         known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
         if not completed and measured is not None and measured.refused > 0:
             if meta.uid not in self._learned and _placed(pod) is not None:
@@ -1047,7 +1045,7 @@ def _ask_of(pod: api.Pod) -> Ask | None:
 def _placed(pod: api.Pod) -> Placed | None:
     """The placement of a pod; None if it has none, or that of another pod."""
     said = pod.metadata.annotations
-    placed = placed_of(said)
+    placed = said_of(said, Placed)
     if placed is None or said.get(names.PLACED_UID, pod.metadata.uid) != pod.metadata.uid:
         return None
     return placed

@@ -58,7 +58,7 @@ class DevicePlugin:
         driver: DriverFiles,
         identity: Identity,
         api: ApiServer,
-        make_room: Callable[[], Awaitable[None]],
+        make_room: Callable[[], Awaitable[object]],
         admit: Callable[[Allotment, Pod], None] = lambda allotment, pod: None,
     ) -> None:
         """`folder` is the kubelet's folder of device plugins, with its own socket `kubelet.sock`; each container's
