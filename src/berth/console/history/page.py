@@ -33,7 +33,7 @@ Asked = Annotated[Question, Depends(asked)]
 LISTED = 20
 """This many groups are in the table at first."""
 MOST_LISTED = 2000
-"""At most this many are in it after `groups=all`; files have the others."""
+"""At most this many are in it after `groups=all`."""
 
 
 @dataclass(frozen=True, slots=True)
