@@ -325,9 +325,8 @@ def install(
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
-    from berth.live.kubernetes.installing import take_away
+    from berth.live.kubernetes.installing import clean, take_away
     from berth.live.kubernetes.manifests import Install, manifests, manifests_of_0_2
-    from berth.live.kubernetes.removing import clean
 
     made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.

@@ -39,9 +39,7 @@ LUA = shipped("berth.lua").replace(
 def setup(**changes: object) -> SlurmSetup:
     nodes = tuple(nodes_of(NODE.format(name="n1", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
     scripts = dict.fromkeys(("Prolog", "TaskProlog", "Epilog"), "berth")
-    good = SlurmSetup(
-        GOOD, nodes, (SlurmPartition("gpu", True, ("n1",)),), {"gpu"}, LUA, scripts, "root", 0.0
-    )
+    good = SlurmSetup(GOOD, nodes, (SlurmPartition("gpu", True, ("n1",)),), {"gpu"}, LUA, scripts, "root")
     configuration = {**GOOD, **changes.pop("configuration", {})}  # type: ignore[dict-item]
     return replace(good, configuration=configuration, **changes)  # type: ignore[arg-type]
 
@@ -102,7 +100,6 @@ def test_a_good_site_has_no_fault() -> None:
          "scontrol update NodeName=n1 State=RESUME, once its reason is gone"),
         ({"user": "ann"}, True,
          "run berth as root or slurm, or: sacctmgr modify user ann set AdminLevel=Operator"),
-        ({"skew_s": -90.0}, False, "run an NTP client, such as chrony, on both"),
         ({"state_fault": "/x cannot be written"}, True, "--state DIR"),
         ({"rest": "it is gone", "token": token(100)}, False,
          "slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:SOCKET"),
@@ -247,16 +244,13 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     assert ((conf / "slurm.conf").is_symlink(), (conf / "real.conf").read_bytes()) == (True, bytes_)
 
 
-def test_an_uninstall_finds_the_folder_of_slurm_conf_or_keeps_what_there_was_before(tmp_path: Path) -> None:
-    """Even if it lies elsewhere than usual."""
+def test_an_uninstall_finds_slurm_conf_where_it_was_or_keeps_what_there_was_before(tmp_path: Path) -> None:
     conf, own = tmp_path / "site", tmp_path / "berth"
     old, new = {"slurm.conf": "old\n"}, {"slurm.conf": "new\n", "cgroup.conf": "new\n"}
     put(conf, own, old, new)
-    for wrong in (("--conf", str(tmp_path / "slurm.conf")), ()):
-        if not wrong:
-            (conf / "slurm.conf").rename(conf / "moved.conf")
-        with pytest.raises(SettingError, match=r"slurm\.conf cannot be read.*nothing was changed"):
-            uninstall(own, *wrong)
+    (conf / "slurm.conf").rename(conf / "moved.conf")
+    with pytest.raises(SettingError, match=r"slurm\.conf cannot be read.*nothing was changed"):
+        uninstall(own)
     assert (own / "before" / "slurm.conf").read_text() == "old\n"
     (conf / "moved.conf").rename(conf / "slurm.conf")
     uninstall(own)
@@ -264,13 +258,8 @@ def test_an_uninstall_finds_the_folder_of_slurm_conf_or_keeps_what_there_was_bef
     assert not own.exists()
 
 
-def uninstall(own: Path, *words: str) -> None:
-    CliRunner().invoke(
-        app,
-        ["slurm", "uninstall", "--folder", str(own), *words],
-        env={"SLURM_CONF": None},
-        catch_exceptions=False,
-    )
+def uninstall(own: Path) -> None:
+    CliRunner().invoke(app, ["slurm", "uninstall", "--folder", str(own)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -84,25 +84,27 @@ def note_of(admin_comment: str) -> Note | None:
     if not text:
         return None
     pairs = dict(each.partition("=")[::2] for each in text.removeprefix(BEGIN_OF_NOTE).split(";"))
-    per_node, per_job, per_task, per_socket, part = (
-        pairs.get(name, "") for name in ("node", "job", "task", "socket", "part")
-    )
-    note = Note(per_node, per_job, per_task, per_socket, part=part)
+    get = pairs.get
+    share = get("share", "").split(":") if "share" in pairs else []
     try:
-        if share := pairs.get("share"):
-            milli, mem, best_effort = map(int, share.split(":"))
-            note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
-        names = ("retries", "needs", "failures", "until")
-        retries, needs_mib, failures, until_ms = (int(pairs.get(name, "0")) for name in names)
-        return replace(
-            note,
-            retries=retries,
-            needs_mib=needs_mib,
-            failures=failures,
-            until_ms=until_ms,
-            why=unquote(pairs.get("why", "")),
+        retries, needs_mib, failures, until_ms = (
+            int(get(name, "0")) for name in ("retries", "needs", "failures", "until")
         )
-    except ValueError:
+        return Note(
+            get("node", ""),
+            get("job", ""),
+            get("task", ""),
+            get("socket", ""),
+            Share(int(share[0]), int(share[1])) if share else None,
+            bool(share and int(share[2])),
+            retries,
+            needs_mib,
+            failures,
+            until_ms,
+            unquote(get("why", "")),
+            get("part", ""),
+        )
+    except (ValueError, IndexError):
         return None  # it was written by something else
 
 
