@@ -131,30 +131,6 @@ def status(
 
 
 @app.command()
-def top(
-    every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """Show what `status` shows, refreshed until Ctrl-C."""
-    import asyncio
-
-    from rich.live import Live
-
-    from berth.live.kubernetes.pod_site import Settings
-    from berth.live.kubernetes.viewing import look
-
-    async def run(api: Api) -> None:
-        settings = Settings()
-        with Live(console=console(), auto_refresh=False) as live:
-            while True:
-                live.update(snapshot_tables(await look(api, settings)), refresh=True)
-                await asyncio.sleep(max(0.1, every_s))
-
-    _ask(run, kubeconfig, context)
-
-
-@app.command()
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME, or NAMESPACE/NAME.")],
     as_json: JsonOrCsv = None,
@@ -325,9 +301,8 @@ def install(
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
-    from berth.live.kubernetes.installing import take_away
+    from berth.live.kubernetes.installing import clean, take_away
     from berth.live.kubernetes.manifests import Install, manifests, manifests_of_0_2
-    from berth.live.kubernetes.removing import clean
 
     made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.

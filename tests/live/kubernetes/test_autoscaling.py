@@ -55,7 +55,12 @@ def test_pods_that_a_node_could_hold_gangs_and_what_is_beyond_a_quota_are_not_re
     assert released(board, 1) == []
     assert released(board, LATE_MS) == []
     assert "others use too much" in board.why("cpu")
-    board = steered([node("n1", 1)], [pod("a", 2), pod("b", 2), pod("c", 3)], policy=QUOTAS, quotas={"n": 3})
+    board = steered(
+        [node("n1", 1)],
+        [pod("a", 2), pod("b", 2, version=2), pod("c", 3, version=3)],
+        policy=QUOTAS,
+        quotas={"n": 3},
+    )
     assert released(board, 1) == []
     assert released(board, LATE_MS) == ["a"]
     down = node("n1", 2)

@@ -324,7 +324,7 @@ class World:
         )
         settings = Settings(**options)
         if settings.policy not in _WARM:  # else what a test waits for may wait for a compiler
-            await asyncio.to_thread(warm_up, settings.policy, make_knowledge(settings.knowledge))
+            await asyncio.to_thread(warm_up, settings.policy, make_knowledge(settings.knowledge, grows=True))
             _WARM.add(settings.policy)
         async with Api(access, agent=agent) as api:
             steering = Steering(api, Options(settings, identity=identity, elect=elect))
