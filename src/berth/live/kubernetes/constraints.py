@@ -46,8 +46,6 @@ PLAIN = Constraint()
 
 @dataclass(slots=True)
 class NodeTraits:
-    """What constraints ask of a node."""
-
     name: str
     labels: Mapping[str, str]
     taints: list[Taint]
@@ -197,8 +195,6 @@ class _Kind:
 
 
 class Kinds:
-    """The constraints in use, and which nodes satisfy each."""
-
     def __init__(self) -> None:
         self._kinds: dict[Constraint, _Kind] = {}
         self._serial = 0
@@ -224,23 +220,19 @@ class Kinds:
         return kind.label
 
     def leave(self, constraint: Constraint) -> None:
-        """One pod fewer waits with it."""
         kind = self._kinds[constraint]
         kind.users -= 1
         self.left = self.left or not kind.users
 
     def node_changed(self, node: NodeTraits) -> None:
-        """Look at a node anew."""
         for constraint, kind in self._kinds.items():
             (kind.misfits.add if why_not(constraint, node) else kind.misfits.discard)(node.name)
 
     def node_gone(self, name: str) -> None:
-        """Forget a node."""
         for kind in self._kinds.values():
             kind.misfits.discard(name)
 
     def labels_on(self, node: str) -> tuple[str, ...]:
-        """The labels that a node carries."""
         return tuple(kind.label for kind in self._kinds.values() if node not in kind.misfits)
 
     def _is_full(self, namespace: str) -> bool:

@@ -20,8 +20,6 @@ REFUSED_S = 60.0
 
 
 class HasMeta(Protocol):
-    """An object of Kubernetes."""
-
     metadata: Meta
 
 
@@ -67,7 +65,6 @@ class Informer(Generic[T]):
         self._seen = 0  # lines of watches
 
     def values(self) -> list[T]:
-        """All that is there."""
         return list(self._there.values())
 
     async def run(self) -> None:

@@ -19,8 +19,6 @@ _MARK = re.compile("@([a-zA-Z_]+)@")
 
 @dataclass(frozen=True)
 class Install:
-    """How to install."""
-
     image: str
     """The container image of berth; none is published, and an image of a name that anyone may take is not run as
     root on every node by default."""
@@ -152,7 +150,6 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
 
 
 def as_yaml(documents: list[Manifest]) -> str:
-    """The text of several documents."""
     import yaml
 
     return "---\n".join(yaml.safe_dump(each, sort_keys=False, width=1000) for each in documents)

@@ -28,8 +28,6 @@ _PART = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 class Gpu(NamedTuple):
-    """One GPU of a node."""
-
     index: int  # type: ignore[assignment]  # it hides tuple.index, which a GPU does not need
     """By which the node knows it."""
     healthy: bool = True
@@ -44,8 +42,6 @@ class Gpu(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """A node with what the API says of it."""
-
     name: str
     gpus: list[Gpu] = field(default_factory=list)
     """Those that pods can have."""

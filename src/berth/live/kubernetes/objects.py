@@ -48,8 +48,6 @@ class Meta(Struct):
 
 
 class OfMeta(Struct):
-    """What every object has."""
-
     metadata: Meta = msgspec.field(default_factory=Meta)
 
 
@@ -291,7 +289,5 @@ class Page(Struct):
 
 
 class Change(Struct):
-    """One line of a watch."""
-
     type: str
     object: msgspec.Raw

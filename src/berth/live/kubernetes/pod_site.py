@@ -52,10 +52,8 @@ from berth.live.kubernetes.placements import (
     Measured,
     Placed,
     annotation_of,
-    gpu_memory_of,
-    measured_of,
-    placed_of,
     places_of,
+    said_of,
     share_words,
 )
 from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
@@ -88,8 +86,6 @@ _DONE = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a cluster is steered."""
-
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
     quotas: Mapping[str, int] | None = None
@@ -165,7 +161,6 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
         return f"{self.namespace}/{self.name}"
 
     @property
@@ -233,33 +228,26 @@ class PodSite:
     # What the driver asks
 
     def nodes(self) -> tuple[SiteNode, ...]:
-        """See `Site`."""
         return self.table.nodes()
 
     def waiting(self) -> Mapping[str, SiteJob]:
-        """See `Site`."""
         return self._waiting
 
     def running(self) -> Mapping[str, SiteRun]:
-        """See `Site`."""
         return self._running
 
     def others(self) -> Mapping[Gpu, Share]:
-        """See `Site`."""
         return self.table.others()
 
     def ended(self) -> list[End | FailedStart]:
-        """See `Site`."""
         ends, self._ends = self._ends, []
         return ends
 
     def changed(self) -> Set[str]:
-        """See `NamesChanges`."""
         changed, self._changed = self._changed, {}
         return changed.keys()
 
     def ended_tasks(self, gang: str) -> int:
-        """See `HasGangs`."""
         return self.gangs.completed(gang)
 
     # What the driver wants
@@ -323,15 +311,13 @@ class PodSite:
         entry = self.entries.get(job_id)
         if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
             return None
-        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
-        """Have a pod leave its GPUs, and keep what it has done."""
         self._order(job_id, leaves=True)
 
     def resume(self, job_id: str) -> None:
-        """Let a suspended pod run on."""
         self._order(job_id, leaves=False)
 
     def _order(self, job_id: str, *, leaves: bool) -> None:
@@ -350,11 +336,9 @@ class PodSite:
     # What the cluster says
 
     def pod_group_changed(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        """A PodGroup came or changed."""
         self._look_again(self.gangs.group_changed(api_group, group), now_ms)
 
     def pod_group_gone(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        """A PodGroup is gone."""
         self._look_again(self.gangs.group_gone(api_group, group), now_ms)
 
     def node_changed(self, node: api.Node, now_ms: int) -> None:
@@ -366,7 +350,6 @@ class PodSite:
                     avoided.until_ms[node.metadata.name] = now_ms
 
     def node_gone(self, node: api.Node) -> None:
-        """A node is gone."""
         self.table.gone(node)
         self.stirred = True
 
@@ -383,7 +366,6 @@ class PodSite:
             entry.why = "berth fails to read it; its log says why"
 
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
-        """A pod is gone."""
         self._learned.discard(pod.metadata.uid)
         self._leave.pop(pod.metadata.uid, None)
         entry = self.entries.get(pod.metadata.uid)
@@ -745,7 +727,6 @@ class PodSite:
                 self._take_away(other, f"pod {entry.name} of its gang cannot start: {why}", reason)
 
     def _pinned(self, pod: api.Pod) -> set[str]:
-        """The nodes whose hostnames a pod requires."""
         hosts = {
             host
             for term in required_terms(pod.spec)
@@ -828,7 +809,6 @@ class PodSite:
         self._only_count(entry, placed)
 
     def _only_count(self, entry: Entry, placed: Placed | None) -> None:
-        """Count a pod that is no job of the driver's."""
         assert entry.pod is not None
         self._become(entry, State.OTHER)
         seat = self._seat(entry.pod, placed)
@@ -861,7 +841,7 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
-        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
         if memory is not None and share.mem_mib:  # as far as it has grown
             share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
         run = SiteRun(
@@ -894,7 +874,6 @@ class PodSite:
         return None
 
     def _evict_instead(self, entry: Entry, why: str) -> None:
-        """Evict a pod that could not be suspended."""
         if not entry.leaving:
             self._remove(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
 
@@ -921,7 +900,7 @@ class PodSite:
         """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
         meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
         self._leave.pop(meta.uid, None)
-        completed, measured = pod.status.phase == "Succeeded", measured_of(meta.annotations)
+        completed, measured = pod.status.phase == "Succeeded", said_of(meta.annotations, Measured)
         known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
         if not completed and measured is not None and measured.refused > 0:
             if meta.uid not in self._learned and _placed(pod) is not None:
@@ -1066,7 +1045,7 @@ def _ask_of(pod: api.Pod) -> Ask | None:
 def _placed(pod: api.Pod) -> Placed | None:
     """The placement of a pod; None if it has none, or that of another pod."""
     said = pod.metadata.annotations
-    placed = placed_of(said)
+    placed = said_of(said, Placed)
     if placed is None or said.get(names.PLACED_UID, pod.metadata.uid) != pod.metadata.uid:
         return None
     return placed

@@ -68,8 +68,6 @@ _NUMBERS = re.compile(r"; (?:expected to start|start unknown)[^;]*|[\d.,:]+")
 
 @dataclass(frozen=True)
 class Options:
-    """How a steerer runs."""
-
     settings: Settings = field(default_factory=Settings)
     once: bool = False
     """Decide until nothing more can start, lift those gates, and stop."""
@@ -84,8 +82,6 @@ class Options:
 
 @dataclass
 class Counts:
-    """What a steerer has done since it began."""
-
     placed: int = 0
     advised: int = 0
     removed: int = 0
@@ -195,7 +191,6 @@ class Steering:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _take_tenants(self, tenants: Tenants) -> None:
-        """Have namespaces the quotas that are in force."""
         settings = replace(
             self._settings, quotas=tenants.quotas, borrow=tenants.borrow, reclaim=tenants.reclaim
         )
@@ -581,7 +576,6 @@ def steady_clock() -> Callable[[], int]:
 
 
 def driving(settings: Settings) -> DriverSettings:
-    """How a driver decides on a cluster that is steered so."""
     # The records of nodes name no virtual cluster, and quotas are compared with those that records name.
     quotas = None if settings.quotas is None else {**settings.quotas, "": 0}
     return DriverSettings(
@@ -602,7 +596,6 @@ def enough_for(site: PodSite, knowledge: Knowledge, job: Job) -> Share | None:
 
 
 def nodes_with_room(driver: Driver, job_id: str) -> list[str]:
-    """The nodes that a job would fit on now."""
     job, cluster = driver.job(job_id), driver.scheduler.cluster
     return [] if job is None else [cluster.nodes[row].name for row in cluster.fitting_nodes(job)]
 
@@ -618,7 +611,6 @@ def switch_cards(site: PodSite, driver: Driver) -> None:
 
 
 def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[str, str]:
-    """Why pods wait, by uid."""
     asked = [each.uid for each in entries if each.state is State.WAITING]
     reasons, found = driver.reasons(asked), dict[str, str]()
     for entry in entries:

@@ -28,8 +28,6 @@ WITHOUT = "namespaces have no quotas; give berth the rule: berth k8s install"
 
 
 class Tenants(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the tenants of a cluster have."""
-
     policy: str = ""
     """The policy that was asked to keep to it."""
     quotas: dict[str, int] | None = None
@@ -83,7 +81,6 @@ def in_force(config: objects.ConfigMap) -> Tenants:
 
 
 def fault_of(config: objects.ConfigMap, policy: str) -> str:
-    """What is wrong with a ConfigMap; empty if nothing is."""
     try:
         tenants_in(config.data, policy)
     except BerthError as error:
@@ -92,8 +89,6 @@ def fault_of(config: objects.ConfigMap, policy: str) -> str:
 
 
 class TenantsWatch:
-    """Follows the ConfigMap."""
-
     def __init__(self, api: Api, namespace: str, policy: str) -> None:
         self.tenants = Tenants(policy)
         """What is in force."""

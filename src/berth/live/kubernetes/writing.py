@@ -13,7 +13,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH, About, Api, event
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
-from berth.live.kubernetes.placements import placed_of
+from berth.live.kubernetes.placements import Placed, said_of
 from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
 
 log = logging.getLogger(__name__)
@@ -172,8 +172,7 @@ class Events:
 
 
 def in_words(step: Lift) -> str:
-    """What was decided for a pod."""
-    placed = placed_of({names.PLACEMENT: step.placement})
+    placed = said_of({names.PLACEMENT: step.placement}, Placed)
     gpus = (
         ""
         if placed is None

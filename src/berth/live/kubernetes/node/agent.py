@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +32,6 @@ from berth.live.kubernetes.node.ledger import (
     ran_out_of_memory,
     usage_of,
 )
-from berth.live.kubernetes.node.ownership import is_member, members_of, pod_uid_of, started
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.local.cards import Cards, Look, command_of
 from berth.live.local.samples import keep_samples
@@ -49,10 +50,13 @@ WINDOW_S = 600.0
 """How often what a pod used since then goes into its application's profile while the pod runs on."""
 
 
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+Member = tuple[int, int]
+"""The inode of a pid namespace, and a pid in it: how a region names a process."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodPart:
-    """A pod's part of one GPU, as it is used."""
-
     pod: Pod
     container: str
     part: Part
@@ -83,9 +87,41 @@ class View:
     ailing: Mapping[int, str] = field(default_factory=dict)
 
 
-class Agent:
-    """Looks, and does what follows."""
+def pod_uid_of(pid: int, proc: Path = Path("/proc")) -> str:
+    """The uid of the pod whose cgroup a process is in; empty where it is in none, or has ended."""
+    try:
+        text = (proc / str(pid) / "cgroup").read_text()
+    except OSError:
+        return ""
+    found = _POD.search(text)
+    return found[1].replace("_", "-") if found else ""
 
+
+def members_of(parts: Iterable[Partition]) -> set[Member]:
+    """All processes that these regions count."""
+    return {(process.pid_namespace, process.pid) for part in parts for process in part.processes}
+
+
+def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> bool:
+    """Whether a process, by the host's pid, is among them; one that has ended is."""
+    try:
+        namespace = os.stat(proc / str(pid) / "ns" / "pid").st_ino
+        status = (proc / str(pid) / "status").read_text()
+    except OSError:
+        return True
+    pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
+    return (namespace, int(pids[-1])) in members
+
+
+def started(pid: int, proc: Path = Path("/proc")) -> int:
+    """When a process started, in clock ticks since boot: tells it from a later one of its pid. 0: it has ended."""
+    try:
+        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Agent:
     def __init__(
         self,
         state: Path,
@@ -122,7 +158,6 @@ class Agent:
         allotments.ending = self._ledger.ending
 
     async def step(self, now_ms: int) -> View:
-        """Look once."""
         await self._list_pods(now_ms)
         seen: dict[int, str] = {}
         looks = await asyncio.to_thread(self._cards.look, lambda pid: seen.setdefault(pid, self._pod_of(pid)))
@@ -172,7 +207,6 @@ class Agent:
 
     @property
     def pods(self) -> list[Pod]:
-        """The pods of this node that have a part of a GPU, or may have."""
         return [*self._pods.values()]
 
     def pods_of(self, allotment: Allotment) -> list[Pod]:
@@ -306,7 +340,6 @@ class Agent:
             self._ledger.take(self._ledger.keys() - self._known() - given)
 
     def _known(self) -> set[str]:
-        """The keys of pods that were seen, and of their claims."""
         return {key for pod in self._pods.values() for key in keys_of(pod)}
 
     async def _last(self, pod: Pod) -> Pod | None:

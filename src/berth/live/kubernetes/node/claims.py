@@ -21,8 +21,6 @@ AT_ONCE = 32
 
 
 class Claims:
-    """The claims of this node."""
-
     def __init__(
         self,
         node: str,
@@ -30,7 +28,7 @@ class Claims:
         allotments: Allotments,
         files: ClaimFiles,
         api: ApiServer,
-        make_room: Callable[[], Awaitable[None]],
+        make_room: Callable[[], Awaitable[object]],
     ) -> None:
         """`gpus` are those that the driver gives parts of; `make_room` takes back what is no longer needed."""
         self._node, self._gpus, self._allotments, self._files = node, gpus, allotments, files

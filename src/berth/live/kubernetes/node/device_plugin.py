@@ -58,7 +58,7 @@ class DevicePlugin:
         driver: DriverFiles,
         identity: Identity,
         api: ApiServer,
-        make_room: Callable[[], Awaitable[None]],
+        make_room: Callable[[], Awaitable[object]],
         admit: Callable[[Allotment, Pod], None] = lambda allotment, pod: None,
     ) -> None:
         """`folder` is the kubelet's folder of device plugins, with its own socket `kubelet.sock`; each container's
@@ -125,7 +125,6 @@ class DevicePlugin:
     # What the kubelet calls; the names are the service's.
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say that PreStartContainer is needed."""
         return plugins.DevicePluginOptions(pre_start_required=True)
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802

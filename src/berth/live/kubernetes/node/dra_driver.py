@@ -44,13 +44,11 @@ class DraDriver:
                     await server.stop(0)
 
     async def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Tell the kubelet what this is and where it is served."""
         return registration.PluginInfo(
             type="DRAPlugin", name=DRIVER, endpoint=str(self._socket), supported_versions=[VERSION]
         )
 
     async def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Hear whether the kubelet takes it."""
         if not request.plugin_registered:
             log.warning("the kubelet refuses %s: %s", DRIVER, request.error)
         self.registrations += request.plugin_registered
@@ -77,7 +75,6 @@ class DraDriver:
         return answer
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Take claims back."""
         answer = dra.NodeUnprepareResourcesResponse()
         for uid, error in self._claims.unprepare_all([claim.uid for claim in request.claims]).items():
             answer.claims[uid].error = "" if error is None else _said(error)

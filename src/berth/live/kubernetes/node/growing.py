@@ -29,8 +29,6 @@ COUNTS_S = 10.0
 
 
 class Growing:
-    """Serves the pods of this node that may grow, and tells the cluster."""
-
     def __init__(self, allotments: Allotments, api: ApiServer, grow: str, *, fake_card: str = "") -> None:
         """`grow` as for `berth k8s node`; `fake_card` is the file of the fake GPUs."""
         self._allotments, self._api = allotments, api
@@ -75,7 +73,6 @@ class Growing:
         self.tenants.look()  # it may ask at once
 
     async def run(self) -> None:
-        """Answer until cancelled."""
         try:
             while True:
                 try:

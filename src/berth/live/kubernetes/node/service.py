@@ -22,12 +22,11 @@ from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.device_plugin import DevicePlugin
 from berth.live.kubernetes.node.dra_driver import DraDriver
-from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, real_driver, with_library
+from berth.live.kubernetes.node.driver_files import fake_driver, real_driver, with_library
 from berth.live.kubernetes.node.growing import Growing
 from berth.live.kubernetes.node.identity import Identity
-from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
-from berth.live.kubernetes.node.serving import host_and_port, serve_node
+from berth.live.kubernetes.node.serving import NodeCollector, host_and_port, serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.kubernetes.nodes import label_of
@@ -48,8 +47,6 @@ REPUBLISH_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How `berth k8s node` works."""
-
     node: str
     """The node's name in the cluster."""
     state: Path
@@ -97,13 +94,6 @@ def check_options(dra: str, metrics: str) -> None:
         host_and_port(metrics)
 
 
-def _driver(settings: NodeSettings, cards: Cards) -> DriverFiles:
-    indices = [card.index for card in cards.cards]
-    if settings.fake:
-        return fake_driver(indices, settings.state / "driver", Path(os.environ["BERTH_FAKE_CARD"]))
-    return real_driver({index: cards.minor(index) for index in indices})
-
-
 class _Node:
     """The parts of one node, and how they hear of each other."""
 
@@ -116,7 +106,12 @@ class _Node:
         gpus = [card.index for card in cards.cards if card.index not in cut]
         self.dra_gpus, self.plugin_gpus = split_gpus(settings.dra, gpus, has_claims=server.has_claims)
         state = settings.state
-        driver = with_library(_driver(settings, cards), state / "library")
+        indices = [card.index for card in cards.cards]
+        if settings.fake:
+            driver = fake_driver(indices, state / "driver", Path(os.environ["BERTH_FAKE_CARD"]))
+        else:
+            driver = real_driver({index: cards.minor(index) for index in indices})
+        driver = with_library(driver, state / "library")
         nodes = settings.run / "nodes"
         self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards, nodes)
         self.allotments.load()
@@ -138,12 +133,12 @@ class _Node:
             places = settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus
             admit = self.growing.admit
             self.plugin = DevicePlugin(
-                *places, self.allotments, driver, identity, server, self._make_room, admit
+                *places, self.allotments, driver, identity, server, self.reaper.collect, admit
             )
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, driver)
             self.claims = Claims(
-                settings.node, self.dra_gpus, self.allotments, files, server, self._make_room
+                settings.node, self.dra_gpus, self.allotments, files, server, self.reaper.collect
             )
             self.reaper.claims = self.claims
             self.driver = DraDriver(
@@ -156,11 +151,7 @@ class _Node:
         self._told: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
         self._told_s = 0.0
 
-    async def _make_room(self) -> None:
-        await self.reaper.collect()
-
     def registrations(self) -> dict[str, int]:
-        """How often the kubelet took each plugin."""
         parts = {"device-plugin": self.plugin, "dra": self.driver}
         return {name: part.registrations for name, part in parts.items() if part is not None}
 
