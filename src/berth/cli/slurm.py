@@ -574,41 +574,18 @@ def compare(
     gpus: Annotated[
         int, typer.Option(min=0, help="Number of GPUs in the cluster, to compute their use.")
     ] = 0,
-    history: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."),
-    ] = None,
     as_json: JsonOrCsv = None,
 ) -> None:
-    """Compare waits under berth's decisions with Slurm's, and check them against the accounting."""
+    """Compare waits under berth's decisions with Slurm's, by berth's log."""
     from dataclasses import asdict
 
-    from berth.history.store.folder import open_history
-    from berth.live.slurm.compare import agreement
     from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
 
-    decisions = list(read_decisions(state / DECISIONS))
-    answer = asdict(compared(decisions, gpus))
-    if history is not None:
-        records = open_history(history, must_exist=True).records()
-        names = ("records", "records_of_berth", "ends_agree")
-        answer |= zip(names, agreement(records, decisions), strict=True)
-    if printed(as_json, [answer], answer):
-        return
-    _print_comparison(answer)
-    if history is not None:
-        same = (
-            "agree"
-            if answer["ends_agree"]
-            else "DIFFER"
-            if answer["records_of_berth"]
-            else "cannot be compared"
-        )
-        print(
-            f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
-        )
+    answer = asdict(compared([*read_decisions(state / DECISIONS)], gpus))
+    if not printed(as_json, [answer], answer):
+        _print_comparison(answer)
 
 
 def _print_comparison(answer: dict[str, Any]) -> None:

@@ -434,21 +434,21 @@ for _, job in ipairs({
 end
 """
     assert lua(tmp_path, site, calls).splitlines() == [
-        "good\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "good\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=",
         "bad\t-1\tnil\tgres:gpu:v100:2\tnil\tnil" if site else
-        "bad\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "bad\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=",
         "types\t0\tnil\tgres:gpu:2\tv100\tnil", "forged\t0\tnil\tgres:gpu:2\tv100\t",
-        "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=",
         "GPUs of type v100 have a type each here: ask for --gres=gpu:N -C v100",
         "srun\t-1\tnil\tgres:gpu:2\tnil\tnil",
-        "ticket\t0\t0\t\tnil\tticket 7 berth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "ticket\t0\t0\t\tnil\tticket 7 berth:1;node=gres:gpu:v100:2;job=;task=",
     ]  # fmt: skip
 
 
 @pytest.mark.skipif(LIBLUA is None, reason="needs the packages of .ci/packages: liblua5.1")
 def test_berths_note_and_what_others_write_into_an_admin_comment_live_together(tmp_path: Path) -> None:
     calls = """
-local note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+local note = "berth:1;node=gres:gpu:1;job=;task="
 local function comment(has, new, uid)
    local job = { admin_comment = new }
    print(slurm_job_modify(job, { admin_comment = has, priority = 0 }, {}, uid or 0), job.admin_comment)
@@ -463,7 +463,7 @@ comment("ticket 7", "ticket 8")                -- a job that is not berth's
 comment("ticket 7 " .. note, nil)              -- another change
 comment("ticket 7 " .. note, "mine", 1000)     -- its user
 """
-    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    note = "berth:1;node=gres:gpu:1;job=;task="
     assert lua(tmp_path, "", calls).splitlines() == [
         f"0\tJS1:abc {note}", f"0\tticket 7 {note}", f"0\tticket 7 {note};share=500:1:0", f"0\t{note}",
         "0\tticket 7", "0\t ", "0\tticket 8", "0\tnil",

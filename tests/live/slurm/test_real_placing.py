@@ -106,7 +106,7 @@ def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> N
     # A user has no way around the hold, before berth looks and while it does.
     for name in ("release", "gres", "nodes", "other"):
         assert (folder / f"{name}.txt").read_text(), name
-    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    note = "berth:1;node=gres:gpu:1;job=;task="
     state, reason, admin = _lines(folder, "early.txt")
     assert (state, reason, as_before(admin)) == ("PENDING", "JobHeldUser", note)
     assert _lines(folder, "early.gpus")[0].startswith("gpu:v100_")

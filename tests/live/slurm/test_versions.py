@@ -26,7 +26,7 @@ SLURMS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05"
 TYPES = {"STRING": str, "string": str, "HOLD": bool, "boolean": bool, "CSV_STRING": list, "CSV_LIST": list}
 PLACED = Change("7", node_list="n1,n2", gres="gres:gpu:a_0:1", hold=False)
 EVERY = Change(
-    "7", node_list="n1", gres="g", admin_comment="x", per_job="g", per_task="g", per_socket="g", requeue=True,
+    "7", node_list="n1", gres="g", admin_comment="x", per_job="g", per_task="g", requeue=True,
     after_s=5, exclude="n2",
 )  # fmt: skip
 

@@ -116,7 +116,6 @@ class Change:
     berth's hold on the job, only after its release."""
     per_job: str | None = None
     per_task: str | None = None
-    per_socket: str | None = None
     hold: bool | None = None
     """True: an administrator's hold; False: release it."""
     requeue: bool = False
@@ -161,7 +160,6 @@ class Change:
                 ("TresPerNode", self.gres),
                 ("TresPerJob", self.per_job),
                 ("TresPerTask", self.per_task),
-                ("TresPerSocket", self.per_socket),
                 ("AdminComment", None if self.clears else self.admin_comment),
                 ("StartTime", f"now+{self.after_s}" if self.requeue else None),
             )
