@@ -88,9 +88,7 @@ def _in_a_sentence(profile: Profile) -> str:
 @app.command()
 def show(
     application: Application,
-    out: Annotated[
-        Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends in .html, .png or .svg.")
-    ] = None,
+    out: Annotated[Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends in .html.")] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
     form: Format = Form.TABLE,
@@ -102,9 +100,9 @@ def show(
     profile, table = _found(application, history), form is Form.TABLE and not as_json
     if out is not None:
         from berth.plots.profiles import profile_figure
-        from berth.report.image import write_image
+        from berth.report.page import write_picture
 
-        write_image(profile_figure(profile), out, [_in_a_sentence(profile)])
+        write_picture(profile_figure(profile), out, [_in_a_sentence(profile)])
         print(f"wrote {out}", file=sys.stdout if table else sys.stderr)
     if not table or out is None:
         from berth.profiles import series
