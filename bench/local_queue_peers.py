@@ -10,6 +10,7 @@ memory for good; the peers do not run it again.
     berth        `--mem DECLARED`, the policy and knowledge that `berth up` starts with
     grow         the same under `berth up --grow on`, where every limit may grow up to the card
     grow-packed  the same, and under `berth policy easy+priority+best-fit`
+    soonest      grow under `berth up --per-gpu 4` and `berth policy passing+longest-expected+worst-fit`
     suspend      the same as grow under `berth up --grow suspend`
     learned      berth under `berth policy learned`; neither has a history to begin with
     packed       the same under `berth policy easy+priority+best-fit`, which fills one card after the other
@@ -49,7 +50,7 @@ NATIVE = ROOT / "build" / "native"
 GPUS, CARD_MIB = 4, 80 << 10
 COPIES = 5
 GIVE_UP_S = 180.0
-OURS = ("berth", "grow", "grow-packed", "suspend", "learned", "packed")
+OURS = ("berth", "grow", "grow-packed", "soonest", "suspend", "learned", "packed")
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,7 @@ def main() -> None:
     parser.add_argument("--gflow", type=Path, default=None)
     parser.add_argument(
         "--only",
-        default="bound,berth,grow,grow-packed,suspend,learned,packed,tsp,gflow,first-fit,first-fit-again",
+        default="bound,berth,grow,grow-packed,soonest,suspend,learned,packed,tsp,gflow,first-fit,first-fit-again",
     )
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
@@ -306,6 +307,9 @@ def main() -> None:
         "berth": berth,
         "grow": lambda jobs: berth(jobs, "--grow", "on"),
         "grow-packed": lambda jobs: berth(jobs, "--grow", "on", "--policy", "easy+priority+best-fit"),
+        "soonest": lambda jobs: berth(
+            jobs, "--grow", "on", "--per-gpu", "4", "--policy", "passing+longest-expected+worst-fit"
+        ),
         "suspend": lambda jobs: berth(jobs, "--grow", "suspend"),
         "learned": lambda jobs: berth(jobs, "--policy", "learned"),
         "packed": lambda jobs: berth(jobs, "--policy", "easy+priority+best-fit"),

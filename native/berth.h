@@ -6,9 +6,36 @@
 #include "cu.h"
 #include "region.h"
 
+#include <stdlib.h>
+
 #define EXPORT __attribute__((visibility("default")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+static inline uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What is more than `less`; 0: nothing. */
+static inline uint64_t above(uint64_t more, uint64_t less)
+{
+    return more > less ? more - less : 0;
+}
+
+/* A list with room for twice as many, or as it is where there is no memory for that. */
+static inline void *list_grown(void *list, size_t *space, size_t size)
+{
+    size_t twice = *space != 0 ? *space * 2 : 64;
+    void *moved = realloc(list, twice * size);
+    *space = moved != NULL ? twice : *space;
+    return moved != NULL ? moved : list;
+}
 
 /* The exported wrappers, under the driver's own names. */
 #define HOOK(name, params) EXPORT CUresult name params;

@@ -33,14 +33,8 @@ static size_t binding_count, binding_space;
 static void add(struct binding new)
 {
     IN_TURN(&turn);
-    if (binding_count == binding_space) {
-        size_t space = binding_space ? binding_space * 2 : 64;
-        struct binding *larger = realloc(bindings, space * sizeof *larger);
-        if (larger != NULL) {
-            bindings = larger;
-            binding_space = space;
-        }
-    }
+    if (binding_count == binding_space)
+        bindings = list_grown(bindings, &binding_space, sizeof *bindings);
     if (binding_count < binding_space)
         bindings[binding_count++] = new;
 }

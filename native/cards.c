@@ -56,12 +56,10 @@ static bool ask(struct card *card, int ordinal, struct berth_error *error)
     CUresult asked = REAL(cuDeviceGetUuid_v2)(&uuid, card->handle);
     if (asked != CUDA_SUCCESS && HAVE(cuDeviceGetUuid))
         asked = real.cuDeviceGetUuid(&uuid, card->handle);
-    if (asked != CUDA_SUCCESS) {
-        snprintf(error->text, sizeof error->text,
-                 "GPU %d has no UUID, by which its region is named; the driver is too old",
-                 ordinal);
-        return false;
-    }
+    if (asked != CUDA_SUCCESS)
+        return region_fail(
+            error, "GPU %d has no UUID, by which its region is named; the driver is too old",
+            ordinal);
     memcpy(card->uuid, uuid.bytes, 16);
     if ((settings.mem_mib.given || settings.core_pct.given || settings.priority != 0) &&
         (!HAVE(cuDeviceTotalMem_v2) ||
@@ -81,8 +79,8 @@ int cards_ask(struct card cards[MAX_DEVICES], struct berth_error *error)
     int count = 0;
     CUresult counted = REAL(cuDeviceGetCount)(&count);
     if (counted != CUDA_SUCCESS) {
-        snprintf(
-            error->text, sizeof error->text,
+        region_fail(
+            error,
             "the driver does not tell how many GPUs there are (cuDeviceGetCount: error %d), so "
             "that none of them can be limited; start the program again, or look at the driver "
             "with nvidia-smi",

@@ -93,16 +93,6 @@ static struct calls *calls_of(uint64_t key)
     return free_place;
 }
 
-static uint64_t above(uint64_t bytes, uint64_t base)
-{
-    return bytes > base ? bytes - base : 0;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* With the turn. */
 static struct entry charged_now(const struct limit_charge *charge)
 {

@@ -49,13 +49,13 @@ static struct granter *open_granter(const char *folder, const char *uuid, struct
     unsigned char bytes[16];
     struct granter *granter = calloc(1, sizeof *granter);
     if (granter == NULL || !region_uuid_parse(uuid, bytes)) {
-        snprintf(why->text, sizeof why->text, "not the UUID of a GPU");
+        region_fail(why, "not the UUID of a GPU");
         free(granter);
         return NULL;
     }
     if (!region_open(&granter->region, folder, bytes, why)) {
         if (why->text[0] == 0)
-            snprintf(why->text, sizeof why->text, "there is no such partition");
+            region_fail(why, "there is no such partition");
         free(granter);
         return NULL;
     }
@@ -64,11 +64,11 @@ static struct granter *open_granter(const char *folder, const char *uuid, struct
     if (granter->lock >= 0)
         return granter;
     if (granter->limit != NULL)
-        snprintf(why->text, sizeof why->text, "%.200s: %s (%s)", granter->region.path,
-                 errno == EAGAIN || errno == EACCES
-                     ? "another process answers what this partition asks for"
-                     : "cannot be locked",
-                 strerror(errno));
+        region_fail(why, "%.200s: %s (%s)", granter->region.path,
+                    errno == EAGAIN || errno == EACCES
+                        ? "another process answers what this partition asks for"
+                        : "cannot be locked",
+                    strerror(errno));
     berth_granter_close(granter);
     return NULL;
 }

@@ -390,14 +390,12 @@ static bool join(struct berth_region *region, struct berth_error *error)
         region_reap(region);
     struct berth_use_file *use = region->use;
     int fd = open_mapped(region);
-    if (fd < 0) {
-        snprintf(error->text, sizeof error->text, "%s: cannot be opened to join it (%s); %s",
-                 region->path, strerror(errno),
-                 errno == ENOENT || errno == ESTALE
-                     ? "the partition was removed while this program ran; start it again"
-                     : "check its owner and mode");
-        return false;
-    }
+    if (fd < 0)
+        return region_fail(error, "%s: cannot be opened to join it (%s); %s", region->path,
+                           strerror(errno),
+                           errno == ENOENT || errno == ESTALE
+                               ? "the partition was removed while this program ran; start it again"
+                               : "check its owner and mode");
     for (uint32_t index = 0; index < BERTH_SLOTS; index++) {
         struct berth_slot *slot = &use->slots[index];
         if (LOAD_ACQUIRE(slot->state) != 0)
@@ -405,11 +403,12 @@ static bool join(struct berth_region *region, struct berth_error *error)
         if (!lock_byte(fd, F_OFD_SETLK, index)) {
             if (errno == EAGAIN || errno == EACCES)
                 continue;
-            snprintf(error->text, sizeof error->text,
-                     "%s: its file system keeps no locks (%s), which tell whether a process lives; "
-                     "name a folder "
-                     "in memory or on a local disk",
-                     region->path, strerror(errno));
+            region_fail(
+                error,
+                "%s: its file system keeps no locks (%s), which tell whether a process lives; "
+                "name a folder "
+                "in memory or on a local disk",
+                region->path, strerror(errno));
             close(fd);
             return false;
         }
@@ -420,8 +419,7 @@ static bool join(struct berth_region *region, struct berth_error *error)
         }
         void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
         if (proof == MAP_FAILED || madvise(proof, 4096, MADV_DONTFORK) != 0) {
-            snprintf(error->text, sizeof error->text, "%s: cannot be mapped (%s)", region->path,
-                     strerror(errno));
+            region_fail(error, "%s: cannot be mapped (%s)", region->path, strerror(errno));
             if (proof != MAP_FAILED)
                 munmap(proof, 4096);
             close(fd);
@@ -442,11 +440,11 @@ static bool join(struct berth_region *region, struct berth_error *error)
         return true;
     }
     close(fd);
-    snprintf(error->text, sizeof error->text,
-             "%s: %d processes use this partition already, which is all it holds; end some or make "
-             "another partition",
-             region->path, (int)BERTH_SLOTS);
-    return false;
+    return region_fail(
+        error,
+        "%s: %d processes use this partition already, which is all it holds; end some or make "
+        "another partition",
+        region->path, (int)BERTH_SLOTS);
 }
 
 bool region_lend(struct berth_region *region, uint64_t bytes)

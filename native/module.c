@@ -31,7 +31,7 @@ static CUresult load_begin(struct load *load, const char *call, const void *out,
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct overhead *overhead = &load->overhead;
     uint64_t least = path != NULL ? image_file_least_bytes(path) : image_least_bytes(image),
-             lacks = least > overhead->reserved ? least - overhead->reserved : 0;
+             lacks = above(least, overhead->reserved);
     if (lacks != 0 && !obtain(device, lacks, call)) {
         overhead_cancel(overhead);
         return CUDA_ERROR_OUT_OF_MEMORY;

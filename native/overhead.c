@@ -153,7 +153,7 @@ void overhead_failed(struct overhead *overhead, uint64_t *bytes)
 
 uint64_t overhead_count(const struct overhead *overhead, uint64_t bytes)
 {
-    uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
+    uint64_t more = above(bytes, overhead->reserved);
     return overhead->reserved + region_take_some(&overhead->device->region, more);
 }
 

@@ -200,6 +200,9 @@ struct berth_region {
 struct berth_error {
     char text[512];
 };
+/* Says what is wrong; always false, for its caller to return. */
+__attribute__((format(printf, 2, 3))) bool region_fail(struct berth_error *error,
+                                                       const char *format, ...);
 
 /* Opens a region that exists. A missing limit file is no error: false with an empty text. */
 bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16],

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -48,6 +49,17 @@ bool region_uuid_parse(const char *text, unsigned char uuid[16])
     return *text == 0;
 }
 
+#define ANEW "stop its processes, remove it and make the partition anew"
+
+bool region_fail(struct berth_error *error, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(error->text, sizeof error->text, format, list);
+    va_end(list);
+    return false;
+}
+
 struct header {
     uint64_t magic;
     uint32_t version, size;
@@ -58,35 +70,24 @@ static bool check(const void *bytes, size_t size, const unsigned char uuid[16], 
                   size_t wanted, struct berth_error *error)
 {
     struct header header;
-    if (size < sizeof header) {
-        snprintf(error->text, sizeof error->text,
-                 "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the "
-                 "partition anew",
-                 size, wanted);
-        return false;
-    }
+    if (size < sizeof header)
+        return region_fail(error, "is damaged (%zu bytes, not %zu); " ANEW, size, wanted);
     memcpy(&header, bytes, sizeof header);
     if (header.magic != magic)
-        snprintf(error->text, sizeof error->text,
-                 "is not a berth region or is damaged; stop its processes, remove it and make the "
-                 "partition anew");
-    else if (header.version != BERTH_VERSION)
-        snprintf(error->text, sizeof error->text,
-                 "is of version %u and this library reads version %d; use the libberth.so that "
-                 "made it, or make the partition anew",
-                 header.version, (int)BERTH_VERSION);
-    else if (header.size != wanted || size < wanted)
-        snprintf(error->text, sizeof error->text,
-                 "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the "
-                 "partition anew",
-                 size, wanted);
-    else if (uuid != NULL && memcmp(header.uuid, uuid, 16) != 0)
-        snprintf(
-            error->text, sizeof error->text,
-            "belongs to another GPU than its name says; remove it and make the partition anew");
-    else
-        return true;
-    return false;
+        return region_fail(error, "is not a berth region or is damaged; " ANEW);
+    if (header.version != BERTH_VERSION)
+        return region_fail(
+            error,
+            "is of version %u and this library reads version %d; use the libberth.so "
+            "that made it, or make the partition anew",
+            header.version, (int)BERTH_VERSION);
+    if (header.size != wanted || size < wanted)
+        return region_fail(error, "is damaged (%zu bytes, not %zu); " ANEW, size, wanted);
+    if (uuid != NULL && memcmp(header.uuid, uuid, 16) != 0)
+        return region_fail(error,
+                           "belongs to another GPU than its name says; remove it and make the "
+                           "partition anew");
+    return true;
 }
 
 bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16],
@@ -95,12 +96,10 @@ bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid
     if (!check(bytes, size, uuid, BERTH_LIMIT_MAGIC, sizeof(struct berth_limit_file), error))
         return false;
     const struct berth_limit_file *limit = bytes;
-    if (atomic_load(&limit->core_pct) > 100 || memchr(limit->name, 0, sizeof limit->name) == NULL) {
-        snprintf(error->text, sizeof error->text,
-                 "is damaged (a share of %u %%); remove it and make the partition anew",
-                 atomic_load(&limit->core_pct));
-        return false;
-    }
+    if (atomic_load(&limit->core_pct) > 100 || memchr(limit->name, 0, sizeof limit->name) == NULL)
+        return region_fail(error,
+                           "is damaged (a share of %u %%); remove it and make the partition anew",
+                           atomic_load(&limit->core_pct));
     return true;
 }
 
@@ -111,12 +110,8 @@ bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[1
         return false;
     const struct berth_use_file *use = bytes;
     uint32_t last = (uint32_t)(atomic_load(&use->total.tag) & ((1u << BERTH_TAG_SLOT_BITS) - 1));
-    if (last > BERTH_SLOTS || atomic_load(&use->slots_seen) > BERTH_SLOTS) {
-        snprintf(error->text, sizeof error->text,
-                 "is damaged (a slot that is not there); stop its processes, remove it and make "
-                 "the partition anew");
-        return false;
-    }
+    if (last > BERTH_SLOTS || atomic_load(&use->slots_seen) > BERTH_SLOTS)
+        return region_fail(error, "is damaged (a slot that is not there); " ANEW);
     return true;
 }
 
@@ -158,25 +153,22 @@ static void *map_file(const char *path, int flags, int protection, size_t wanted
     int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         if (errno != ENOENT)
-            snprintf(error->text, sizeof error->text,
-                     "%.150s: cannot be opened (%s); check its owner and mode", path,
-                     strerror(errno));
+            region_fail(error, "%.150s: cannot be opened (%s); check its owner and mode", path,
+                        strerror(errno));
         return NULL;
     }
     void *map = MAP_FAILED;
     if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || (size_t)file.st_size < wanted)
-        snprintf(error->text, sizeof error->text,
-                 "%.120s: is damaged (%lld bytes, not %zu); stop its processes, remove it and make "
-                 "the partition anew",
-                 path, (long long)file.st_size, wanted);
+        region_fail(error, "%.120s: is damaged (%lld bytes, not %zu); " ANEW, path,
+                    (long long)file.st_size, wanted);
     else if ((remote = remote_system(fd)) != NULL)
-        snprintf(error->text, sizeof error->text,
-                 "%.150s: is on %s, where what one machine writes another may not see, and a lock "
-                 "does not end with its process; name a folder in memory or on a local disk",
-                 path, remote);
+        region_fail(
+            error,
+            "%.150s: is on %s, where what one machine writes another may not see, and a lock "
+            "does not end with its process; name a folder in memory or on a local disk",
+            path, remote);
     else if ((map = mmap(NULL, wanted, protection, MAP_SHARED, fd, 0)) == MAP_FAILED)
-        snprintf(error->text, sizeof error->text, "%.150s: cannot be mapped (%s)", path,
-                 strerror(errno));
+        region_fail(error, "%.150s: cannot be mapped (%s)", path, strerror(errno));
     close(fd);
     if (mapped != NULL)
         *mapped = file;
@@ -192,12 +184,10 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
     region->slot = -1;
     error->text[0] = 0;
     region_uuid_text(uuid, text);
-    if ((size_t)snprintf(path, sizeof path, "%s/%s.limit", folder, text) >= sizeof path) {
-        snprintf(error->text, sizeof error->text,
-                 "the region's folder has too long a name (%zu characters; 200 at most)",
-                 strlen(folder));
-        return false;
-    }
+    if ((size_t)snprintf(path, sizeof path, "%s/%s.limit", folder, text) >= sizeof path)
+        return region_fail(error,
+                           "the region's folder has too long a name (%zu characters; 200 at most)",
+                           strlen(folder));
     const struct berth_limit_file *limit =
         map_file(path, O_RDONLY, PROT_READ, sizeof *limit, NULL, error);
     if (limit == NULL)
@@ -211,8 +201,8 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
     struct berth_use_file *use =
         map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, &file, error);
     if (use == NULL && error->text[0] == 0)
-        snprintf(error->text, sizeof error->text,
-                 "%s: is missing beside its limit; make the partition anew", region->path);
+        region_fail(error, "%s: is missing beside its limit; make the partition anew",
+                    region->path);
     if (use != NULL && !region_check_use(use, sizeof *use, uuid, error)) {
         prefix_error(error, region->path);
         munmap(use, sizeof *use);
@@ -251,12 +241,10 @@ static bool publish(const char *folder, const char *path, const void *bytes, siz
     snprintf(draft, sizeof draft, "%.200s/.%u-%llu-%u", folder, (unsigned)getpid(),
              (unsigned long long)clock_ns(), atomic_fetch_add(&count, 1));
     int fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        snprintf(error->text, sizeof error->text,
-                 "%.150s: a region cannot be made there (%s); name another folder with %s", folder,
-                 strerror(errno), elsewhere);
-        return false;
-    }
+    if (fd < 0)
+        return region_fail(
+            error, "%.150s: a region cannot be made there (%s); name another folder with %s",
+            folder, strerror(errno), elsewhere);
     /* Space is reserved now: a full /dev/shm must be an error here and no SIGBUS later. */
     int failed = posix_fallocate(fd, 0, (off_t)whole);
     if (failed == 0 && write(fd, bytes, size) != (ssize_t)size)
@@ -268,8 +256,8 @@ static bool publish(const char *folder, const char *path, const void *bytes, siz
         failed = errno;
     unlink(draft);
     if (failed != 0)
-        snprintf(
-            error->text, sizeof error->text,
+        region_fail(
+            error,
             "%.150s: cannot be made (%s); free some space there or name another folder with %s",
             path, strerror(failed), elsewhere);
     return failed == 0;
@@ -280,12 +268,10 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
 {
     char text[37], path[256];
     error->text[0] = 0;
-    if (strlen(folder) > 200) {
-        snprintf(error->text, sizeof error->text,
-                 "the region's folder has too long a name (%zu characters; 200 at most)",
-                 strlen(folder));
-        return false;
-    }
+    if (strlen(folder) > 200)
+        return region_fail(error,
+                           "the region's folder has too long a name (%zu characters; 200 at most)",
+                           strlen(folder));
     region_uuid_text(uuid, text);
     struct berth_limit_file limit = { .magic = BERTH_LIMIT_MAGIC,
                                       .version = BERTH_VERSION,
@@ -302,12 +288,9 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     const char *elsewhere = flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION";
     /* mkdir takes the parent directory's lock even if the folder exists, so check first. */
     if (access(folder, F_OK) != 0 && mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 &&
-        errno != EEXIST) {
-        snprintf(error->text, sizeof error->text,
-                 "%.150s: cannot be made (%s); name another folder with %s", folder,
-                 strerror(errno), elsewhere);
-        return false;
-    }
+        errno != EEXIST)
+        return region_fail(error, "%.150s: cannot be made (%s); name another folder with %s",
+                           folder, strerror(errno), elsewhere);
     snprintf(path, sizeof path, "%s/%s.use", folder,
              text); /* before the limit, so that where there is a limit both are there */
     if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file), 0600, elsewhere,

@@ -29,7 +29,7 @@ static uint64_t probe(struct device *device)
         freed = real.cuMemFree_v2(at);
     if (freed == CUDA_SUCCESS) /* or it stays charged until the process ends */
         give(device, STEP_BYTES);
-    return before > after ? before - after : 0;
+    return above(before, after);
 }
 
 /* Neighbours may allocate meanwhile: what is neither is tried again. */

@@ -24,15 +24,9 @@ static size_t range_count, range_space;
 /* With the turn; without memory for it the range stays charged until the process ends. */
 static void add(struct range range)
 {
-    if (range_count == range_space) {
-        size_t space = range_space ? range_space * 2 : 64;
-        struct range *larger = realloc(ranges, space * sizeof *larger);
-        if (larger == NULL)
-            return;
-        ranges = larger;
-        range_space = space;
-    }
-    if (range.from < range.to)
+    if (range_count == range_space)
+        ranges = list_grown(ranges, &range_space, sizeof *ranges);
+    if (range.from < range.to && range_count < range_space)
         ranges[range_count++] = range;
 }
 

@@ -3,11 +3,6 @@
 #include "devices.h"
 #include "parts.h"
 
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 #define TELLS_TOTAL(name, type)                                            \
     CUresult name(type *bytes, CUdevice dev)                               \
     {                                                                      \

@@ -60,14 +60,10 @@ static size_t mapping_after(uint64_t address)
 static void mapping_add(struct mapping mapping)
 {
     IN_TURN(&turn);
-    if (mapping_count == mapping_space) {
-        size_t space = mapping_space ? mapping_space * 2 : 256;
-        struct mapping *larger = realloc(mappings, space * sizeof *larger);
-        if (larger == NULL)
-            return;
-        mappings = larger;
-        mapping_space = space;
-    }
+    if (mapping_count == mapping_space)
+        mappings = list_grown(mappings, &mapping_space, sizeof *mappings);
+    if (mapping_count == mapping_space)
+        return;
     size_t at = mapping_after(mapping.at);
     memmove(&mappings[at + 1], &mappings[at], (mapping_count - at) * sizeof *mappings);
     mappings[at] = mapping;

@@ -63,7 +63,7 @@ def test_cost_follows_the_price_list(history: Path, tmp_path: Path) -> None:
             {"user": "=cmd()", "gpu_hours": 0.0, "cpu_hours": 1.0, **none, "cost": 0.01},
         ],
     }
-    rows = list(csv.reader(berth(*words, "--format", "csv").splitlines()))
+    rows = list(csv.reader(berth(*words, "--csv").splitlines()))
     assert rows[0] == ["user", "gpu_hours", "cpu_hours", "energy_kwh", "co2_kg", "cost"]
     assert [row[0] for row in rows[1:]] == ["ann", "007", "'=cmd()"]
     assert "4.88 EUR in all" in berth(*words)

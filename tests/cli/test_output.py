@@ -1,4 +1,4 @@
-"""Rows of a command as a table, CSV, Parquet and JSON, as wide and as plain as the environment says."""
+"""Rows of a command as a table, CSV and JSON, as wide and as plain as the environment says."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 from berth.cli import main
 from berth.cli.app import app, load
 from berth.cli.commands import COMMANDS
-from berth.cli.output import Form, console, printed
+from berth.cli.output import console, printed
 from berth.cli.snapshot_table import snapshot_tables
-from berth.errors import SettingError
 from berth.live.driver.snapshot import LiveJob, Snapshot
 
 ROWS = [
@@ -42,7 +41,7 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def test_rows_are_csv_that_no_spreadsheet_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Form.CSV, False, ROWS)
+    assert printed(False, ROWS)
     assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [
         ["name", "gpus", "use", "nodes", "done"],
         ["'=cmd()", "2", "", '["a", "b"]', "True"],
@@ -50,24 +49,11 @@ def test_rows_are_csv_that_no_spreadsheet_computes(capsys: pytest.CaptureFixture
     ]
 
 
-def test_json_is_the_whole_answer_and_is_what_the_short_option_prints(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_is_the_whole_answer(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"by": ["user"], "rows": ROWS}
-    for form, as_json in ((Form.JSON, False), (Form.TABLE, True), (Form.JSON, True)):
-        assert printed(form, as_json, ROWS, answer)
-        assert json.loads(capsys.readouterr().out) == answer
-    assert not printed(Form.TABLE, False, ROWS)
-
-
-@pytest.mark.parametrize(
-    "words", [("--json", "--format", "csv"), ("--format", "csv", "--json"), ("--format=csv", "--json")]
-)
-def test_two_forms_are_refused_before_anything_runs(words: tuple[str, ...]) -> None:
-    refusal = r"^--json is short for --format json and does not go with --format csv$"
-    for command in (["trace", "describe", "nowhere.csv"], ["queue"]):
-        with pytest.raises(SettingError, match=refusal):
-            CliRunner().invoke(app, [*command, *words], catch_exceptions=False)
+    assert printed(True, ROWS, answer)
+    assert json.loads(capsys.readouterr().out) == answer
+    assert not printed(None, ROWS)
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
@@ -75,13 +61,16 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, se
     for name, below in getattr(command, "commands", {}).items():
         yield from commands(below, (*path, name))
     if path and not hasattr(command, "commands"):
-        yield " ".join(path), {option for each in command.params for option in each.opts}
+        yield (
+            " ".join(path),
+            {option for each in command.params for option in each.opts + each.secondary_opts},
+        )
 
 
 def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
-    """A command without --format prints sentences, a stream, or what it changed, and no table."""
+    """A command without --csv prints sentences, a stream, or what it changed, and no table."""
     found = {key: options for name in COMMANDS for key, options in commands(load(name), (name,))}
-    assert {name for name, options in found.items() if "--json" in options and "--format" not in options} == {
+    assert {name for name, options in found.items() if "--json" in options and "--csv" not in options} == {
         "job",
         "train",
         "run",
@@ -92,7 +81,7 @@ def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
         *("submit", "logs", "wait", "cancel", "hold", "release", "edit", "requeue", "why", "policy"),
         *("drain", "undrain", "up", "jupyter", "down", "suspend", "resume"),
     }
-    assert not {name for name, options in found.items() if "--format" in options and "--json" not in options}
+    assert not {name for name, options in found.items() if "--csv" in options and "--json" not in options}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +97,7 @@ def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
 )
 def test_the_rows_of_a_table_are_those_of_its_json(words: str, rows: Any) -> None:
     said = {
-        form: CliRunner().invoke(app, [*words.split(), "--format", form], catch_exceptions=False).stdout
+        form: CliRunner().invoke(app, [*words.split(), f"--{form}"], catch_exceptions=False).stdout
         for form in ("json", "csv")
     }
     listed, found = rows(json.loads(said["json"])), list(csv.DictReader(io.StringIO(said["csv"])))
@@ -190,23 +179,23 @@ def completed(tmp_path: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_completes_commands_options_and_forms(tmp_path: Path) -> None:
+def test_bash_completes_commands_options_and_their_values(tmp_path: Path) -> None:
     assert completed(tmp_path, "polic") == ["policies", "policy"]
-    assert completed(tmp_path, "stats", "--form") == ["--format"]
-    assert completed(tmp_path, "stats", "--format", "") == ["table", "csv", "json"]
+    assert completed(tmp_path, "stats", "--cs") == ["--csv"]
+    assert completed(tmp_path, "slurm", "run", "--mode", "") == ["advise", "place"]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
-def test_zsh_completes_commands_and_forms(tmp_path: Path) -> None:
+def test_zsh_completes_commands_and_the_values_of_options(tmp_path: Path) -> None:
     script = (
         "compdef() { }\n_arguments() { print -r -- $@ }\nsource <(_BERTH_COMPLETE=source_zsh berth)\n"
         "words=(berth polic); CURRENT=2; _berth_completion\n"
-        'words=(berth stats --format ""); CURRENT=4; _berth_completion'
+        'words=(berth slurm run --mode ""); CURRENT=5; _berth_completion'
     )
     done = subprocess.run(
         ["zsh", "-f", "-c", script], capture_output=True, text=True, check=True, env=command_in(tmp_path)
     )
-    commands, forms = done.stdout.splitlines()
+    commands, modes = done.stdout.splitlines()
     assert done.stderr == ""
     assert re.findall(r'"(\w+)":', commands) == ["policies", "policy"]
-    assert forms == '*: :(("table" "csv" "json"))'
+    assert modes == '*: :(("advise" "place"))'

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from berth.console.audit import now_ms
 from berth.console.formats import hours_cell, span, spans
-from berth.console.texts import Texts, composed_pairs, filled, translated_sentence
+from berth.console.texts import Texts, composed_pairs, filled
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served
@@ -199,7 +199,7 @@ def test_scripts_write_times_and_counts_as_the_server_does(
     said = ["process 4711 (a.b)", "the node is DOWN*", "(x) $& {y}"]
     assert page.evaluate(
         "([pairs, said]) => said.map((each) => berth.sentence(each, pairs))", [pairs, said]
-    ) == [translated_sentence(each, "ko") for each in said]
+    ) == [Texts("ko").sentence(each) for each in said]
     page.context.close()
 
 

@@ -19,7 +19,7 @@ import berth
 import berth.console
 from berth.console.formats import decimal, gpu_time, hours_cell, span
 from berth.console.roles import Role
-from berth.console.texts import LANGUAGES, Texts, composed_pairs, filled, translated_sentence
+from berth.console.texts import LANGUAGES, Texts, composed_pairs, filled
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 
 CONSOLE = Path(berth.console.__file__).parent
@@ -48,10 +48,9 @@ of themselves, and what other parts of berth compose."""
 
 
 def extracted() -> Iterator[str]:
-    """The texts of `t("…")` and `translated("…", …)` in all templates and modules, as Babel finds them."""
-    keywords = {"t": None, "translated": None}
+    """The texts of `t("…")` in all templates and modules, as Babel finds them."""
     methods = [("**.html", "jinja2"), ("**.py", "python")]
-    for _, _, text, _, _ in extract_from_dir(CONSOLE, methods, keywords=keywords):
+    for _, _, text, _, _ in extract_from_dir(CONSOLE, methods, keywords={"t": None}):
         yield text if isinstance(text, str) else text[0]
 
 
@@ -208,7 +207,7 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
     ],
 )
 def test_composed_sentences_are_korean_where_a_template_fits(sentence: str, korean: str) -> None:
-    assert (translated_sentence(sentence, "ko"), translated_sentence(sentence, "en")) == (korean, sentence)
+    assert (Texts("ko").sentence(sentence), Texts("en").sentence(sentence)) == (korean, sentence)
 
 
 def test_numbers_have_the_right_form_of_their_noun() -> None:

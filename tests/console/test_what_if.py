@@ -16,7 +16,7 @@ from berth.cli.app import app
 from berth.console.roles import Role
 from berth.console.what_if import worker
 from berth.console.what_if.answer import Answer, Row, answered
-from berth.console.what_if.question import asked, command
+from berth.console.what_if.question import QuestionBody, asked, command
 from berth.console.what_if.queue import Queue
 from berth.experiments.recorded_run import CLUSTER
 from berth.history.importing.simulated import import_records
@@ -43,7 +43,7 @@ def world(tmp_path: Path, history: Path) -> World:
     ("changed", "expected"),
     [
         ({"policies": ["fofi"]}, "did you mean 'fifo'"),
-        ({"policies": ["os:system"]}, "there is no 'os:system'"),
+        ({"policies": ["os:system"]}, "no policy 'os:system'"),
         ({"policies": ["limits?file=/etc/passwd+fifo"]}, "no policy"),
         ({"policies": ["sjf+fifo"]}, "no placement 'fifo'"),
         ({"policies": []}, "choose 1 to 8 policies, not 0"),
@@ -108,10 +108,15 @@ def test_a_viewer_reads_and_does_not_ask_and_only_its_owner_deletes(world: World
 
 
 def test_the_command_beside_a_question_does_the_same(tmp_path: Path) -> None:
-    question = asked(
-        ORIGIN, policies=["easy+sjf", "fgd"], since="2d", until="", cluster="1x2:A100-80", whole_gpus=False,
-        interference="mps", user_gpus=4, user_running=2,
-    )  # fmt: skip
+    body = QuestionBody(
+        policies=["easy+sjf", "fgd"],
+        since="2d",
+        cluster="1x2:A100-80",
+        interference="mps",
+        user_gpus=4,
+        user_running=2,
+    )
+    question = asked(ORIGIN, body)
     assert command(question, Path("/var/my history")) == (
         "berth compare --from-history --history '/var/my history' --since 2023-11-12T22:13:20+00:00"
         " --until 2023-11-14T22:13:20+00:00 --policies"

@@ -104,7 +104,7 @@ class ValuesSource:
         own = viewer.owns(job.user)
         return {
             "source": self.name, "id": job.id, "user": job.user, "state": job.state, "own": own,
-            "controls": viewer.controls(job.user), "name": job.name if own else "", "reason": job.why,
+            "controls": viewer.owns(job.user), "name": job.name if own else "", "reason": job.why,
             "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "priority": job.priority,
             "submit_ms": job.submit_ms, "ready_ms": job.ready_ms, "start_ms": job.start_ms, "attempt": 1,
             "where": job.where,
@@ -123,7 +123,7 @@ class ValuesSource:
         self._there()
         if action in ("hold", "release", "cancel", "requeue", "priority"):
             check_job_owners(viewer, [(what, self._job(what).user)])
-        elif action in ("policy", "drain", "undrain", "resize"):
+        elif action in ("policy", "drain", "undrain"):
             check_operator(viewer, action)
         else:
             raise SettingError(f"no action '{action}'")

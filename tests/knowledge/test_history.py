@@ -113,16 +113,16 @@ def test_a_kind_is_application_user_and_request_and_wider_where_too_few_were_see
     records = [record("a", "u", 100), record("a", "u", 100), record("a", "u", 100), record("a", "v", 900)]
     known = History([*records, record("b", "v", 50)])
 
-    def expected(one: Job) -> int:
+    def expected(one: Job, basis: str = "history") -> int:
         spread = known.run_ms(one)
         assert spread is not None
-        assert spread.basis == "history"
+        assert spread.basis == basis
         return spread.expected
 
     assert expected(job("a", "u")) == 100
     assert 100 < expected(job("a", "v")) < 900  # of his own too few: all of the application
     assert expected(job("b", "v")) == 50  # few are better than none
-    assert 50 < expected(job("new", "v")) < 900  # the user's with the same request
+    assert 50 < expected(job("new", "v"), "other jobs") < 900  # the user's with the same request
     assert known.run_ms(job("new", "w")) == Spread(CAUTIOUS_MS, 0, CAUTIOUS_MS, "default")
 
 

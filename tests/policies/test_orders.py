@@ -15,9 +15,10 @@ from berth.cluster import Account, Cluster, Queue
 from berth.cluster.usage import HALF_LIFE_MS
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
-from berth.knowledge import Oracle
+from berth.knowledge import History, Oracle
 from berth.model import Event, EventKind, Job, Node, Outage, Placement, Share
 from berth.policies import ORDERS, SCHEMES, Ordered, Setting, make_policy
+from berth.policies.orders import LongestExpected
 from berth.policies.schemes.easy import Easy
 from berth.policies.schemes.quotas import check_quotas
 from berth.policies.sort_keys import ExpectedMs
@@ -407,4 +408,18 @@ def test_by_priority_the_higher_goes_first_and_nothing_that_runs_is_stopped() ->
     ]
     assert starts(run(jobs, [Node("a", gpus=1)], "priority")) == [
         *(("runs", 0), ("high", 10), ("second", 20), ("low", 30)),
+    ]
+
+
+def test_the_longest_first_tries_an_application_that_was_not_seen_before_those_that_were() -> None:
+    knowledge, queue = History(), Queue()
+    seen = Job("0", 0, None, user="ann", application="seen")
+    for run_ms in (10_000, 20_000, 30_000):
+        knowledge.worked(seen, run_ms, alone=False)
+    for name in ("seen", "new", "also new"):
+        queue.add(replace(seen, id=name, application=name))
+    assert [job.id for job in LongestExpected(Setting(knowledge=knowledge))(queue)] == [
+        "new",
+        "also new",
+        "seen",
     ]

@@ -11,8 +11,17 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
-from berth.cli.run_options import ClusterOption, Columns, Knowledge, NodeColumns, cluster_named, period_asked
+from berth.cli.output import JsonOrCsv, console, plain_table, printed
+from berth.cli.run_options import (
+    ClusterOption,
+    Columns,
+    Knowledge,
+    NodeColumns,
+    Since,
+    Until,
+    cluster_named,
+    period_asked,
+)
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
@@ -44,13 +53,10 @@ def backtest(
     cluster: ClusterOption = None,
     map_nodes: NodeColumns = "",
     columns: Columns = "",
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="Jobs of the last 90d, or since a date; by default all.")
-    ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Jobs submitted before 1d ago, or a date.")] = "",
+    since: Since = "",
+    until: Until = "",
     history: HistoryFolder = Path("history"),
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Predict each week's waits from the weeks before, and say how far that was from what happened."""
     from berth.errors import SettingError
@@ -82,7 +88,7 @@ def backtest(
         "coverage_pct": {measure: found.coverage_pct(measure) for measure in ("mean", "p90")},
         "weeks": rows,
     }
-    if not printed(form, as_json, rows, answer):
+    if not printed(as_json, rows, answer):
         _show(found)
 
 

@@ -12,8 +12,16 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, period_asked
+from berth.cli.output import console, printed
+from berth.cli.run_options import (
+    FromHistory,
+    Processes,
+    RunOptions,
+    Since,
+    Until,
+    conditions_asked,
+    period_asked,
+)
 from berth.cli.shared_options import with_options
 from berth.counts import counted
 
@@ -26,8 +34,8 @@ if TYPE_CHECKING:
 
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or synthetic:NAME?jobs=…&seed=….")]
 SHORT_MS = 10_000
-SINCE = "7d"
 """Jobs that ran for less are told of: a replay of them is not within 2 % of what happened."""
+SINCE = "7d"
 
 
 @with_options(RunOptions)
@@ -72,26 +80,13 @@ def compare(
         ),
     ] = "fifo+first-fit,sjf+best-fit,fgd",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Processes = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
     ] = None,
-    from_history: Annotated[
-        bool,
-        typer.Option(
-            "--from-history", help="Replay what ran on this machine, and compare with what really happened."
-        ),
-    ] = False,
-    since: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="With --from-history: jobs of the last 7d or 12h, or since a date."
-        ),
-    ] = SINCE,
-    until: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="With --from-history: jobs submitted before 1d ago, or a date."),
-    ] = "",
+    from_history: FromHistory = False,
+    since: Since = SINCE,
+    until: Until = "",
     whole_gpus: Annotated[
         bool,
         typer.Option(
@@ -160,7 +155,7 @@ def _from_history(
     real, result, apart = found.real, found.result, found.apart
     written = [] if options.out is None else _write(result, options.out, found.trust.sentence)
     short = sum((job.work_ms or 0) < SHORT_MS for job in real.jobs)
-    if options.as_json or options.form is not Form.TABLE:
+    if options.as_json is not None:
         answer = {
             "makespan_s": real.makespan_s,
             "wait_mean_s": real.wait_mean_s,
@@ -174,7 +169,7 @@ def _from_history(
             "jobs_under_10_s": short,
             "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
         }
-        printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": answer})
+        printed(options.as_json, result.rows(), {**result.to_dict(), "real": answer})
         return
     if not found.trust.is_believable:
         print(found.trust.sentence)
@@ -231,11 +226,13 @@ def _run(
     ray: str | None = None,
     records: Path | None = None,
 ) -> None:
-    from berth.cli.files import interruption_explained
+    from berth.cli.files import checked_place, interruption_explained
     from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.compare import compare as compare_policies
     from berth.traces import read_trace
 
+    for path in filter(None, (options.events, records)):
+        checked_place(path, ".parquet")
     conditions = conditions_asked(options)
     source = read_trace(trace, columns=options.map)
     runs = f"{len(policies)} × {len(seeds)} runs"
@@ -257,8 +254,8 @@ def _run(
     written = [path for path in (options.events, records) if path is not None]
     if options.out is not None:
         written += _write(result, options.out)
-    if options.as_json or options.form is not Form.TABLE:
-        printed(options.form, options.as_json, result.rows(), result.to_dict())
+    if options.as_json is not None:
+        printed(options.as_json, result.rows(), result.to_dict())
     else:
         _show(result, written)
     _warn_of_models(result, options.cluster)
@@ -317,11 +314,11 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
 
 def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed. The page begins with `first`."""
-    from berth.cli.files import command_line, write_aside
+    from berth.cli.files import command_line, made_folder, write_aside
     from berth.experiments.compare.page import write_report
     from berth.traces import write_nodes
 
-    out.mkdir(parents=True, exist_ok=True)
+    made_folder(out)
     report = write_report(result, out / "report.html", command=command_line(), first=first)
     numbers = out / "result.json"
     write_aside(numbers, json.dumps(result.to_dict(), allow_nan=False, indent=1) + "\n")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from berth.cli.comma_separated import names_of
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ MOST_DAYS = 3650
 def console(
     context: typer.Context,
     listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="HOST:PORT, or unix:PATH for a Unix socket.")
+        str, typer.Option(metavar="HOST:PORT", help="Where browsers reach it; port 0: a free one.")
     ] = "127.0.0.1:8787",
     state: State = None,
     history: Annotated[Path | None, typer.Option(metavar="DIR", help="History folder to show.")] = None,
@@ -83,7 +83,7 @@ def console(
         if path is not None and not path.is_file():
             raise SettingError(f"{name} {path}: no such file")
     listened = parse_listen(listen)
-    beyond = listened.socket is None and not is_loopback(listened.host)
+    beyond = not is_loopback(listened.host)
     bare = beyond and not (certificate or proxies)
     local = Path(find_socket())
     folder = Path(history or os.environ.get("BERTH_HISTORY") or Places(queue_folder()).history)
@@ -116,7 +116,7 @@ def console(
                 file=sys.stderr,
             )
         tokens = Doorkeeper(settings).tokens
-        token = "" if listened.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
+        token = "" if settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
 
         def say(address: str) -> None:
             if token and beyond:  # an address is kept in histories and logs
@@ -163,8 +163,7 @@ def token(
 def audit(
     last: Annotated[int, typer.Option(min=1, help="The last N lines.")] = 100,
     state: State = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Print who changed what through the console."""
     from dataclasses import asdict
@@ -174,7 +173,7 @@ def audit(
     from berth.live.local.tables import printable
 
     lines = Audit(_state(state) / "audit.jsonl").last(last)
-    if printed(form, as_json, [asdict(line) for line in lines]):
+    if printed(as_json, [asdict(line) for line in lines]):
         return
     for line in lines:
         why = f": {line.why}" if line.why else ""

@@ -9,7 +9,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
+from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.cli.stats import By, From, Only, To, tables_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def cost(
     end: To = "",
     only: Only = None,
     history: HistoryFolder = Path("history"),
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Show what groups of jobs cost: GPU-hours by model, CPU-hours, and energy and CO₂ where measured."""
     from berth.statistics.accounting import check_dimensions
@@ -52,7 +51,7 @@ def cost(
         {**dict(zip(names, row.keys, strict=True)), **{name: getattr(row, name) for name in COLUMNS}}
         for row in rows
     ]
-    if printed(form, as_json, cost_rows, {"by": names, "currency": listed.currency, "rows": cost_rows}):
+    if printed(as_json, cost_rows, {"by": names, "currency": listed.currency, "rows": cost_rows}):
         return
     _show(names, rows, listed.currency)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
+from berth.cli.output import JsonOrCsv, console, plain_table, printed
 
 _ANSWER_S = 10
 """How long a program may take to print its version."""
@@ -30,10 +30,10 @@ class Finding:
     """What to do if it is not there."""
 
 
-def doctor(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+def doctor(as_json: JsonOrCsv = None) -> None:
     """Show what is installed on this machine, and what is missing for which command."""
     findings = [*_berth(), *_extras(), *_library(), *_gpus(), _native(), *_programs(), _cache()]
-    if printed(form, as_json, [asdict(finding) for finding in findings]):
+    if printed(as_json, [asdict(finding) for finding in findings]):
         return
     rows = (
         (each.part, each.found if each.there else f"no: {each.found}", each.needed_for) for each in findings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.history_folder import NamedHistory
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.counts import counted
 
 if TYPE_CHECKING:
@@ -19,14 +19,12 @@ app = typer.Typer(help="Look at imports, undo one, and write measured speeds.", 
 
 
 @app.command("imports")
-def list_imports(
-    history: NamedHistory = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
-) -> None:
+def list_imports(history: NamedHistory = Path("history"), as_json: JsonOrCsv = None) -> None:
     """List the imports that can be undone, the newest last."""
     from berth.history.store.folder import open_history
 
     past = open_history(history, must_exist=True).index().imports
-    if printed(form, as_json, [_answer(each) for each in past]):
+    if printed(as_json, [_answer(each) for each in past]):
         return
     for each in past:
         print(_line(each))

@@ -205,7 +205,7 @@ def sacct(
         raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
     how = options.of_rows(encoding)
     path = None if file == "-" else Path(str(file))
-    mark = None if delimiter is None else delimiter.encode().decode("unicode_escape")
+    mark = None if delimiter is None else delimiter.replace("\\t", "\t")
     with options.store("sacct --run" if run else f"sacct {file}") as store:
         if run:
             result = run_sacct(store, how, since=since, until=until)

@@ -14,7 +14,7 @@ import typer
 
 from berth.cli import kubernetes_node
 from berth.cli.kubernetes_node import Grow, GrowOption
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
@@ -120,46 +120,20 @@ def steerer(
 
 @app.command()
 def status(
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
     seen = _look(kubeconfig, context)
-    if not printed(form, as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
+    if not printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
         console().print(snapshot_tables(seen))
-
-
-@app.command()
-def top(
-    every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """Show what `status` shows, refreshed until Ctrl-C."""
-    import asyncio
-
-    from rich.live import Live
-
-    from berth.live.kubernetes.pod_site import Settings
-    from berth.live.kubernetes.viewing import look
-
-    async def run(api: Api) -> None:
-        settings = Settings()
-        with Live(console=console(), auto_refresh=False) as live:
-            while True:
-                live.update(snapshot_tables(await look(api, settings)), refresh=True)
-                await asyncio.sleep(max(0.1, every_s))
-
-    _ask(run, kubeconfig, context)
 
 
 @app.command()
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME, or NAMESPACE/NAME.")],
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -169,7 +143,7 @@ def why(
     found = [each for each in seen.jobs if each.id == name]
     if not found:
         raise KubernetesError(f"pod '{name}' neither waits for berth nor runs by it; see berth k8s status")
-    if printed(form, as_json, [job_dict(each) for each in found]):
+    if printed(as_json, [job_dict(each) for each in found]):
         return
     for each in found:
         if each.state in GOING:
@@ -194,8 +168,7 @@ def history(
     ] = 60.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Collect the histories and profiles of all nodes, for report, stats and --knowledge history."""
     from berth.live.kubernetes.collecting import Collector
@@ -206,7 +179,7 @@ def history(
         _log()
         _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
     results = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
-    if printed(form, as_json, [{"node": node, "result": result} for node, result in results.items()]):
+    if printed(as_json, [{"node": node, "result": result} for node, result in results.items()]):
         return
     for node, result in results.items():
         print(f"{node}: {result}")
@@ -257,8 +230,8 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests
+    from berth.live.kubernetes.installing import apply, take_away
+    from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as checked
@@ -328,9 +301,8 @@ def install(
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
-    from berth.live.kubernetes.installing import manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import Install, manifests
-    from berth.live.kubernetes.removing import clean
+    from berth.live.kubernetes.installing import clean, take_away
+    from berth.live.kubernetes.manifests import Install, manifests, manifests_of_0_2
 
     made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.

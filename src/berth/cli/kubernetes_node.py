@@ -15,7 +15,7 @@ from berth.errors import SettingError
 
 
 class Grow(StrEnum):
-    """Which pods' GPU memory grows while they run."""
+    """Which pods' or jobs' GPU memory grows while they run."""
 
     OFF = "off"
     ON = "on"

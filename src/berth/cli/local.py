@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from berth.cli import completing
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.cli.shared_options import with_options
 from berth.errors import LiveError
 from berth.live.driver.snapshot import gpu_dict, job_dict
@@ -302,7 +302,7 @@ def jupyter(
         _given(context.params),
     )
     if as_json:
-        printed(Form.JSON, True, [], {"id": server.job_id, "port": server.port, "address": server.address})
+        printed(True, [], {"id": server.job_id, "port": server.port, "address": server.address})
         return
     print(server.address)
     print(f"berth: it is job {server.job_id}; stop it with: berth cancel {server.job_id}", file=sys.stderr)
@@ -319,24 +319,23 @@ def queue(
     ] = None,
     ended: Annotated[bool, typer.Option("--ended", help="Also list jobs that ended recently.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="At most N jobs.")] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """List waiting and running jobs."""
-    if not as_json and form is Form.TABLE:
+    if as_json is None:
         client.print_queue(ids or [], user, state, ended, limit)
         return
     shown, _ = client.snapshot(ids or [], user, state, ended, limit)
-    printed(form, as_json, [job_dict(job) for job in shown.jobs], shown.to_dict())
+    printed(as_json, [job_dict(job) for job in shown.jobs], shown.to_dict())
 
 
-def status(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+def status(as_json: JsonOrCsv = None) -> None:
     """Show whether the queue is up, its policy, and what the GPUs hold."""
-    if not as_json and form is Form.TABLE:
+    if as_json is None:
         client.print_status()
         return
     shown, service = client.snapshot([], None, None, False, None)
-    printed(form, as_json, [gpu_dict(gpu) for gpu in shown.gpus], {**shown.to_dict(), "service": service})
+    printed(as_json, [gpu_dict(gpu) for gpu in shown.gpus], {**shown.to_dict(), "service": service})
 
 
 def logs(
@@ -510,6 +509,14 @@ def up(
             "the lowest priority, the youngest of those. Kept for the next start.",
         ),
     ] = None,
+    per_gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="How many jobs that ask for GPU memory alone share a GPU at most, 10 at first; kept for the next "
+            "start.",
+        ),
+    ] = None,
     uncounted: Annotated[
         str | None,
         typer.Option(
@@ -558,7 +565,7 @@ def down(
     client.shut_down(cancel, as_json)
 
 
-def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+def config(as_json: JsonOrCsv = None) -> None:
     """Show what `berth.toml` sets for `berth up`, `berth submit` and notices, and which file says so."""
     from berth.cli.app import load
     from berth.live.local.config import paths, settings
@@ -568,10 +575,10 @@ def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
         {"table": each.table, "key": each.key.replace("_", "-"), "value": each.value, "file": each.path}
         for each in found
     ]
-    if not rows and not as_json and form is Form.TABLE:
+    if not rows and as_json is None:
         print(f"no file sets anything; there may be {' and '.join(filter(None, paths()))}")
         return
-    if printed(form, as_json, rows, {"files": [path for path in paths() if path], "settings": rows}):
+    if printed(as_json, rows, {"files": [path for path in paths() if path], "settings": rows}):
         return
     for row in rows:
         value = ", ".join(row["value"]) if isinstance(row["value"], list) else row["value"]

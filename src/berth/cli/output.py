@@ -7,12 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.errors import SettingError
 from berth.files import plain_cell
 
 if TYPE_CHECKING:
@@ -23,51 +21,24 @@ FILE_WIDTH = 400
 """Columns of a table that goes to a file or a pipe, where COLUMNS does not say otherwise."""
 
 
-class Form(StrEnum):
-    """How rows are printed."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-
-
-def _refuse(context: typer.Context, value: Form | bool) -> Form | bool:
-    """Refuse before the work two forms that contradict each other."""
-    form = value if isinstance(value, Form) else Form(context.params.get("form") or Form.TABLE)
-    as_json = value is True or context.params.get("as_json", False)
-    if as_json and form not in (Form.TABLE, Form.JSON):
-        raise SettingError(f"--json is short for --format json and does not go with --format {form.value}")
-    return value
-
-
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", callback=_refuse, help="Print JSON on standard output, and nothing else."),
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
+JsonOrCsv = Annotated[
+    bool | None,
+    typer.Option("--json/--csv", help="Print JSON or CSV on standard output, instead of a table."),
 ]
-Format = Annotated[
-    Form,
-    typer.Option(
-        "--format",
-        callback=_refuse,
-        help="Print a table, or its rows as CSV or JSON; --json is short for the last.",
-    ),
-]
+"""True: JSON; False: CSV; None: a table."""
 
 
-def printed(
-    form: Form, as_json: bool, rows: Sequence[Mapping[str, object]], answer: object | None = None
-) -> bool:
-    """Print rows as they are asked for; False if that is a table, which the command draws.
+def printed(as_json: bool | None, rows: Sequence[Mapping[str, object]], answer: object | None = None) -> bool:
+    """Print rows as a `JsonOrCsv` asks for them; False if that is a table, which the command draws.
 
     JSON is the whole `answer`, by default the rows.
     """
-    if form is Form.CSV:
-        _print_csv(rows)
-    elif as_json or form is Form.JSON:
+    if as_json:
         print(json.dumps(rows if answer is None else answer, ensure_ascii=False, allow_nan=False))
-    else:
-        return False
-    return True
+    elif as_json is not None:
+        _print_csv(rows)
+    return as_json is not None
 
 
 def console(*, soft_wrap: bool = False) -> Console:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, JsonOrCsv, console, printed
 from berth.counts import counted
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
 
@@ -233,7 +233,7 @@ def create(
 
 
 @app.command("list")
-def list_partitions(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+def list_partitions(as_json: JsonOrCsv = None) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
     from berth import partition as partitions
     from berth.cli.partition_table import partition_table, unreadable_text
@@ -242,7 +242,7 @@ def list_partitions(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     sweep()
     regions = partitions.regions()
     found = [one for one in regions if isinstance(one, partitions.Partition)]
-    if not printed(form, as_json, [_plain(one) for one in found]):
+    if not printed(as_json, [_plain(one) for one in found]):
         screen = console()
         screen.print(partition_table(found, {}, screen.width))
     unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
@@ -420,8 +420,7 @@ def prove(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write a page (HTML) to this file.")] = None,
     fake_gpu: Fake = False,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Try the known ways past a limit of GPU memory on this machine, and say which it holds against.
 
@@ -452,7 +451,7 @@ def prove(
         card = gpu_named(gpu, _known_gpus(fake_gpu))
         proof.check_room(card, limit_mib, _driver(fake_gpu))
         tried = proof.chosen(names or ())
-        quiet = as_json or form is not Form.TABLE
+        quiet = as_json is not None
         typer.echo(
             f"berth: {counted(len(tried), 'way')} past a limit of {mem} on GPU {card.index}, one after another; "
             f"each takes at most {2 * limit_mib} MiB for a moment, and ends",
@@ -477,7 +476,7 @@ def prove(
     wall = proof.divider(environment(), card.uuid) if as_is else "berth"
     proved = proof.Proof(wall, card, driver, limit_mib, tuple(findings))
     known = {} if as_is else known_texts()
-    if not printed(form, as_json, rows(proved, known)):
+    if not printed(as_json, rows(proved, known)):
         console().print(table(proved, known))
         typer.echo("\n".join(sentences(proved, known)))
     if out is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
+from berth.cli.output import JsonOrCsv, console, plain_table, printed
 
 
 def policies(
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """List orders, placements and policies, one per line."""
     from berth.policies import ORDERS, PLACEMENTS, SCHEMES, WRAPPERS, describe, policies_found
@@ -24,7 +23,7 @@ def policies(
         for kind, group in groups.items()
         for name in group
     ]
-    if printed(form, as_json, rows):
+    if printed(as_json, rows):
         return
     screen = console()
     screen.print(plain_table(("name", "kind", "what it does"), (tuple(row.values()) for row in rows), left=3))

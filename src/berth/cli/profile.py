@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
+from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def _profile() -> None:
 
 
 @app.command("list")
-def list_(
-    history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
-) -> None:
+def list_(history: HistoryFolder = Path("history"), as_json: JsonOrCsv = None) -> None:
     """List the history's and the built-in profiles, one per line."""
     from berth.profiles import series, thesis_profiles
 
@@ -59,7 +57,7 @@ def list_(
                 "pcie_mean_milli": pcie_milli,
             }
         )
-    if printed(form, as_json, rows):
+    if printed(as_json, rows):
         return
     headings = ("application", "kind", "source", "GPU", "run s", "GPU %", "MiB", "peak MiB")
     cells = [
@@ -90,14 +88,13 @@ def show(
     application: Application,
     out: Annotated[Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends in .html.")] = None,
     history: HistoryFolder = Path("history"),
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Show an application's use of its GPU over its run: a summary, or a plot if OUT is given.
 
     `berth profile export` writes every row.
     """
-    profile, table = _found(application, history), form is Form.TABLE and not as_json
+    profile, table = _found(application, history), as_json is None
     if out is not None:
         from berth.plots.profiles import profile_figure
         from berth.report.page import write_picture
@@ -116,7 +113,7 @@ def show(
             for at, row in enumerate(usage)
         ]
         columns = dict(zip(COLUMNS, map(list, zip(*usage, strict=True)), strict=True))
-        if not printed(form, as_json, rows, {**answer, **columns}):
+        if not printed(as_json, rows, {**answer, **columns}):
             _summarise(profile, shown)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format
+from berth.cli.output import JsonOrCsv
 
 if TYPE_CHECKING:
     from berth.model import Node
@@ -47,6 +47,20 @@ ClusterOption = Annotated[
         metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default that of the trace or the history."
     ),
 ]
+Processes = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")]
+FromHistory = Annotated[
+    bool,
+    typer.Option(
+        "--from-history", help="Replay what ran on this machine, and say how far replays are from it."
+    ),
+]
+Since = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="Of the history: jobs of the last 28d or 12h, or since a date."),
+]
+Until = Annotated[
+    str, typer.Option(metavar="TIME", help="Of the history: jobs submitted before 1d ago, or a date.")
+]
 NodeColumns = Annotated[
     str,
     typer.Option(
@@ -65,7 +79,7 @@ class RunOptions:
     cluster: ClusterOption = None
     map_nodes: NodeColumns = ""
     compress: Annotated[
-        float, typer.Option(metavar="FACTOR", help="Divide submission times by this factor.")
+        float, typer.Option(min=0.001, metavar="FACTOR", help="Divide submission times by this factor.")
     ] = 1.0
     interference: Annotated[
         str,
@@ -97,26 +111,27 @@ class RunOptions:
     ] = None
     mtbf: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", help="Mean time between failures of a node."),
+        typer.Option(min=0.001, metavar="HOURS", help="Mean time between failures of a node."),
     ] = None
     mttr: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", help="Mean time to repair a failed node; 1 by default."),
+        typer.Option(min=0.001, metavar="HOURS", help="Mean time to repair a failed node; 1 by default."),
     ] = None
     checkpoint: Annotated[
         float | None,
         typer.Option(
+            min=0.001,
             metavar="MINUTES",
             help="Time between checkpoints; a job that starts again goes on from the last one.",
         ),
     ] = None
     checkpoint_write: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Time that a job stands still to write a checkpoint."),
+        typer.Option(min=0, metavar="SECONDS", help="Time that a job stands still to write a checkpoint."),
     ] = 0.0
     restart: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Extra time that every attempt but a job's first takes."),
+        typer.Option(min=0, metavar="SECONDS", help="Extra time that every attempt but a job's first takes."),
     ] = 0.0
     speeds: Annotated[
         str | None,
@@ -149,7 +164,9 @@ class RunOptions:
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
     every: Annotated[
         float | None,
-        typer.Option("--round", metavar="SECONDS", help="Decide only at multiples of this interval."),
+        typer.Option(
+            "--round", min=0.001, metavar="SECONDS", help="Decide only at multiples of this interval."
+        ),
     ] = None
     events: Annotated[
         Path | None, typer.Option(metavar="FILE.parquet", help="Write all events to this file.")
@@ -164,8 +181,7 @@ class RunOptions:
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip bad rows; they are counted and listed.")
     ] = False
-    as_json: AsJson = False
-    form: Format = Form.TABLE
+    as_json: JsonOrCsv = None
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -13,8 +13,16 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import Form, console, plain_table, printed
-from berth.cli.run_options import RunOptions, conditions_asked, period_asked
+from berth.cli.output import console, plain_table, printed
+from berth.cli.run_options import (
+    FromHistory,
+    Processes,
+    RunOptions,
+    Since,
+    Until,
+    conditions_asked,
+    period_asked,
+)
 from berth.cli.shared_options import with_options
 from berth.counts import counted
 
@@ -65,28 +73,16 @@ def size(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of random numbers, the same for all sizes.")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
-    from_history: Annotated[
-        bool,
-        typer.Option(
-            "--from-history", help="Take what ran on this machine, and say how far replays are from it."
-        ),
-    ] = False,
-    since: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="With --from-history: jobs of the last 28d or 12h, or since a date."
-        ),
-    ] = "",
-    until: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="With --from-history: jobs submitted before 1d ago, or a date."),
-    ] = "",
+    jobs: Processes = 1,
+    from_history: FromHistory = False,
+    since: Since = "",
+    until: Until = "",
     history: HistoryFolder = Path("history"),
     *,
     options: RunOptions,
 ) -> None:
     """Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy."""
+    from berth.cli.files import made_folder
     from berth.cli.progress import progress_bar
     from berth.errors import SettingError
     from berth.experiments.compare.conditions import conditions_of
@@ -95,6 +91,8 @@ def size(
     from berth.policies import make_policy
 
     asked = keep_of(keep, by)
+    if options.out is not None:
+        made_folder(options.out)
     if from_history == bool(trace):
         raise SettingError("size takes a TRACE, or what ran on this machine with --from-history")
     if (since or until) and not from_history:
@@ -133,9 +131,8 @@ def size(
         answers.insert(len(answers) if trust.is_believable else 0, trust.sentence)
     if options.out is not None:
         _write(found, options.out, label, answers)
-    if options.as_json or options.form is not Form.TABLE:
+    if options.as_json is not None:
         printed(
-            options.form,
             options.as_json,
             _rows(found),
             {"answers": answers, "sizes": _rows(found), **_points(found)},
@@ -208,7 +205,6 @@ def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
     from berth.cli.files import command_line, write_aside
     from berth.experiments.size.page import write_page
 
-    out.mkdir(parents=True, exist_ok=True)
     write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
     numbers = {"answers": answers, "sizes": _rows(found), **_points(found)}
     write_aside(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")

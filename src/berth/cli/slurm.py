@@ -12,7 +12,8 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.kubernetes_node import Grow
+from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.errors import BerthError, LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
@@ -164,7 +165,7 @@ def run(
     import time
     from dataclasses import asdict
 
-    from berth.live.slurm.claim import Claim, ClaimChangedError, lock, owner_of
+    from berth.live.slurm.claim import Claim, lock, owner_of
     from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.decisions import read_decisions
@@ -181,85 +182,50 @@ def run(
         from berth.live.slurm.rest import RestChannel
 
         channel = RestChannel(rest, controller, _say).apply
-    cards = _cards(card)
-    held = lock(state)
-    if held is None:
-        _say(f"another berth runs with the state {state}: this one only advises")
-        places, state = False, state / "second"
-        state.mkdir(exist_ok=True)
+    settings = Settings(
+        state,
+        places,
+        _names(partitions),
+        _names(qos),
+        policy,
+        knowledge,
+        interval_s,
+        patience_s,
+        retries,
+        _cards(card),
+        compute_pct=compute_pct,
+        measured_memory=memory is Memory.MEASURED,
+    )
     claim = None
     if places:
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
-        claim = Claim(controller, owner_of(state), _names(partitions), lasts_s, qos=_names(qos))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
-    begun, turned, gpus = time.monotonic(), False, 0
-
-    def over() -> bool:
-        return for_s is not None and time.monotonic() - begun > for_s
-
-    try:
-        while not (turned and over()):
-            try:
-                other = None if claim is None else claim.take()
-                if other is not None:
-                    _say(f"another berth places on these nodes, {other.owner}: this one only advises")
-                settings = Settings(
-                    state,
-                    places and other is None,
-                    _names(partitions),
-                    _names(qos),
-                    policy,
-                    knowledge,
-                    interval_s,
-                    patience_s,
-                    retries,
-                    cards,
-                    compute_pct=compute_pct,
-                    measured_memory=memory is Memory.MEASURED,
-                )
-                if not turned:
-                    for lack in controller.lacks():
-                        _say(lack)
-                service = Service(settings, controller, channel=channel, claim=claim)
-                service.step()
-                gpus = sum(each.node.gpus for each in service.site.nodes())
-                if history is not None:
-                    service.keep_history(history)
-                service.run(_say, until=over)
-                break
-            except ClaimChangedError as error:
-                _say(str(error))
-                turned = True
-            except LiveError as error:
-                if not turned:
-                    raise  # at the start, that Slurm does not answer is an error at once
-                _say(str(error))
-                time.sleep(interval_s)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if claim is not None:
-            with contextlib.suppress(LiveError):  # it ends by itself
-                claim.drop()
-        if held is not None:
-            held.close()
-        else:
-            with contextlib.suppress(OSError):  # it has what was decided
-                state.rmdir()
+        claim = Claim(controller, owner_of(state), settings.partitions, lasts_s, qos=settings.qos)
+    end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
+    with contextlib.closing(lock(state)):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
+        try:
+            if claim is not None:
+                claim.take()
+            for lack in controller.lacks():
+                _say(lack)
+            service = Service(settings, controller, channel=channel, claim=claim)
+            service.step()
+            gpus = sum(each.node.gpus for each in service.site.nodes())
+            if history is not None:
+                service.keep_history(history)
+            service.run(_say, until=lambda: end_s is not None and time.monotonic() > end_s)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if claim is not None:
+                with contextlib.suppress(LiveError):  # it ends by itself
+                    claim.drop()
     if not places and (state / DECISIONS).exists():
         _print_comparison(asdict(compared([*read_decisions(state / DECISIONS)], gpus)))
 
 
 def _say(text: str) -> None:
     print(f"berth: {text}", file=sys.stderr, flush=True)
-
-
-class Grow(StrEnum):
-    """Whether the limits of jobs on a node grow."""
-
-    OFF = "off"
-    ON = "on"
-    SUSPEND = "suspend"
 
 
 @app.command()
@@ -320,7 +286,7 @@ def resume(
 
 
 @app.command()
-def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+def status(state: State = DEFAULT_STATE, as_json: JsonOrCsv = None) -> None:
     """Show whether berth runs with Slurm, and what Slurm's GPUs and jobs are doing."""
     import time
 
@@ -331,7 +297,7 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
 
     shown = read_status(state)
     seen = look(Controller(), state)
-    if printed(form, as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
+    if printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
         return
     age_s = time.time() - int(str(shown["at_ms"])) / 1000
     print(f"mode       {shown['mode']}, policy {shown['policy']}")
@@ -361,8 +327,7 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
 def why(
     job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
     state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs. Of one that runs, show
     its GPU memory."""
@@ -383,7 +348,7 @@ def why(
         "counts": counts,
         "memory": memory,
     }
-    if printed(form, as_json, [answer], answer):
+    if printed(as_json, [answer], answer):
         return
     print(f"job {job}: {slurm.state}")
     print(f"Slurm: {slurm.reason}{' (held by berth until it is placed)' if is_held_by_berth(slurm) else ''}")
@@ -448,8 +413,7 @@ def check(
     state: State = DEFAULT_STATE,
     card: CardMem = None,
     rest: Annotated[Path | None, typer.Option(metavar="SOCKET", help="slurmrestd's Unix socket.")] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Check Slurm's configuration and print the line that fixes each fault; exit 1 if berth cannot place."""
     from dataclasses import asdict
@@ -461,7 +425,7 @@ def check(
 
     cards = Cards(_cards(card))
     found = faults(read_setup(Controller(), _names(partitions), state, rest, _names(qos)), cards)
-    if not printed(form, as_json, [asdict(fault) for fault in found]):
+    if not printed(as_json, [asdict(fault) for fault in found]):
         for fault in found:
             print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
         if not found:
@@ -586,14 +550,6 @@ def uninstall(
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
-    conf: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            envvar="SLURM_CONF",
-            help="slurm.conf, if it is elsewhere than at the install.",
-        ),
-    ] = None,
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
     from berth.live.slurm import installed
@@ -603,9 +559,7 @@ def uninstall(
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    there = installed.conf_of(own) if conf is None else conf.parent
-    if there is None:
-        raise SettingError(f"{own} does not say where slurm.conf is; name it with --conf")
+    there = installed.conf_of(own)
     today = installed.texts_of(there, own)
     try:
         names = installed.remove(there, own, installed.as_before(today, own))
@@ -620,42 +574,18 @@ def compare(
     gpus: Annotated[
         int, typer.Option(min=0, help="Number of GPUs in the cluster, to compute their use.")
     ] = 0,
-    history: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."),
-    ] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
-    """Compare waits under berth's decisions with Slurm's, and check them against the accounting."""
+    """Compare waits under berth's decisions with Slurm's, by berth's log."""
     from dataclasses import asdict
 
-    from berth.history.store.folder import open_history
-    from berth.live.slurm.compare import agreement
     from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
 
-    decisions = list(read_decisions(state / DECISIONS))
-    answer = asdict(compared(decisions, gpus))
-    if history is not None:
-        records = open_history(history, must_exist=True).records()
-        names = ("records", "records_of_berth", "ends_agree")
-        answer |= zip(names, agreement(records, decisions), strict=True)
-    if printed(form, as_json, [answer], answer):
-        return
-    _print_comparison(answer)
-    if history is not None:
-        same = (
-            "agree"
-            if answer["ends_agree"]
-            else "DIFFER"
-            if answer["records_of_berth"]
-            else "cannot be compared"
-        )
-        print(
-            f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
-        )
+    answer = asdict(compared([*read_decisions(state / DECISIONS)], gpus))
+    if not printed(as_json, [answer], answer):
+        _print_comparison(answer)
 
 
 def _print_comparison(answer: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
@@ -57,6 +57,8 @@ def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> It
         if not equals:
             raise SettingError(f"--only {text}: expected NAME=VALUE, such as application=pytorch")
         pairs.append((name, value))
+    if begin and end and moment_ms(begin, "--from") >= moment_ms(end, "--to"):
+        raise SettingError(f"--from {begin} is not before --to {end}; --to is the day after the last one")
     period = Period(
         moment_ms(begin, "--from") if begin else None, moment_ms(end, "--to") if end else None, tuple(pairs)
     )
@@ -92,8 +94,7 @@ def stats(
         typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, or 50 when grouped by job."),
     ] = 0,
     history: HistoryFolder = Path("history"),
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Show usage, waste, waits and their causes, and lost work."""
     from berth.cli.usage_table import show_jobs, show_usage
@@ -116,19 +117,19 @@ def stats(
             }
             for row in found
         ]
-        if not printed(form, as_json, listed, {"by": ["job"], "measure": measure, "rows": listed}):
+        if not printed(as_json, listed, {"by": ["job"], "measure": measure, "rows": listed}):
             show_jobs(measure, found)
         return
     names = _groups(by, measure, summed=False)
     with tables_of(history, begin, end, only) as tables:
         rows = largest_first(tables.usage(names), measure)
         totals, waits, several = tables.totals(), tables.waits_by_cause(), tables.multi_node_shares()
-        if only and not totals.tries:
+        if (begin or end or only) and not totals.tries:
             raise _nothing(history, begin, end, only)
         adds_up = measure not in USES and any(row.known(measure) is not None for row in rows)
         whole = (sum(row.measure(measure) for row in rows) or 1.0) if adds_up else 0.0
         rows = rows[: top or None]
-        if as_json or form is not Form.TABLE:
+        if as_json is not None:
             answer: dict[str, Any] = {
                 "by": names,
                 "measure": measure,
@@ -150,7 +151,7 @@ def stats(
                 "waiting_hours_by_cause": waits,
                 "multi_node_share": several,
             }
-            printed(form, as_json, answer["rows"], answer)
+            printed(as_json, answer["rows"], answer)
             return
     show_usage(names, measure, rows, whole, totals, waits)
 
@@ -181,9 +182,11 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
+    from berth.cli.files import checked_place
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures, sentences
 
+    checked_place(out, ".html")
     names = _groups(by, measure)
     with tables_of(history, begin, end, only) as tables:
         jobs = tables.totals().jobs
@@ -247,14 +250,13 @@ def _nothing(history: Path, begin: str, end: str, only: list[str] | None) -> His
 def applications(
     history: HistoryFolder = Path("history"),
     limit: Annotated[int, typer.Option(min=1, help="Number of names to list.")] = 30,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """List the job names that match no rule, by GPU-hours: write a rule for the first one next."""
     with tables_of(history, "", "", None) as tables:
         rows = tables.unknown(limit)
     listed = [{"name": n, "comment": c, "gpu_hours": h, "jobs": j} for n, c, h, j in rows]
-    if printed(form, as_json, listed):
+    if printed(as_json, listed):
         return
     for name, comment, hours, jobs in rows:
         print(f"{hours:12,.2f} GPU-hours {jobs:8,} jobs  {name}" + (f"  ({comment})" if comment else ""))

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import JsonOrCsv, console, printed
+from berth.cli.run_options import Processes
 from berth.counts import counted
 
 
@@ -17,7 +18,7 @@ def sweep(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN.toml", help="What to simulate; docs/sweeps.md lists the keys.")
     ],
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Processes = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
     ] = None,
@@ -32,8 +33,7 @@ def sweep(
             help="With --out: make only the I-th of N parts of the runs, as one task of a Slurm array.",
         ),
     ] = "",
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Simulate every policy and seed of a plan at every load, size and condition, as one table."""
     from berth.cli.files import command_line, interruption_explained, write_aside
@@ -56,7 +56,7 @@ def sweep(
 
         write_page(found, out / "report.html", command=command_line())
         write_aside(out / "result.json", json.dumps(found.to_dict(), allow_nan=False, indent=1) + "\n")
-    if not printed(form, as_json, found.rows(), found.to_dict()):
+    if not printed(as_json, found.rows(), found.to_dict()):
         from berth.experiments.sweep.table import rich_grid
 
         screen = console(soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.run_options import Columns
 from berth.counts import counted
 
@@ -39,8 +39,7 @@ def describe(
     trace: TraceArgument,
     columns: Columns = "",
     skip_bad: SkipBad = False,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Summarise a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
     from berth.traces import read_trace
@@ -50,7 +49,7 @@ def describe(
     bad: list[TraceError] = []
     description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
     answer = {"path": source.path, "format": source.format, **asdict(description)}
-    if printed(form, as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
+    if printed(as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
         return
     _print_description(source, description)
     _list_problems(bad)
@@ -69,8 +68,7 @@ def convert(
         Path | None,
         typer.Option(metavar="NODES", help="Write the trace's cluster to this file, as CSV."),
     ] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Write a trace as berth's own table of jobs, which `berth simulate` reads fastest and exactly."""
     from berth.errors import ClusterError
@@ -87,7 +85,7 @@ def convert(
     if nodes is not None and source.nodes is not None:
         write_nodes(source.nodes, nodes)
     answer = {"out": str(out), "jobs": number}
-    if printed(form, as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
+    if printed(as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
         return
     typer.echo(f"{counted(number, 'job')} written to {out}")
     _list_problems(bad)
@@ -105,8 +103,7 @@ def fetch(
         Path | None, typer.Option(metavar="DIR", help="Folder to put it in.  [default: ./NAME]")
     ] = None,
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only files with this in their name.")] = "",
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Download a public trace from its publisher; resumes, and verifies the download."""
     from berth.errors import FetchError
@@ -118,12 +115,12 @@ def fetch(
     if not files:
         there = ", ".join(file.name for file in trace.files)
         raise FetchError(f"'{name}' has no file with '{only}' in its name; there are {there}")
-    if form is Form.TABLE and not as_json:
+    if as_json is None:
         typer.echo(f"{trace.name}: {trace.summary}\nfrom {trace.publisher}")
         typer.echo(f"licence: {trace.licence}\ncite: {trace.cite}")
     paths = [_fetched(file, folder) for file in files]
     answer = {"name": trace.name, "licence": trace.licence}
-    if printed(form, as_json, [{**answer, "file": path} for path in paths], {**answer, "files": paths}):
+    if printed(as_json, [{**answer, "file": path} for path in paths], {**answer, "files": paths}):
         return
     typer.echo(f"{counted(len(paths), 'file')} in {folder}")
     if not trace.readable:
@@ -144,7 +141,7 @@ def _fetched(file: RemoteFile, folder: Path) -> str:
 
 
 @app.command()
-def formats(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+def formats(as_json: JsonOrCsv = None) -> None:
     """List the formats that are recognised, the synthetic workloads and the public traces."""
     from berth.traces.catalogue import PUBLIC_TRACES
     from berth.traces.formats import FORMATS
@@ -162,7 +159,7 @@ def formats(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
         ],
     }
     rows = [{"kind": kind, **row} for kind, listed in known.items() for row in listed]
-    if printed(form, as_json, rows, known):
+    if printed(as_json, rows, known):
         return
     for entry in FORMATS.values():
         typer.echo(f"{entry.name}: {entry.summary}\n    {', '.join(entry.header)}")

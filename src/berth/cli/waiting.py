@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
 
 if TYPE_CHECKING:
@@ -47,15 +47,14 @@ def _predict_wait() -> None:
 @app.command()
 def evaluate(
     history: HistoryFolder = Path("history"),
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Train on the first four fifths by time, and judge the answers on the last fifth."""
     from berth.waiting import evaluate as evaluated
     from berth.waiting.refit import history_questions
 
     found = evaluated(history_questions(history))
-    if printed(form, as_json, [found.to_dict()], found.to_dict()):
+    if printed(as_json, [found.to_dict()], found.to_dict()):
         return
     days = ""
     if found.held_between is not None:
@@ -69,9 +68,7 @@ def evaluate(
 
 
 @app.command()
-def train(
-    history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
-) -> None:
+def train(history: HistoryFolder = Path("history"), as_json: JsonOrCsv = None) -> None:
     """Train on the history, and keep the model there, judged on the last fifth."""
     from berth.waiting.refit import MODEL_NAME, learn_anew
 
@@ -81,7 +78,7 @@ def train(
         "model": str(history / MODEL_NAME),
         "warnings": list(model.judgement.doubts),
     }
-    if printed(form, as_json, [told], told):
+    if printed(as_json, [told], told):
         return
     print(f"learned from {waits:,} waits; wrote {history / MODEL_NAME}")
     for doubt in model.judgement.doubts:
@@ -112,8 +109,7 @@ def request(
     ] = "",
     history: HistoryFolder = Path("history"),
     pseudonymise: Key = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Predict the wait of a job submitted now, with a median, an 80 % interval and its causes.
 
@@ -160,7 +156,7 @@ def request(
     held = model.promised(found.days)
     warnings = [*warnings, *model.judgement.doubts]
     told = {**_numbers(answer, held), "days_known": found.days, "warnings": warnings}
-    if printed(form, as_json, [told], told):
+    if printed(as_json, [told], told):
         return
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -188,8 +184,7 @@ def queue(
     ] = "",
     history: HistoryFolder = Path("history"),
     pseudonymise: Key = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Predict how much longer each waiting job waits, with an 80 % interval and its causes.
 
@@ -227,7 +222,7 @@ def queue(
         }
         for job, numbers in [*told, *((job, unknown) for job in blocked)]
     ]
-    if printed(form, as_json, rows):
+    if printed(as_json, rows):
         return
     lines = [(job, _more(answer)) for job, answer in answers]
     lines += [(job, f"cannot start yet ({job.reason or 'held'})") for job in blocked]

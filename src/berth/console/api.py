@@ -14,12 +14,10 @@ from berth.console.roles import Viewer
 from berth.console.schemas import (
     GpusAnswer,
     JobAnswer,
-    OutputAnswer,
     QueueAnswer,
-    QueuedJob,
     SourceAnswer,
 )
-from berth.console.source import Follows
+from berth.console.source import Follows, Output
 
 router = APIRouter(prefix="/api/v1")
 Who = Annotated[Viewer, Depends(viewer)]
@@ -40,13 +38,7 @@ async def gpus(request: Request, who: Who) -> Response:
 async def queue(request: Request, who: Who, asked: Annotated[QueueQuery, Depends()]) -> QueueAnswer:
     """Jobs that run and wait, in the order of the queue, a page at a time."""
     page = await chosen(request.app.state, asked, who)
-    return QueueAnswer(
-        total=page.total,
-        page=page.page,
-        size=asked.size,
-        now_ms=page.now_ms,
-        jobs=[QueuedJob(**row) for row in page.rows],
-    )
+    return QueueAnswer(total=page.total, page=page.page, size=asked.size, now_ms=page.now_ms, jobs=page.rows)
 
 
 @router.get("/jobs/{job_id:path}")
@@ -69,7 +61,7 @@ async def output(
     after: Annotated[
         int | None, Query(ge=0, description="`next` of the answer before; the end if absent")
     ] = None,
-) -> OutputAnswer:
+) -> Output:
     """What a job wrote after the answer before this one, so that it can be followed until it ends."""
     hub: Hub = request.app.state.hub
     if source not in hub.seen:
@@ -78,7 +70,7 @@ async def output(
     found = await follows.output(job_id, who, after) if isinstance(follows, Follows) else None
     if found is None:
         raise HTTPException(404, f"the output of job '{job_id}' cannot be read from here")
-    return OutputAnswer(text=found.text, next=found.next, skipped=found.skipped, ended=found.ended)
+    return found
 
 
 @router.get("/sources")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from berth.console.schemas import GpuAnswer
 from berth.live.driver.snapshot import Gpu, Snapshot
 
 IDLE_PCT = 5.0
@@ -23,18 +24,10 @@ class Counts:
     """Of those, with more than one."""
     idle: int = 0
     """Of those that are held and measured, used less than `IDLE_PCT`."""
-    measured: int = 0
-    """Held GPUs whose use is known."""
     free: int = 0
     """GPUs on which nothing is and something may start."""
-    drained: int = 0
-    broken: int = 0
-    strangers: int = 0
-    """GPUs with processes of no job."""
     use_pct: float | None = None
     """Mean use of the GPUs that are measured; None where none is."""
-    milli: int = 0
-    """Compute that is promised, in thousandths of a GPU."""
     waiting: int = 0
     running: int = 0
 
@@ -54,13 +47,8 @@ def counts_of(looks: Iterable[Snapshot]) -> Counts:
         held=len(held),
         shared=sum(len(gpu.tenants) > 1 for gpu in held),
         idle=sum(gpu.use_pct is not None and gpu.use_pct < IDLE_PCT for gpu in held),
-        measured=sum(gpu.use_pct is not None for gpu in held),
         free=sum(not (gpu.tenants or gpu.strangers or gpu.health or gpu.drained) for gpu in gpus),
-        drained=sum(gpu.drained for gpu in gpus),
-        broken=sum(bool(gpu.health) for gpu in gpus),
-        strangers=sum(bool(gpu.strangers) for gpu in gpus),
         use_pct=round(sum(measured) / len(measured), 1) if measured else None,
-        milli=sum(tenant.milli for gpu in held for tenant in gpu.tenants),
         waiting=sum(look.waiting for look in looks),
         running=sum(look.running for look in looks),
     )
@@ -71,26 +59,6 @@ def key_of(source: str, gpu: Gpu) -> tuple[str, str, int]:
     return source, gpu.node, gpu.index
 
 
-_OF_GPU = (
-    "node",
-    "index",
-    "model",
-    "mem_mib",
-    "used_mib",
-    "use_pct",
-    "health",
-    "drained",
-    "rack",
-    "partition",
-)
-_OF_TENANT = ("job", "user", "milli", "mem_mib", "used_mib", "use_pct", "since_ms")
-
-
 def gpu_json(source: str, gpu: Gpu) -> dict[str, Any]:
-    """A GPU as every viewer may see it: whose jobs are there, and nothing of what they are."""
-    return {
-        "source": source,
-        **{name: getattr(gpu, name) for name in _OF_GPU},
-        "tenants": [{name: getattr(each, name) for name in _OF_TENANT} for each in gpu.tenants],
-        "strangers": [{"what": each.what, "mem_mib": each.mem_mib} for each in gpu.strangers],
-    }
+    """A GPU as every viewer may see it."""
+    return {**GpuAnswer.model_validate(gpu).model_dump(), "source": source}

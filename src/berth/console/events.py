@@ -1,4 +1,4 @@
-"""News for pages that are open: server-sent events, and the last one for browsers without them."""
+"""News for pages that are open: server-sent events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def events(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> R
     """Each look that differs from the one before, until the page is closed or its session ends."""
     hub: Hub = request.app.state.hub
     if hub.full:
-        raise HTTPException(503, "too many pages are open already; close some, or ask /events/last/look")
+        raise HTTPException(503, "too many pages are open already; close some")
 
     async def messages() -> AsyncIterator[bytes]:
         watching = hub.watch()
@@ -40,11 +40,3 @@ async def events(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> R
             await watching.aclose()
 
     return StreamingResponse(messages(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-
-
-@router.get("/events/last/look")
-async def last(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> Response:
-    """The newest event."""
-    hub: Hub = request.app.state.hub
-    await hub.fresh()
-    return Response(hub.last, media_type="application/json")

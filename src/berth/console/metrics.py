@@ -1,21 +1,18 @@
 """`/metrics`: the live cluster for Prometheus; a scraper sends a token as a bearer's.
 
-Metrics of a source or of the console come through prometheus_client. Those of each GPU are written as text here: as
-the client's objects, 10,000 GPUs would hold up all pages for seconds at each scrape.
+They are written as text here: as objects of prometheus_client, 10,000 GPUs would hold up all pages for seconds at each
+scrape.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from berth.console.hub import Hub
+from berth.console.hub import Hub, Seen
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
 from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT
@@ -60,61 +57,62 @@ _OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
 _JOB = "Compute of each job on the GPU, per mille; hpc_job joins DCGM's exporter, jobid that of Jobstats and Slurm's."
 
 
-class _SourceMetrics(Collector):
-    """Metrics of each source and of the console."""
-
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-
-    def collect(self) -> Iterator[Metric]:
-        """The families."""
-        up = GaugeMetricFamily("berth_source_up", "Whether the queue answers.", labels=["source"])
-        jobs = GaugeMetricFamily("berth_jobs", "Jobs by state.", labels=["source", "state"])
-        labels = ["source", "model"]
-        cards = GaugeMetricFamily(
-            "berth_more_cards", "Cards that would start jobs which wait for room.", labels=labels
-        )
-        started = GaugeMetricFamily("berth_more_cards_jobs", "Jobs that these would start.", labels=labels)
-        for name, seen in self._hub.seen.items():
-            up.add_metric([name], float(seen.look is not None))
-            if seen.look is not None:
-                jobs.add_metric([name, "waiting"], seen.look.waiting)
-                jobs.add_metric([name, "running"], seen.look.running)
-                for more in seen.look.more_cards:
-                    cards.add_metric([name, more.model], more.cards)
-                    started.add_metric([name, more.model], more.jobs)
-        watchers = GaugeMetricFamily("berth_console_pages", "Pages that are being told what happens.")
-        watchers.add_metric([], self._hub.watchers)
-        yield from (up, jobs, cards, started, watchers)
+def _family(name: str, text: str, samples: Iterable[tuple[str, float | None]]) -> str:
+    """A gauge in Prometheus' text format; samples are labels with values, None for what was not measured."""
+    lines = [f"{name}{labels} {value}\n" for labels, value in samples if value is not None]
+    return f"# HELP {name} {text}\n# TYPE {name} gauge\n{''.join(lines)}"
 
 
-def _gpu_text(gpus: list[tuple[str, Gpu]]) -> str:
-    """Each family of the GPUs in Prometheus' text format."""
-    labels = [
-        f'{{gpu="{gpu.index}",model="{_escaped(gpu.model)}",node="{_escaped(gpu.node)}",source="{_escaped(name)}"}}'
-        for name, gpu in gpus
+def _labels(**values: object) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in values.items()) + "}"
+
+
+def _source_text(seen: Mapping[str, Seen], pages: int) -> str:
+    """Each family of the sources, and the pages that are open."""
+    looks = {name: each.look for name, each in seen.items() if each.look is not None}
+    more = [
+        (_labels(model=each.model, source=name), each)
+        for name, look in looks.items()
+        for each in look.more_cards
     ]
-    lines = []
-    for name, text, value_of in _OF_GPU:
-        lines.append(f"# HELP berth_gpu_{name} {text}\n# TYPE berth_gpu_{name} gauge\n")
-        for label, (_, gpu) in zip(labels, gpus, strict=True):
-            value = value_of(gpu)
-            if value is not None:
-                lines.append(f"berth_gpu_{name}{label} {value}\n")
-    lines.append(f"# HELP berth_gpu_job {_JOB}\n# TYPE berth_gpu_job gauge\n")
-    for label, (_, gpu) in zip(labels, gpus, strict=True):
-        for each in gpu.tenants:
-            names = (
-                f'hpc_job="{_escaped(each.job)}",jobid="{_escaped(each.job)}",user="{_escaped(each.user)}"'
-            )
-            lines.append(f"berth_gpu_job{label[:-1]},{names}}} {each.milli}\n")
-    lines.append(f"# HELP {JOB_MEMORY} {JOB_MEMORY_TEXT}\n# TYPE {JOB_MEMORY} gauge\n")
-    for label, (_, gpu) in zip(labels, gpus, strict=True):
-        for each in gpu.tenants:
-            for kind, mem_mib in each.sizes_mib.items():
-                names = f'job="{_escaped(each.job)}",kind="{kind}"'
-                lines.append(f"{JOB_MEMORY}{label[:-1]},{names}}} {mem_mib << 20}\n")
-    return "".join(lines)
+    jobs = [
+        (_labels(source=name, state=state), float(getattr(look, state)))
+        for name, look in looks.items()
+        for state in ("waiting", "running")
+    ]
+    up = [(_labels(source=name), float(name in looks)) for name in seen]
+    cards = [(labels, float(each.cards)) for labels, each in more]
+    started = [(labels, float(each.jobs)) for labels, each in more]
+    return (
+        _family("berth_source_up", "Whether the queue answers.", up)
+        + _family("berth_jobs", "Jobs by state.", jobs)
+        + _family("berth_more_cards", "Cards that would start jobs which wait for room.", cards)
+        + _family("berth_more_cards_jobs", "Jobs that these would start.", started)
+        + _family("berth_console_pages", "Pages that are being told what happens.", [("", float(pages))])
+    )
+
+
+def _gpu_text(gpus: Sequence[tuple[str, Gpu]]) -> str:
+    """Each family of the GPUs."""
+    of_gpus = [
+        (_labels(gpu=gpu.index, model=gpu.model, node=gpu.node, source=name)[:-1], gpu) for name, gpu in gpus
+    ]
+    families = [
+        _family(f"berth_gpu_{name}", text, ((f"{labels}}}", value_of(gpu)) for labels, gpu in of_gpus))
+        for name, text, value_of in _OF_GPU
+    ]
+    tenants = [(labels, each) for labels, gpu in of_gpus for each in gpu.tenants]
+    shares = (
+        (f"{labels},{_labels(hpc_job=each.job, jobid=each.job, user=each.user)[1:]}", each.milli)
+        for labels, each in tenants
+    )
+    sizes = (
+        (f"{labels},{_labels(job=each.job, kind=kind)[1:]}", mem_mib << 20)
+        for labels, each in tenants
+        for kind, mem_mib in each.sizes_mib.items()
+    )
+    families += [_family("berth_gpu_job", _JOB, shares), _family(JOB_MEMORY, JOB_MEMORY_TEXT, sizes)]
+    return "".join(families)
 
 
 def _escaped(text: str) -> str:
@@ -129,7 +127,5 @@ async def metrics(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> 
     hub: Hub = request.app.state.hub
     seen = await hub.fresh()
     gpus = [(name, gpu) for name, each in seen.items() if each.look for gpu in each.look.gpus]
-    registry = CollectorRegistry()
-    registry.register(_SourceMetrics(hub))
-    text = generate_latest(registry) + (await asyncio.to_thread(_gpu_text, gpus)).encode()
+    text = _source_text(seen, hub.watchers) + await asyncio.to_thread(_gpu_text, gpus)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

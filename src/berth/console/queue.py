@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlencode
@@ -16,8 +16,9 @@ from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
+from berth.console.schemas import QueuedJob
 from berth.console.source import Submits
-from berth.live.driver.snapshot import LiveJob
+from berth.live.driver.snapshot import LiveJob, job_dict
 from berth.live.driver.words import without_start
 
 router = APIRouter(include_in_schema=False)
@@ -58,7 +59,7 @@ class Chosen:
     page: int
     pages: int
     now_ms: int
-    rows: list[dict[str, Any]]
+    rows: list[QueuedJob]
 
 
 async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
@@ -86,26 +87,9 @@ async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
     return Chosen(total, number, max(1, -(-total // asked.size)), time.time_ns() // 1_000_000, rows)
 
 
-def _row(source: str, job: LiveJob, who: Viewer) -> dict[str, Any]:
-    return {
-        "source": source,
-        "id": job.id,
-        "user": job.user,
-        "name": job.name if who.owns(job.user) else "",
-        "state": job.state,
-        "gpus": job.gpus,
-        "milli": job.milli,
-        "mem_mib": job.mem_mib,
-        "submit_ms": job.submit_ms,
-        "ready_ms": job.ready_ms,
-        "start_ms": job.start_ms,
-        "where": job.where,
-        "why": without_start(job.why),
-        "starts_from_ms": job.starts_from_ms,
-        "starts_to_ms": job.starts_to_ms,
-        "priority": job.priority,
-        "partition": job.partition,
-    }
+def _row(source: str, job: LiveJob, who: Viewer) -> QueuedJob:
+    seen = replace(job, name=job.name if who.owns(job.user) else "", why=without_start(job.why))
+    return QueuedJob(**job_dict(seen), source=source)
 
 
 @router.get("/queue")
@@ -116,8 +100,7 @@ async def queue(
     hub: Hub = request.app.state.hub
     found = await chosen(request.app.state, asked, who)
     acts = request.app.state.settings.actions
-    for row in found.rows:
-        row["commands"] = _commands(hub, row, who) if acts and who.controls(row["user"]) else {}
+    commands = [_commands(hub, row, who) if acts and who.owns(row.user) else {} for row in found.rows]
     jobs = [job for seen in hub.seen.values() if seen.look for job in seen.look.jobs]
     partitions = sorted({job.partition for job in jobs} - {""})
     return page(
@@ -130,18 +113,19 @@ async def queue(
         states=get_args(State),
         partitions=partitions,
         sources=[source_json(seen) for seen in hub.seen.values()],
-        chooses=acts and any(row["commands"] for row in found.rows),
+        commands=commands,
+        chooses=any(commands),
         submits=[name for name, seen in hub.seen.items() if acts and isinstance(seen.source, Submits)]
         if who.role.includes(Role.USER)
         else [],
     )
 
 
-def _commands(hub: Hub, row: dict[str, Any], who: Viewer) -> dict[str, str]:
+def _commands(hub: Hub, row: QueuedJob, who: Viewer) -> dict[str, str]:
     """What this viewer may do to a job of the queue, each with the command that does the same."""
-    source = hub.seen[row["source"]].source
-    wanted = _ACTIONS.get(row["state"], ("requeue", "cancel"))
+    source = hub.seen[row.source].source
+    wanted = _ACTIONS.get(row.state, ("requeue", "cancel"))
     commands = {
-        name: source.command(name, {"id": row["id"]}) for name in wanted if name not in source.lacks(who)
+        name: source.command(name, {"id": row.id}) for name in wanted if name not in source.lacks(who)
     }
     return {name: command for name, command in commands.items() if command is not None}

@@ -20,7 +20,7 @@ Say = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One small picture, with what it says in words."""
+    """One small picture, with what it says in words and of what."""
 
     said: str
     gaps: str
@@ -41,15 +41,6 @@ class OfUser:
     wait: str
 
 
-@dataclass(frozen=True, slots=True)
-class OfGpu:
-    """The use and memory of a GPU, or of the GPUs of a node together."""
-
-    name: str
-    said: str
-    picture: Picture
-
-
 @dataclass(slots=True)
 class Pictures:
     """All of them, as the template draws them."""
@@ -61,7 +52,7 @@ class Pictures:
     legend: list[tuple[str, str]] = field(default_factory=list)
     users: list[OfUser] = field(default_factory=list)
     users_caption: str = ""
-    gpus: list[OfGpu] = field(default_factory=list)
+    gpus: list[Picture] = field(default_factory=list)
     gpus_title: str = ""
     gpus_note: str = ""
 
@@ -177,7 +168,7 @@ def _add_gpus(found: Pictures, window: Window, t: Say) -> None:
             ("work", area(use, 100)),
             ("memory-line", line(used, mem_mib)),
         ]
-        found.gpus.append(OfGpu(name, said, Picture(f"{name}: {said}", gaps(held), layers)))
+        found.gpus.append(Picture(said, gaps(held), layers, name))
     found.gpus_title = t("By GPU over time") if each_gpu else t("By node over time")
     if len(groups) > MOST_PICTURES:
         found.gpus_note = t("The first {shown} of {all}.", shown=MOST_PICTURES, all=len(groups))

@@ -29,14 +29,10 @@ class Viewer:
     user: str
     role: Role
     via: str
-    """How they were recognised: `token`, `proxy` or `socket`."""
+    """How they were recognised: `token` or `proxy`."""
     csrf: str
     """What a request that changes something must carry; empty where a token comes with each request."""
 
     def owns(self, user: str) -> bool:
-        """Whether all of this user's jobs may be seen."""
+        """Whether all of this user's jobs may be seen and changed."""
         return self.role is Role.OPERATOR or (self.role is Role.USER and self.user == user)
-
-    def controls(self, user: str) -> bool:
-        """Whether this user's jobs may be changed."""
-        return self.owns(user)

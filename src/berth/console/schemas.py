@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
+
+from berth.history.jobs.job_report import Wait
+from berth.live.driver.snapshot import LiveJob
 
 
 def _encodable(text: str) -> str:
@@ -17,7 +21,7 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_encodable)]
 
 
-class TenantAnswer(BaseModel):
+class TenantAnswer(BaseModel, from_attributes=True):
     """One job on a GPU."""
 
     job: str
@@ -29,17 +33,17 @@ class TenantAnswer(BaseModel):
     since_ms: int | None
 
 
-class StrangerAnswer(BaseModel):
+class StrangerAnswer(BaseModel, from_attributes=True):
     """What is on a GPU without being a job."""
 
     what: str
     mem_mib: int
 
 
-class GpuAnswer(BaseModel):
-    """One GPU."""
+class GpuAnswer(BaseModel, from_attributes=True):
+    """One GPU as every viewer may see it: whose jobs are there, and nothing of what they are."""
 
-    source: str
+    source: str = ""
     node: str
     index: int
     model: str
@@ -63,29 +67,11 @@ class GpusAnswer(BaseModel):
     gpus: list[GpuAnswer]
 
 
-class QueuedJob(BaseModel):
-    """One job that waits or runs."""
+@dataclass(frozen=True, slots=True)
+class QueuedJob(LiveJob):
+    """One job that waits or runs; its name is empty where the viewer does not own it."""
 
-    source: str
-    id: str
-    user: str
-    name: str = Field(description="Empty where the viewer does not own the job")
-    state: str
-    gpus: int
-    milli: int
-    mem_mib: int
-    submit_ms: int
-    ready_ms: int | None = Field(
-        description="Since when it could start if there were room, from which its wait counts; null while it is held or"
-        " waits for another job or a time"
-    )
-    start_ms: int | None
-    where: str
-    why: str = Field(description="Why it waits, in words")
-    starts_from_ms: int | None = Field(description="Predicted start: the earlier end of its interval")
-    starts_to_ms: int | None
-    priority: int
-    partition: str
+    source: str = ""
 
 
 class QueueAnswer(BaseModel):
@@ -136,17 +122,10 @@ class AttemptAnswer(BaseModel):
     refused: int | None = Field(None, description="Calls for GPU memory that were refused")
 
 
-class WaitAnswer(BaseModel):
-    """A part of a wait."""
-
-    seconds: float
-    cause: str
-
-
 class EndingAnswer(BaseModel):
     """What a job that has ended used of what it was promised, waited for and cost."""
 
-    waits: list[WaitAnswer]
+    waits: list[Wait]
     used_mib: int | None = Field(description="Peak of its memory on one GPU")
     promised_mib: int | None
     card_mib: int | None
@@ -211,15 +190,6 @@ class JobAnswer(BaseModel):
         [],
         description="What the history knows of jobs of this id; `beside` are the jobs that shared its GPUs",
     )
-
-
-class OutputAnswer(BaseModel):
-    """A piece of what a job has written."""
-
-    text: str
-    next: int = Field(description="Ask for what follows with `after` of this number")
-    skipped: int = Field(description="Bytes before it that are left out, because there are too many")
-    ended: bool = Field(description="Whether the job has ended and nothing follows")
 
 
 class ActionRequest(BaseModel, extra="forbid"):

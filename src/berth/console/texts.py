@@ -67,40 +67,29 @@ class Texts:
     language: str
 
     def __call__(self, text: str, **parts: object) -> str:
-        """A text of the pages with its parts."""
-        found = translated(text, self.language)
+        """A text of the pages with its parts; a test holds that none is missing."""
+        found = text if self.language == "en" else _texts(self.language).get(text, text)
         return filled(found, **parts) if parts else found
 
     def sentence(self, text: str) -> str:
         """A sentence that another part of berth has composed; as it is if no template fits."""
-        return translated_sentence(text, self.language)
+        if self.language == "en" or not text:
+            return text
+        if text in _texts(self.language):
+            return _texts(self.language)[text]
+        for pattern, other in _patterns(self.language):
+            if found := pattern.fullmatch(text):
+                return other.format(
+                    **{name: self._part(name, part) for name, part in found.groupdict().items()}
+                )
+        return text
 
-
-def translated(text: str, language: str) -> str:
-    """A text of the pages in another language; a test holds that none is missing."""
-    return text if language == "en" else _texts(language).get(text, text)
-
-
-def translated_sentence(sentence: str, language: str) -> str:
-    """A sentence that another part of berth has composed, in the reader's language; as it is if no template fits."""
-    if language == "en" or not sentence:
-        return sentence
-    if sentence in _texts(language):
-        return _texts(language)[sentence]
-    for pattern, text in _patterns(language):
-        if found := pattern.fullmatch(sentence):
-            return text.format(
-                **{name: _translated_part(name, part, language) for name, part in found.groupdict().items()}
-            )
-    return sentence
-
-
-def _translated_part(name: str, part: str, language: str) -> str:
-    """A part of a sentence. What a GPU lacks is a list, each of which is a sentence of its own. Names stay."""
-    if name in ("pool", "names"):
-        return part
-    each = part.split("; ") if name == "lacking" else [part]
-    return "; ".join(translated_sentence(text, language) for text in each)
+    def _part(self, name: str, part: str) -> str:
+        """A part of a sentence. What a GPU lacks is a list, each of which is a sentence of its own. Names stay."""
+        if name in ("pool", "names"):
+            return part
+        each = part.split("; ") if name == "lacking" else [part]
+        return "; ".join(map(self.sentence, each))
 
 
 def composed_pairs(language: str) -> list[tuple[str, str]]:

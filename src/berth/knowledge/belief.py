@@ -13,6 +13,10 @@ from berth.model import GpuModel, Job, Profile, Record
 
 DEFAULT = "default"
 """The basis of a belief if nothing is known: a cautious number stands for it."""
+OTHERS = "other jobs"
+"""The basis of a belief if no job of the application was seen, but others of its user."""
+CAUTIOUS_MS = 24 * 3_600_000
+"""The run time that is believed of a job of which nothing is known and whose user set no limit."""
 LONGEST_MS = 1 << 50
 """A believed run time beyond this, some 35,000 years, tells nothing; forecasts count no more work than this."""
 
@@ -30,7 +34,8 @@ class Spread(NamedTuple):
     high: int
     """The 90 % quantile."""
     basis: str = ""
-    """What it rests on, where the kind of knowledge tells: `history`, `user`, `profile`, `outlived` or `default`."""
+    """What it rests on, where the kind of knowledge tells: `history`, `other jobs`, `user`, `profile`, `outlived` or
+    `default`."""
 
     @property
     def certain(self) -> bool:

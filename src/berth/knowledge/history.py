@@ -12,14 +12,12 @@ import numpy as np
 from berth.gpu_models import GPU_MODELS
 from berth.interference import Speeds
 from berth.interference.speeds import unhindered
-from berth.knowledge.belief import DEFAULT, LONGEST_MS, Spread
+from berth.knowledge.belief import CAUTIOUS_MS, DEFAULT, LONGEST_MS, OTHERS, Spread
 from berth.knowledge.out_of_memory import EIGHTHS, MemoryNeed, need_after
 from berth.knowledge.user import User
 from berth.model import GpuModel, Job, Profile, Record, RecordState
 from berth.profiles import RUNNING, peak_mem_mib, run_time_ms
 
-CAUTIOUS_MS = 24 * 3_600_000
-"""The run time that is believed of a job of which nothing is known and whose user set no limit."""
 REMEMBERED = 64
 """Attempts of a kind that are remembered."""
 FADES = 0.9
@@ -33,10 +31,11 @@ _log = logging.getLogger(__name__)
 class History:
     """Knows what it has seen: run times and memory by application, user and request, profiles as they were recorded.
 
-    Where a job's own kind was seen too seldom, a wider one counts; where nothing was, the user's limits, and else a
-    cautious default. Which it was, a belief tells (`Spread.basis`). An application is recorded when it ran with whole
-    GPUs to itself. Running out of memory raises what it is believed to need; a profile that stays wrong is widened
-    further, which is logged as a warning, and the application runs beside fewer others, at last alone.
+    Where a job's own kind was seen too seldom, a wider one of its application counts. Where none was, other jobs of its
+    user that ask for the same tell its run time; then the user's limits, and else a cautious default. Which it was, a
+    belief tells (`Spread.basis`). An application is recorded when it ran with whole GPUs to itself. Running out of
+    memory raises what it is believed to need; a profile that stays wrong is widened further, which is logged as a
+    warning, and the application runs beside fewer others, at last alone.
     """
 
     certain = False
@@ -82,11 +81,13 @@ class History:
         by now, where it has outlived what was expected. Where none was seen, the user's estimate, then the run time of
         its application's profile, as uncertain as an estimate, then the time limit."""
         ran_ms = self._ran_ms.get(job.id, 0)
-        seen = self._seen(self._run_ms, job)
+        seen, basis = self._seen(self._run_ms, job, like=True), "history"
+        if seen is None and job.application:
+            seen, basis = self._seen(self._run_ms, job), OTHERS
         if seen is not None:
             spread = seen.spread(above=ran_ms)
             if spread is not None:
-                return spread
+                return spread._replace(basis=basis)
             return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
         recorded = self._recorded.get(job.application)
         if recorded is not None and recorded.kind != RUNNING and job.estimate_ms is None:

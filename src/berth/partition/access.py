@@ -9,6 +9,8 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,15 +46,19 @@ MAKERS = Access()
 
 def access_of(owner: str | None, group: str | None) -> Access:
     """The access of a user and a group by name or number; raises SettingError for one that is not known."""
+    return Access(
+        _number("user", owner, lambda name: pwd.getpwnam(name).pw_uid),
+        _number("group", group, lambda name: grp.getgrnam(name).gr_gid),
+    )
+
+
+def _number(kind: str, text: str | None, named: Callable[[str], int]) -> int | None:
+    if text is None or text.isdigit():
+        return None if text is None else int(text)
     try:
-        uid = None if owner is None else int(owner) if owner.isdigit() else pwd.getpwnam(owner).pw_uid
+        return named(text)
     except KeyError as error:
-        raise SettingError(f"there is no user '{owner}' on this machine; give a name or a number") from error
-    try:
-        gid = None if group is None else int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
-    except KeyError as error:
-        raise SettingError(f"there is no group '{group}' on this machine; give a name or a number") from error
-    return Access(uid, gid)
+        raise SettingError(f"there is no {kind} '{text}' on this machine; give a name or a number") from error
 
 
 def grant(folder: Path, uuid: str, access: Access) -> None:
@@ -78,17 +84,12 @@ def open_to(use: Path) -> str | None:
         return None
     if os.access(use, os.R_OK, effective_ids=True):
         return None
-    try:
+    user, group = str(there.st_uid), str(there.st_gid)
+    with suppress(KeyError):
         user = pwd.getpwuid(there.st_uid).pw_name
-    except KeyError:
-        user = str(there.st_uid)
-    if not there.st_mode & 0o040:
-        return f"user {user}"
-    try:
+    with suppress(KeyError):
         group = grp.getgrgid(there.st_gid).gr_name
-    except KeyError:
-        group = str(there.st_gid)
-    return f"user {user}, group {group}"
+    return f"user {user}, group {group}" if there.st_mode & 0o040 else f"user {user}"
 
 
 def check_open(folder: Path) -> None:

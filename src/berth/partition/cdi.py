@@ -8,7 +8,7 @@ from typing import Any
 
 from berth.errors import PartitionError
 from berth.partition.hardware import Hardware, check_enterable, variables
-from berth.partition.regions import INSIDE, Partition, preload_list
+from berth.partition.regions import INSIDE, Partition, mounts
 
 CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
@@ -17,11 +17,7 @@ def specification(
     name: str, parts: Sequence[Partition], library: Path, devices: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """CDI 0.3: mounts of the library, the preload list and the region, whose limits are read-only inside."""
-    folder = parts[0].folder
-    mounts = [_mount(library, f"{INSIDE}/libberth.so"), _mount(preload_list(folder), "/etc/ld.so.preload")]
-    for part in parts:
-        mounts.append(_mount(folder / f"{part.uuid}.limit", f"{INSIDE}/region/{part.uuid}.limit"))
-        mounts.append(_mount(folder / f"{part.uuid}.use", f"{INSIDE}/region/{part.uuid}.use", writable=True))
+    files = mounts(parts, library)
     nodes = (
         list(devices)
         if devices
@@ -33,12 +29,12 @@ def specification(
     for one in kept:
         if one.can.needs_variables:
             folder = Path(one.pipe).parent
-            mounts.append(_mount(folder, str(folder), writable=True))
+            files.append((folder, str(folder), True))
         elif not devices:
             nodes = [node for node in nodes if not _is_other_gpu(node, one)] + access_nodes(one, CAPABILITIES)
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in environment.items()],
-        "mounts": mounts,
+        "mounts": [_mount(*file) for file in files],
     }
     if nodes:
         edits["deviceNodes"] = [{"path": node} for node in nodes]
@@ -75,7 +71,7 @@ def access_nodes(instance: Hardware, capabilities: Path) -> list[str]:
     return nodes
 
 
-def _mount(outside: Path, inside: str, *, writable: bool = False) -> dict[str, Any]:
+def _mount(outside: Path, inside: str, writable: bool) -> dict[str, Any]:
     return {
         "hostPath": str(outside),
         "containerPath": inside,

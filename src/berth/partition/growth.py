@@ -86,8 +86,6 @@ class Granter:
         if not self._handle:
             raise PartitionError(why.value.decode(errors="replace"))
         self._woken = woken
-        self.wakes = 0
-        """How often `woken` was called."""
         self._heard = threading.Event()
         self._thread: threading.Thread | None = None
         if woken is not None:
@@ -99,7 +97,6 @@ class Granter:
         assert self._woken is not None
         seen = 0
         while True:
-            self.wakes += 1
             self._woken()
             self._heard.wait()
             self._heard.clear()
@@ -138,15 +135,15 @@ class Granter:
     def grant(self, wish: Wish, limit_bytes: int) -> None:
         """Raise the limit to this, and wake the call that waits for it."""
         self.limit(limit_bytes)
-        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 1))
+        self.wake(wish)
 
-    def wake(self, wish: Wish) -> None:
+    def wake(self, wish: Wish, granted: bool = True) -> None:
         """Let a call go on that waited for its suspended process."""
-        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 1))
+        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, granted))
 
     def refuse(self, wish: Wish) -> None:
         """Have the call fail now rather than when it has waited long enough."""
-        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 0))
+        self.wake(wish, granted=False)
 
     def close(self) -> None:
         """Answer no more; calls that do not fit are refused at once from now on."""

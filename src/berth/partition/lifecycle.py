@@ -8,18 +8,18 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from berth.errors import NoRoomError, PartitionError, SettingError
 from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, hardware_in, keep
 from berth.partition.library import make_region, resize_region
-from berth.partition.mig import Instance, create_instance, destroy_instance
+from berth.partition.mig import create_instance, destroy_instance
 from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.native import make_group, remove_group, set_limit, sweep_groups
 from berth.partition.regions import (
@@ -77,28 +77,6 @@ def create(
     return _make_kept(name, limit, kept, access, driver_folder, root)
 
 
-def create_promised(name: str, gpu: Gpu, limit: Limit, root: Path) -> None:
-    """Make a partition whose maker keeps account itself of what it promises of each GPU, and what is there, and mounts
-    the loader's list from elsewhere: by the hundred, to look at others and to read back what was made would take most
-    of the time. Raises PartitionError, and OSError where the folder cannot be made."""
-    if not _NAME.fullmatch(name):
-        _check_new(name, gpu, root)  # it says why
-    _check_room(gpu, limit, [], overcommit=True)
-    uuid, folder = _plain(gpu.uuid), root / name
-    try:
-        _check_owner(root)
-        folder.mkdir(mode=0o700)
-    except (FileExistsError, FileNotFoundError):  # it has a region of another GPU, or is the first of all
-        _make_files(name, gpu.uuid, limit, MAKERS, root)
-        return
-    try:
-        make_region(folder, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
-        os.chmod(f"{folder}/{uuid}.use", MAKERS.file_mode)
-    except (OSError, PartitionError):
-        _clear(folder, uuid)
-        raise
-
-
 def create_mig(
     name: str,
     gpu: Gpu,
@@ -111,15 +89,8 @@ def create_mig(
     """Make a partition that is an instance of MIG, of a profile such as `2g.10gb`, which has one GPU."""
     root = root or root_folder()
     _check_new(name, gpu, root, alone=True)
-    kept = _kept(gpu, create_instance(gpu, profile, driver_folder))
+    kept = create_instance(gpu, profile, driver_folder)
     return _make_kept(name, Limit(kept.mem_mib), kept, access, driver_folder, root)
-
-
-def _kept(gpu: Gpu, instance: Instance) -> Hardware:
-    ids = (instance.gpu_instance, instance.compute_instance)
-    return Hardware(
-        "mig", gpu.uuid, instance.uuid, instance.mem_mib, instance.profile, *ids, instance.gpu_minor
-    )
 
 
 def _make_kept(
@@ -156,18 +127,13 @@ def _make(
     name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
 ) -> Partition:
     """The region of a partition, and the note of what keeps it besides."""
-    _make_files(name, gpu_uuid, limit, access, root, kept)
-    return read(root / name, _plain(gpu_uuid), name)
-
-
-def _make_files(
-    name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
-) -> None:
     uuid, folder = _plain(gpu_uuid), root / name
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         _check_owner(root)
-        if not _is_new(folder):
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
             _check_owner(folder)
             access = _same_access(folder, access)
         preload_list(folder)  # now: a container may be started by a user that may not write here
@@ -184,15 +150,7 @@ def _make_files(
     except PartitionError:
         _clear(folder, uuid)
         raise
-
-
-def _is_new(folder: Path) -> bool:
-    """Make a folder; False where it is there."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        return False
-    return True
+    return read(folder, uuid, name)
 
 
 def _clear(folder: Path, uuid: str) -> None:
@@ -277,7 +235,8 @@ def resize(
     _check_writable(folder)
     cards = {_plain(gpu.uuid): gpu for gpu in gpus or ()}
     with _still_there(folder), locked(folder):
-        changes = [(part, _changed(part, mem_mib, core_pct, burst, priority)) for part in find(name, root)]
+        given = {"mem_mib": mem_mib, "core_pct": core_pct, "burst": burst, "priority": priority}
+        changes = [(part, _changed(part, given)) for part in find(name, root)]
         others = [part for part in partitions(root) if part.name != name]
         for part, limit in changes:
             if part.hardware is not None and not part.hardware.can.resizable:
@@ -296,16 +255,12 @@ def resize(
         return find(name, root)
 
 
-def _changed(
-    part: Partition, mem_mib: int | None, core_pct: int | None, burst: bool | None, priority: str | None
-) -> Limit:
+def _changed(part: Partition, given: Mapping[str, Any]) -> Limit:
     """The limit of a partition where what is given is another."""
-    return Limit(
-        part.limit_bytes >> 20 if mem_mib is None else mem_mib,
-        part.core_pct if core_pct is None else core_pct,
-        part.burst if burst is None else burst,
-        part.priority if priority is None else priority,
-    )
+    now = {"mem_mib": part.limit_bytes >> 20} | {
+        name: getattr(part, name) for name in given if name != "mem_mib"
+    }
+    return Limit(**now | {name: value for name, value in given.items() if value is not None})
 
 
 @contextmanager

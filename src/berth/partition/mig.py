@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
 from berth.partition.gpus import Gpu, Memory, handle_of, open_nvml
+from berth.partition.hardware import Hardware
 
 _PROFILES, _COMPUTE_PROFILES = 32, 16
 """More than any NVML has numbers for; those that a card lacks answer with an error."""
@@ -59,26 +59,17 @@ class _ComputeInstanceInfo(ctypes.Structure):
     _fields_ = (("device", _handle), ("gpu_instance", _handle), *_uints("id profile start size"))
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One GPU instance with one compute instance of all of it."""
-
-    uuid: str
-    profile: str
-    gpu_instance: int
-    compute_instance: int
-    gpu_minor: int
-    mem_mib: int
-
-
 def is_cut(gpu: Gpu, driver_folder: Path | None = None) -> bool:
     """Whether MIG is on."""
     modes = _mode(open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder))
     return modes is not None and modes[0] == 1
 
 
-def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -> Instance:
-    """Make an instance of a profile such as `2g.10gb`; raises PartitionError where the card has no such, or no room."""
+def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -> Hardware:
+    """Make a GPU instance of a profile such as `2g.10gb`, with one compute instance of all of it.
+
+    Raises PartitionError where the card has no such, or no room.
+    """
     nvml, device = open_nvml(driver_folder), handle_of(gpu.uuid, driver_folder)
     modes = _mode(nvml, device)
     if modes is None:
@@ -102,7 +93,7 @@ def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -
             _call(nvml, "nvmlGpuInstanceCreateComputeInstance", made, full, ctypes.byref(compute)),
             f"the compute instance of {profile} on GPU {gpu.index}",
         )
-        return _describe(nvml, device, made, compute, profile)
+        return _describe(nvml, device, made, compute, gpu, profile)
     except PartitionError:
         if compute.value:
             _call(nvml, "nvmlComputeInstanceDestroy", compute)
@@ -170,7 +161,7 @@ def _compute_profile(nvml: ctypes.CDLL, made: Any, slices: int) -> int:
     )
 
 
-def _describe(nvml: ctypes.CDLL, device: Any, made: Any, compute: Any, profile: str) -> Instance:
+def _describe(nvml: ctypes.CDLL, device: Any, made: Any, compute: Any, gpu: Gpu, profile: str) -> Hardware:
     whole, part, minor = _GpuInstanceInfo(), _ComputeInstanceInfo(), _uint()
     what = f"the new instance {profile}"
     _check(_call(nvml, "nvmlGpuInstanceGetInfo", made, ctypes.byref(whole)), what)
@@ -179,16 +170,14 @@ def _describe(nvml: ctypes.CDLL, device: Any, made: Any, compute: Any, profile: 
     uuid, memory = ctypes.create_string_buffer(96), Memory()
     _check(_call(nvml, "nvmlDeviceGetUUID", _handle(part.device), uuid, 96), what)
     _check(_call(nvml, "nvmlDeviceGetMemoryInfo", _handle(part.device), ctypes.byref(memory)), what)
-    return Instance(uuid.value.decode(), profile, whole.id, part.id, minor.value, memory.total >> 20)
+    ids = (whole.id, part.id, minor.value)
+    return Hardware("mig", gpu.uuid, uuid.value.decode(), memory.total >> 20, profile, *ids)
 
 
 def _call(nvml: ctypes.CDLL, name: str, *words: object) -> int:
     """An NVML function's answer; 13 (function not found) where this NVML lacks it."""
-    try:
-        function = getattr(nvml, name)
-    except AttributeError:
-        return 13
-    return int(function(*words))
+    function = getattr(nvml, name, None)
+    return 13 if function is None else int(function(*words))
 
 
 def _check(answer: int, what: str) -> None:

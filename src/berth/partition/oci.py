@@ -11,12 +11,13 @@ import ctypes
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
 from berth.partition.hardware import check_enterable
-from berth.partition.regions import INSIDE, Partition, preload_list
+from berth.partition.regions import Partition, mounts
 
 ANNOTATION = "dev.berth/partition"
 VARIABLE = "BERTH_PARTITION"
@@ -64,7 +65,6 @@ def read_container(text: str) -> tuple[dict[str, Any], dict[str, Any], Path]:
 
 def inject(root: Path, parts: Sequence[Partition], library: Path) -> None:
     """Mount a partition into the container whose root folder is `root`; in the container's mount namespace."""
-    folder = parts[0].folder
     hardware = [part.hardware for part in parts if part.hardware is not None]
     check_enterable(parts[0].name, hardware)
     if any(one.can.needs_variables for one in hardware):
@@ -72,14 +72,11 @@ def inject(root: Path, parts: Sequence[Partition], library: Path) -> None:
             f"the partition '{parts[0].name}' is one of MPS, whose clients need variables that a hook cannot set; "
             "give it to the container by its CDI name"
         )
-    _bind(library, root, f"{INSIDE}/libberth.so")
-    for part in parts:
-        _bind(folder / f"{part.uuid}.limit", root, f"{INSIDE}/region/{part.uuid}.limit")
-        _bind(folder / f"{part.uuid}.use", root, f"{INSIDE}/region/{part.uuid}.use", writable=True)
-    _bind(preload_list(folder), root, "/etc/ld.so.preload")  # last: from here on the loader wants the library
+    for file, inside, writable in mounts(parts, library):
+        _bind(file, root, inside, writable)
 
 
-def _bind(source: Path, root: Path, inside: str, *, writable: bool = False) -> None:
+def _bind(source: Path, root: Path, inside: str, writable: bool) -> None:
     place = _open_inside(root, inside)
     try:
         _mount(str(source), f"/proc/self/fd/{place}", _BIND)
@@ -102,20 +99,14 @@ def _open_inside(root: Path, inside: str) -> int:
     at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for folder in folders:
-            try:
-                below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            except FileNotFoundError:
+            with suppress(FileExistsError):
                 os.mkdir(folder, 0o755, dir_fd=at)
-                below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             os.close(at)
             at = below
-        try:
-            made = os.open(
-                name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=at
-            )
-            os.close(made)
-        except FileExistsError:
-            pass
+        with suppress(FileExistsError):
+            made = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(name, made, 0o644, dir_fd=at))
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         if not os.path.isfile(f"/proc/self/fd/{found}"):
             os.close(found)

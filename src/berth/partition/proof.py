@@ -96,6 +96,10 @@ _PRELOADED = {"libberth": "berth", "libvgpu": "HAMi-core", "libnvshare": "nvshar
 """What divides a card by a library that is preloaded: how the library's file begins, and the divider's name."""
 
 
+def _preloads(environment: Mapping[str, str]) -> list[str]:
+    return environment.get("LD_PRELOAD", "").replace(":", " ").split()
+
+
 def divider(
     environment: Mapping[str, str], gpu_uuid: str, everywhere: Path = Path("/etc/ld.so.preload")
 ) -> str:
@@ -103,7 +107,7 @@ def divider(
 
     `everywhere` is the file of what is preloaded into every process.
     """
-    preloaded = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    preloaded = _preloads(environment)
     if everywhere.is_file():
         preloaded += everywhere.read_text(errors="replace").split()
     found = [
@@ -123,7 +127,7 @@ def divider(
 def missing_preload(environment: Mapping[str, str]) -> str:
     """The first library that `LD_PRELOAD` names by a path where there is none; empty if all are there. The loader
     leaves such a library out, and the proof would blame what never ran."""
-    named = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    named = _preloads(environment)
     return next((path for path in named if "/" in path and "$" not in path and not Path(path).exists()), "")
 
 
@@ -150,24 +154,15 @@ def attempt(
     longest_s: float = 60,
 ) -> Iterator[Finding]:
     """Try ways one after another, each in an environment of its own that puts its processes under the limit."""
-    seen = _Seen(gpu, driver_folder)
+
+    def ran(name: str) -> tuple[str, list[int]]:
+        return _ran(name, limit_mib, environment(), gpu, driver_folder, longest_s)
+
+    context_bytes: int | None = None
     for way in tried:
-        yield _attempt(way, limit_mib, environment(), seen, longest_s)
-
-
-class _Seen:
-    """What NVML shows for the processes of one session beyond what was there before they asked for memory."""
-
-    def __init__(self, gpu: Gpu, driver_folder: Path | None) -> None:
-        self._gpu = gpu
-        self._driver_folder = driver_folder
-        self.context_bytes: int | None = None
-        """What a process takes that has a context and no memory; the least that was seen."""
-
-    def of(self, session: int) -> list[int]:
-        """The bytes of each process of a session; none if NVML does not show them."""
-        held = bytes_of_processes(self._gpu.uuid, self._driver_folder)
-        return [size for pid, size in held.items() if _session_of(pid) == session]
+        if context_bytes is None:  # what a process takes that has a context and no memory
+            context_bytes = min(ran("nothing")[1], default=0)
+        yield _found(way, limit_mib, context_bytes, *ran(way.name))
 
 
 def _session_of(pid: int) -> int | None:
@@ -177,32 +172,28 @@ def _session_of(pid: int) -> int | None:
         return None
 
 
-def _attempt(
-    way: Way, limit_mib: int, environment: Mapping[str, str], seen: _Seen, longest_s: float
-) -> Finding:
-    if seen.context_bytes is None:
-        seen.context_bytes = _context_bytes(limit_mib, environment, seen, longest_s)
-    answer, sizes = _ran(way.name, limit_mib, environment, seen, longest_s)
+def _found(way: Way, limit_mib: int, context_bytes: int, answer: str, sizes: list[int]) -> Finding:
     word, _, rest = answer.partition(" ")
     if word == "refused":
         return Finding(way, Verdict.REFUSED, why=rest)
     if word != "holds":
         return Finding(way, Verdict.UNTRIED, why=rest or "it ended without a word")
     given = int(rest)
-    beyond = sum(max(0, size - seen.context_bytes) for size in sizes) if sizes else None
+    beyond = sum(max(0, size - context_bytes) for size in sizes) if sizes else None
     most = given if beyond is None else beyond
     return Finding(way, Verdict.PASSED if most > limit_mib << 20 else Verdict.HELD, given, beyond)
 
 
-def _context_bytes(limit_mib: int, environment: Mapping[str, str], seen: _Seen, longest_s: float) -> int:
-    _, sizes = _ran("nothing", limit_mib, environment, seen, longest_s)
-    return min(sizes, default=0)
-
-
 def _ran(
-    name: str, limit_mib: int, environment: Mapping[str, str], seen: _Seen, longest_s: float
+    name: str,
+    limit_mib: int,
+    environment: Mapping[str, str],
+    gpu: Gpu,
+    driver_folder: Path | None,
+    longest_s: float,
 ) -> tuple[str, list[int]]:
-    """What a way said, and what NVML showed for each of its processes while it held what it had."""
+    """What a way said, and what NVML showed for each of its processes while it held what it had; none if NVML does not
+    show them."""
     process = subprocess.Popen(
         [str(prove_path()), name, str(limit_mib)],
         env=dict(environment),
@@ -211,18 +202,17 @@ def _ran(
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    with process:
+    sizes = []
+    with process, selectors.DefaultSelector() as waiting:
         assert process.stdout is not None
         try:
-            with selectors.DefaultSelector() as waiting:
-                waiting.register(process.stdout, selectors.EVENT_READ)
-                answered = bool(waiting.select(longest_s))
-            line = (
-                process.stdout.readline().decode().strip()
-                if answered
-                else f"unended it did not end in {longest_s:g} s"
-            )
-            sizes = seen.of(process.pid) if line.startswith("holds ") else []
+            waiting.register(process.stdout, selectors.EVENT_READ)
+            answered = waiting.select(longest_s)
+            unended = f"unended it did not end in {longest_s:g} s"
+            line = process.stdout.readline().decode().strip() if answered else unended
+            if line.startswith("holds "):
+                held = bytes_of_processes(gpu.uuid, driver_folder)
+                sizes = [size for pid, size in held.items() if _session_of(pid) == process.pid]
         finally:
             _end(process)
     return line, sizes

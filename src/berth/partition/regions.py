@@ -7,6 +7,7 @@ to the user that makes them (`lifecycle`), and a container gets the folder with 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -246,6 +247,18 @@ def regions_of(name: str, root: Path | None, gpu: str = "") -> list[Partition | 
             why = f"{folder} is on a file system that is read-only here; mount it writable"
             found.append(Unreadable(name, uuid, folder, why if read_only else str(error)))
     return found
+
+
+def mounts(parts: Sequence[Partition], library: Path) -> list[tuple[Path, str, bool]]:
+    """What a container gets: each file, its place inside, and whether it is writable. The loader's list is the last:
+    from there on the loader wants the library."""
+    folder = parts[0].folder
+    files = [(library, f"{INSIDE}/libberth.so", False)]
+    for part in parts:
+        for kind, writable in (("limit", False), ("use", True)):
+            name = f"{part.uuid}.{kind}"
+            files.append((folder / name, f"{INSIDE}/region/{name}", writable))
+    return [*files, (preload_list(folder), "/etc/ld.so.preload", False)]
 
 
 def preload_list(folder: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -35,17 +35,16 @@ class Settings:
     """Stop after this time; None: never."""
 
 
-@dataclass(slots=True)
 class Sums:
     """What one job used since it was last written down."""
 
-    begin_ms: int
-    end_ms: int = 0
-    samples: int = 0
-    watched_ms: float = 0.0
-    gpu_ms: float = 0.0
-    totals: dict[str, float] = field(default_factory=dict)
-    peaks: dict[str, float] = field(default_factory=dict)
+    def __init__(self, begin_ms: int) -> None:
+        self.begin_ms, self.end_ms = begin_ms, 0
+        self.samples, self.watched_ms, self.gpu_ms = 0, 0.0, 0.0
+        self.totals: dict[str, float | None] = dict.fromkeys(
+            ("use_ms", "mem_ms", "sm_ms", "pcie_kb", "energy_j")
+        )
+        self.peaks: dict[str, float | None] = dict.fromkeys(("use_peak", "mem_peak"))
 
     def add(self, use: JobUse, now_ms: int, passed_ms: float) -> None:
         """Count a look for the time that has passed since the one before."""
@@ -53,33 +52,19 @@ class Sums:
         self.samples += 1
         self.watched_ms += passed_ms
         self.gpu_ms += passed_ms * use.gpus
-        seconds = passed_ms / 1000
-        power = None if use.power_mw is None else use.power_mw / 1000
-        for name, value, factor in (
-            ("use_ms", use.use, passed_ms),
-            ("mem_ms", use.mem, passed_ms),
-            ("sm_ms", use.sm, passed_ms),
-            ("pcie_kb", use.pcie_kbps, seconds),
-            ("energy_j", power, seconds),
-        ):
+        values = (use.use, use.mem, use.sm, use.pcie_kbps, use.power_mw)
+        units = (passed_ms, passed_ms, passed_ms, passed_ms / 1000, passed_ms / 1e6)
+        for name, value, unit in zip(self.totals, values, units, strict=True):
             if value is not None:
-                self.totals[name] = self.totals.get(name, 0.0) + value * factor
-        for name, value in (("use_peak", use.use_peak), ("mem_peak", use.mem_peak)):
+                self.totals[name] = (self.totals[name] or 0.0) + value * unit
+        for name, value in zip(self.peaks, (use.use_peak, use.mem_peak), strict=True):
             if value is not None:
-                self.peaks[name] = max(self.peaks.get(name, 0.0), value)
+                self.peaks[name] = max(self.peaks[name] or 0.0, value)
 
     def slice(self, job_id: str) -> Slice:
-        known = {name: round(value, 3) for name, value in self.totals.items()}
-        return Slice(
-            job_id,
-            self.begin_ms,
-            self.end_ms,
-            self.samples,
-            round(self.watched_ms, 3),
-            round(self.gpu_ms, 3),
-            *(known.get(name) for name in ("use_ms", "mem_ms", "sm_ms", "pcie_kb", "energy_j")),
-            *(self.peaks.get(name) for name in ("use_peak", "mem_peak")),
-        )
+        times = (self.begin_ms, self.end_ms, self.samples, round(self.watched_ms, 3), round(self.gpu_ms, 3))
+        totals = (None if total is None else round(total, 3) for total in self.totals.values())
+        return Slice(job_id, *times, *totals, *self.peaks.values())
 
 
 def sample(

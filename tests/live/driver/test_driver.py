@@ -117,6 +117,23 @@ def test_a_job_that_fits_nowhere_holds_up_no_other_and_is_tried_when_nodes_chang
     assert where(site)["1"] == ["n2:0", "n2:1", "n2:2", "n2:3"]
 
 
+def test_waiting_jobs_take_their_turn_by_what_the_first_end_of_their_kind_told() -> None:
+    kinds = {"1": "short", "2": "long", "3": "short", "4": "long"}
+    jobs = [job(each, milli=1000, application=kind, alike=kind) for each, kind in kinds.items()]
+    site = site_of(*jobs, nodes=(node(gpus=1),))
+    settings = Settings(policy="passing+longest-expected+worst-fit", knowledge="history?begin=empty")
+    driver, now_ms, began = Driver(site, settings), 1000, []
+    for _ in jobs:
+        driver.step(now_ms)
+        driver.step(now_ms)
+        (running,) = site.runs
+        began.append(running)
+        now_ms += 10_000 if kinds[running] == "short" else 100_000
+        site.now_ms = now_ms
+        site.end(running, RecordState.COMPLETED)
+    assert began == ["1", "2", "4", "3"]
+
+
 def test_jobs_alike_get_what_one_of_them_turned_out_to_need() -> None:
     site = site_of(*(job(job_id, milli=1000, alike="train") for job_id in "123"), nodes=(node(gpus=1),))
     driver = driver_of(site)

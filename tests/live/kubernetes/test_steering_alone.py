@@ -15,7 +15,7 @@ from berth.live.driver.driver import Driver, Round
 from berth.live.kubernetes import steering
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.names import PLACEMENT
-from berth.live.kubernetes.placements import lifted_at, placed_of
+from berth.live.kubernetes.placements import Placed, lifted_at, said_of
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.steering import Options, Steering
 from berth.live.kubernetes.steps import Lift
@@ -113,7 +113,7 @@ def test_what_is_decided_under_a_lease_that_was_lost_is_not_done_under_the_next(
 def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then() -> None:
     steerer = once(Still())
     decided = steered([node()], [pod("a")]).lifts(1)["a"]
-    before = placed_of({PLACEMENT: decided.placement})
+    before = said_of({PLACEMENT: decided.placement}, Placed)
     assert before is not None
     assert before.at_ms == 1
     steerer._held = [decided._replace(after=frozenset({"uid-gone"}))]
@@ -122,7 +122,7 @@ def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then(
     released = steerer._steps.get_nowait()
     assert isinstance(released, Lift)
     assert released == decided._replace(placement=lifted_at(decided.placement, 500_000))
-    after = placed_of({PLACEMENT: released.placement})
+    after = said_of({PLACEMENT: released.placement}, Placed)
     assert after == msgspec.structs.replace(before, at_ms=500_000)
 
 

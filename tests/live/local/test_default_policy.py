@@ -5,6 +5,8 @@ from __future__ import annotations
 from berth.cluster import Cluster
 from berth.knowledge import make_knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, MACHINE_POLICY
+from berth.live.local.entry import Limits
+from berth.live.local.request import request_of
 from berth.model import GpuModel, Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
@@ -39,3 +41,15 @@ def test_a_job_goes_where_its_memory_fits_although_more_compute_is_left_elsewher
     starts = _starts(*full, *lighter)
     (gpu,) = {0, 1, 2, 3} - {starts[job.id][0] for job in full}
     assert [starts[job.id] for job in lighter] == [[gpu]] * 3
+
+
+def test_jobs_with_memory_alone_count_for_what_the_queue_says_and_others_for_what_they_ask() -> None:
+    few = Limits((80 << 10,), per_gpu=4)
+
+    def counted(**flags: str) -> int:
+        return few.milli_of(request_of(flags, argv=["true"], cwd="/", now_ms=0))
+
+    assert (counted(mem="8G"), counted(mem="8G..20G")) == (250, 250)
+    assert counted(mem="8G", core_pct="10") == counted(mem="8G", gpus="0.1") == 100
+    assert counted() == 1000
+    assert Limits().milli_of(request_of({"mem": "8G"}, argv=["true"], cwd="/", now_ms=0)) == 100

@@ -128,7 +128,7 @@ def test_what_follows_from_a_write_is_done_whatever_another_raises(tmp_path: Pat
     async def run() -> None:
         follow = [fails, lambda: done.append("second"), lambda: done.append("third")]
         commits = Commits(
-            store, lambda: ([], follow.pop(0) if follow else lambda: None), lambda error: None,
+            store, lambda: ([], follow.pop(0) if follow else lambda: None),
             lambda event, **fields: said.append(event),
         )  # fmt: skip
         task = asyncio.create_task(commits.run())
@@ -262,16 +262,16 @@ def test_why_of_an_array_explains_what_is_alike_once(shared: World) -> None:
     assert head.split() == ["ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE", "OR", "WHY"]
     assert [row.split()[0] for row in rows] == [f"{room}_1", f"{room}_2", f"{array}_1"]
     assert (rows[0].split()[-2], " waits for room" in rows[2]) == ("GPU", True)
-    shown = json.loads(berth(shared, "queue", "--format", "json").stdout)
+    shown = json.loads(berth(shared, "queue", "--json").stdout)
     listed = shown["jobs"]
     other = json.loads(berth(shared, "status", "--json").stdout)  # the same snapshot
     assert (set(other) - {"service"}, [job["id"] for job in other["jobs"]]) == (
         set(shown),
         [job["id"] for job in listed],
     )
-    cells = list(csv.DictReader(berth(shared, "queue", "--format", "csv").stdout.splitlines()))
+    cells = list(csv.DictReader(berth(shared, "queue", "--csv").stdout.splitlines()))
     assert [(row["id"], row["state"]) for row in cells] == [(job["id"], job["state"]) for job in listed]
-    cards = list(csv.DictReader(berth(shared, "status", "--format", "csv").stdout.splitlines()))
+    cards = list(csv.DictReader(berth(shared, "status", "--csv").stdout.splitlines()))
     assert [row["index"] for row in cards] == ["0", "1"]
     told = shared.ask("why", id=array)["jobs"]
     assert [job["like"] for job in told] == ["", *[f"{array}_1"] * 39]

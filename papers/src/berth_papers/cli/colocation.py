@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
+from berth.cli.run_options import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ def colocation(
         ),
     ] = 0.0,
     policies: Annotated[str | None, typer.Option(metavar="A,B,…", help="Policies to compare.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Processes = 1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -61,8 +62,7 @@ def colocation(
             help="Write report.html and result.json to this folder, and keep finished runs to continue from.",
         ),
     ] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Which waiting jobs to start together on one GPU: chapter V of the thesis.
 
@@ -82,7 +82,7 @@ def colocation(
     from berth.profiles import WORKLOADS
     from berth.profiles.drawn import DRAWN
     from berth_papers.baselines.deeprm import package_of
-    from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters
+    from berth_papers.cli.pages import show_answers, show_chapter, write_chapters
     from berth_papers.colocation.answer import colocation_dict
     from berth_papers.colocation.disagreement import disagreement, pairs
     from berth_papers.colocation.experiment import POLICIES, measure_colocation
@@ -93,7 +93,7 @@ def colocation(
     worlds = worlds_of(chosen, modes, kinds, gpus, arrivals)
     if len(modes) > 1 or len(kinds) > 1 or gpus != "1x1" or arrivals or DRAWN in chosen:
         own = None if policies is None else tuple(name.strip() for name in policies.split(","))
-        _matrix(worlds, own or OPPONENTS, range(first_seed, first_seed + seeds), jobs, out, as_json, form)
+        _matrix(worlds, own or OPPONENTS, range(first_seed, first_seed + seeds), jobs, out, as_json)
         return
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     what = f"{len(chosen)} × {len(names)} × {seeds} runs"
@@ -133,7 +133,7 @@ def colocation(
         and "seconds" in (figures := model_named(shipped_for(name, speeds, package), package=package).figures)
     }
     answer = colocation_dict(result, disagreements, pair_maps, training_s)
-    table = is_table(form, as_json)
+    table = as_json is None
     written: list[Path] = []
     if out is not None or table:
         from berth_papers.colocation.chapters import colocation_answers, colocation_chapters
@@ -156,7 +156,7 @@ def colocation(
                     show_chapter(chapter, ())
             for path in written:
                 print(f"wrote {path}")
-    printed(form, as_json, answer["summary"], answer)
+    printed(as_json, answer["summary"], answer)
 
 
 def _matrix(
@@ -165,8 +165,7 @@ def _matrix(
     seeds: range,
     processes: int,
     out: Path | None,
-    as_json: bool,
-    form: Form,
+    as_json: bool | None,
 ) -> None:
     """Measure many worlds, and print or write what came of it."""
     from berth.cli.files import interruption_explained
@@ -202,7 +201,7 @@ def _matrix(
         for world in answer["worlds"]
         for row in world["policies"]
     ]
-    if printed(form, as_json, rows, answer):
+    if printed(as_json, rows, answer):
         return
     print(answer["adds"])
     show_chapter(chapter, ())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
 from berth.cli.run_options import Knowledge
 from berth_papers.cli import colocation, genetic
 from berth_papers.cli.pages import show_answers, show_table, write_chapters
@@ -52,8 +52,7 @@ def inflate(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json to this folder.")
     ] = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Let jobs arrive, with none leaving, up to 130 % of the cluster's GPUs.
 
@@ -90,7 +89,7 @@ def inflate(
     dicts = [inflation_dict(result) for result in results]
     answer = dicts[0] if len(dicts) == 1 else dicts
     written = [] if out is None else _write(results, out, answer)
-    if printed(form, as_json, [_row(result) for result in results], answer):
+    if printed(as_json, [_row(result) for result in results], answer):
         return
     _show(results, written)
 
@@ -153,8 +152,7 @@ def pai(
     rate: Annotated[int, typer.Option("-r", help="Jobs that arrive per minute; -1: as submitted.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed for drawing the jobs.")] = 42,
     knowledge: Knowledge = "oracle",
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Run the experiment of PAI's own simulator: SJF, estimates and FIFO on one pool of GPUs.
 
@@ -168,7 +166,7 @@ def pai(
     results = run(jobs_file, jobs=jobs, gpus=gpus, rate=rate, seed=seed, knowledge=knowledge)
     same = (jobs, gpus, rate, seed) == (20_000, 6500, 1000, 42) and len(results) == len(PUBLISHED)
     same = same and knowledge == "oracle" and all(result.jobs == jobs for result in results)
-    if printed(form, as_json, [pai_dict(result, same) for result in results]):
+    if printed(as_json, [pai_dict(result, same) for result in results]):
         return
     show_table(
         ("order", "mean completion", "published", "mean wait", "makespan", "jobs", "seconds"),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, printed
-from berth.cli.run_options import Knowledge
-from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters, write_numbers
+from berth.cli.output import JsonOrCsv, printed
+from berth.cli.run_options import Knowledge, Processes
+from berth_papers.cli.pages import show_answers, show_chapter, write_chapters, write_numbers
 
 if TYPE_CHECKING:
     from berth_papers.genetic.optimality import Optimality
@@ -37,8 +37,7 @@ def optimality(
     ] = 60.0,
     knowledge: Knowledge = "oracle",
     out: Out = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Compare each policy with the optimum on batches of jobs.
 
@@ -63,7 +62,7 @@ def optimality(
     whole = [one for one in found if not one.interrupted]
     rows = [{"policy": name} | figures for name, figures in measured["policies"].items()]
     written: list[Path] = []
-    if whole and (out is not None or is_table(form, as_json)):
+    if whole and (out is not None or as_json is None):
         from berth_papers.genetic import chapters as pages
 
         first, answers = pages.optimality_chapter(whole), pages.optimality_answers(whole)
@@ -75,7 +74,7 @@ def optimality(
             written = write_chapters(out, "Distance to the optimum", what, where, chapters, answer, answers)
     elif out is not None:
         write_numbers(out, answer)
-    if not printed(form, as_json, rows, answer) and whole:
+    if not printed(as_json, rows, answer) and whole:
         show_answers(answers)
         show_chapter(first, written)
         for one in whole:
@@ -99,11 +98,10 @@ def utilisation(
     ] = None,
     policies: Policies = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ….")] = 10,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Processes = 1,
     knowledge: Knowledge = "oracle",
     out: Out = None,
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Measure GPU utilisation and completion time under more load than the cluster can hold.
 
@@ -138,7 +136,7 @@ def utilisation(
     measured = utilisation_dict(outcomes)
     answer = {"knowledge": knowledge} | measured
     written: list[Path] = []
-    if out is not None or is_table(form, as_json):
+    if out is not None or as_json is None:
         from berth_papers.genetic import chapters as pages
 
         chapters, answers = pages.utilisation_chapters(outcomes), pages.utilisation_answers(outcomes)
@@ -146,7 +144,7 @@ def utilisation(
             title = "GPU utilisation under genetic scheduling"
             what = f"{'; '.join(case.name for case in chosen)}; knowledge: {knowledge}"
             written = write_chapters(out, title, what, "of each trace", chapters, answer, answers)
-    if not printed(form, as_json, measured["runs"], answer):
+    if not printed(as_json, measured["runs"], answer):
         show_answers(answers)
         for chapter in chapters:
             show_chapter(chapter, written if chapter is chapters[-1] else ())

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, printed
+from berth.cli.output import JsonOrCsv, printed
 
 app = typer.Typer(
     help="How jobs on one GPU slow each other: judge a model by measurements, or fit one.",
@@ -44,8 +44,7 @@ def evaluate(
     model: Annotated[
         str, typer.Option(metavar="NAME|FILE.json", help="time-sliced, mps, mig, none, or a fitted one.")
     ] = "mps",
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Compare predicted speeds with those of measured pairs: the mean absolute error."""
     from berth.interference import make_speeds, mode_of
@@ -55,7 +54,7 @@ def evaluate(
     speeds = make_speeds(model)
     found = judge(speeds, read_measurements(alone, pairs))
     answer = {"mae": round(found.mae, 6), "pairs": found.pairs, "mode": mode_of(speeds)}
-    if printed(form, as_json, [answer], answer):
+    if printed(as_json, [answer], answer):
         return
     print(f"mean absolute error {found.mae:.4f} of the speed alone, over {found.pairs:,} pairs")
 
@@ -71,8 +70,7 @@ def fit(
         str,
         typer.Option(help="How the GPU was shared when the pairs were measured: mps or time-sliced."),
     ] = "mps",
-    as_json: AsJson = False,
-    form: Format = Form.TABLE,
+    as_json: JsonOrCsv = None,
 ) -> None:
     """Fit a model to your own measurements, and judge it on held-out pairs."""
     from berth.cli.files import write_aside
@@ -106,7 +104,7 @@ def fit(
         "use_milli": model.use_milli,
         "model": str(out),
     }
-    if printed(form, as_json, [answer], answer):
+    if printed(as_json, [answer], answer):
         return
     print(
         f"mean absolute error {mae:.4f} on unseen pairs, over {len(measured):,}; under {mode} a GPU that is busy all of"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.cli.output import Form, console
+from berth.cli.output import console
 
 if TYPE_CHECKING:
     from berth.report import Chapter
@@ -57,11 +57,6 @@ def write_numbers(out: Path, answer: object) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     write_aside(out / "result.json", json.dumps(answer, allow_nan=False, indent=1) + "\n")
     return out / "result.json"
-
-
-def is_table(form: Form, as_json: bool) -> bool:
-    """Whether a command prints a table for people."""
-    return form is Form.TABLE and not as_json
 
 
 def show_answers(answers: Sequence[str]) -> None:

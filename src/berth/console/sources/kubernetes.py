@@ -26,7 +26,6 @@ _LACKS: Final = {
     "priority": "Kubernetes fixes a pod's priority when it is made: delete it and make it again with another class.",
     "policy": "The policy is an argument of the steerer's Deployment: run berth k8s install with another --policy.",
     "requeue": "Kubernetes runs no pod again: make it again, or let a Job's controller do so.",
-    "resize": "A pod keeps the part of a GPU that it was placed with.",
 }
 
 
@@ -55,7 +54,7 @@ class KubernetesSource:
             raise KubernetesError(f"pod '{name}' neither waits for berth nor runs by it")
         return {
             "source": self.name, "id": found.id, "user": found.user, "state": found.state,
-            "own": viewer.owns(found.user), "controls": viewer.controls(""), "name": found.name,
+            "own": viewer.owns(found.user), "controls": viewer.owns(""), "name": found.name,
             "reason": found.why, "gpus": found.gpus, "milli": found.milli, "mem_mib": found.mem_mib,
             "priority": found.priority, "submit_ms": found.submit_ms or None, "ready_ms": found.ready_ms,
             "start_ms": found.start_ms,

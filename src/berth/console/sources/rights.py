@@ -12,7 +12,7 @@ from berth.errors import AccessError, SettingError
 def check_job_owners(viewer: Viewer, jobs: Iterable[tuple[str, str]]) -> None:
     """Refuse the change of jobs, given as (id, user), one of which this viewer does not control."""
     for job_id, owner in jobs:
-        if not viewer.controls(owner):
+        if not viewer.owns(owner):
             raise AccessError(
                 f"job {job_id} belongs to {owner or 'no known user'}; {viewer.user} ({viewer.role.value}) may change"
                 " only their own jobs"

@@ -128,7 +128,7 @@ const berth = {
       berth.away(true);
       if (berth.source.readyState !== EventSource.CLOSED) return;
       setTimeout(async () => {
-        const answer = await fetch("/events/last/look").catch(() => null);
+        const answer = await fetch("/api/v1/sources").catch(() => null);
         if (answer !== null && answer.status === 401) location.reload(); // the session has ended: its page says what to do
         else berth.connect();
       }, 3000);

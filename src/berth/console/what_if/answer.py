@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from berth.console.what_if.question import Question
+
+if TYPE_CHECKING:
+    from berth.experiments.recorded_run import RecordedRun
+    from berth.statistics import Summary
 
 REAL, AS_IT_WAS, ASKED = "real", "as-it-was", "asked"
 
@@ -183,37 +187,11 @@ def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer,
         interference=question.interference,
     )
     real = found.real
-    rows = [
-        Row(
-            real.policy,
-            REAL,
-            _number(real.waiting_time_s.mean),
-            _number(real.waiting_time_s.median),
-            _number(real.waiting_time_s.p99),
-            _number(real.completion_time_s.mean),
-            _number(real.makespan_s),
-            _number(real.gpu_allocation_pct),
-            0,
-            wait_p90_s=_number(real.waiting_time_s.p90),
-        )
-    ]
+    rows = [_row(real.policy, REAL, real, 0)]
     for run in found.runs:
-        summary = run.summary
-        rows.append(
-            Row(
-                run.policy,
-                AS_IT_WAS if found.as_it_was is not None and run is found.runs[0] else ASKED,
-                _number(summary.waiting_time_s.mean),
-                _number(summary.waiting_time_s.median),
-                _number(summary.waiting_time_s.p99),
-                _number(summary.completion_time_s.mean),
-                _number(summary.makespan_s),
-                _number(summary.gpu_allocation_pct),
-                summary.jobs - summary.finished,
-                run.oracle,
-                _number(summary.waiting_time_s.p90),
-            )
-        )
+        kind = AS_IT_WAS if found.as_it_was is not None and run is found.runs[0] else ASKED
+        left = run.summary.jobs - run.summary.finished
+        rows.append(_row(run.policy, kind, run.summary, left, run.oracle))
     error = found.error
     answer = Answer(
         jobs=len(real.jobs),
@@ -231,6 +209,22 @@ def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer,
         believable=found.trust.is_believable,
     )
     return answer, _pictures(found)
+
+
+def _row(policy: str, kind: str, told: Summary | RecordedRun, unserved: int, oracle: bool = False) -> Row:
+    return Row(
+        policy,
+        kind,
+        _number(told.waiting_time_s.mean),
+        _number(told.waiting_time_s.median),
+        _number(told.waiting_time_s.p99),
+        _number(told.completion_time_s.mean),
+        _number(told.makespan_s),
+        _number(told.gpu_allocation_pct),
+        unserved,
+        oracle,
+        _number(told.waiting_time_s.p90),
+    )
 
 
 def _pictures(found: Any) -> list[Picture]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import BaseModel, Field
+
 from berth.errors import SettingError
 from berth.history.values.moments import since_ms
 from berth.interference import MODES
-from berth.policies import SCHEMES, WRAPPERS, make_policy, names, policies_found
+from berth.policies import WRAPPERS, make_policy
 from berth.traces.nodes import nodes_from_spec
 
 INTERFERENCES = ("none", *MODES)
@@ -55,49 +56,55 @@ class Question:
         return tuple(f"{around}{policy}" for policy in self.policies)
 
 
-def asked(
-    now_ms: int,
-    *,
-    policies: list[str],
-    since: str,
-    until: str,
-    cluster: str,
-    whole_gpus: bool,
-    interference: str,
-    user_gpus: int | None,
-    user_running: int | None,
-    keep: str = "",
-) -> Question:
+class QuestionBody(BaseModel, extra="forbid"):
+    """What is asked for."""
+
+    policies: list[str] = Field(description="Names as `berth policies` lists them, or joined: sjf+best-fit.")
+    since: str = Field("7d", description="A date or time, in UTC where it names no zone, or 7d or 12h ago.")
+    until: str = Field("", description="Likewise; empty: now.")
+    cluster: str = Field("", description="A spec such as 4x8:A100-80; empty: the machine as it was.")
+    whole_gpus: bool = Field(False, description="Give each job whole GPUs, whatever part it asked for.")
+    interference: str = Field(
+        "none", description=f"How jobs on one GPU slow each other: {', '.join(INTERFERENCES)}."
+    )
+    user_gpus: int | None = Field(None, description="The most GPUs that the jobs of one user may hold.")
+    user_running: int | None = Field(None, description="The most jobs of one user that may run.")
+    keep: str = Field(
+        "", description="Find the smallest cluster that keeps this, such as p90-wait or p90-wait=30m."
+    )
+
+
+def asked(now_ms: int, body: QuestionBody) -> Question:
     """A question, checked; SettingError says what is wrong."""
-    chosen = tuple(dict.fromkeys(policies))
+    chosen = tuple(dict.fromkeys(body.policies))
     if not 1 <= len(chosen) <= MOST_POLICIES:
         raise SettingError(f"choose 1 to {MOST_POLICIES} policies, not {len(chosen)}")
     for policy in chosen:
         _check_policy(policy)
-    begin_ms = _moment(since, "from", now_ms)
-    end_ms = _moment(until, "until", now_ms) if until.strip() else now_ms
+    begin_ms = _moment(body.since, "from", now_ms)
+    end_ms = _moment(body.until, "until", now_ms) if body.until.strip() else now_ms
     if begin_ms >= end_ms:
         raise SettingError(f"the period ends ({_iso(end_ms)}) before it begins ({_iso(begin_ms)})")
-    if cluster := cluster.strip():
+    if cluster := body.cluster.strip():
         _check_cluster(cluster)
-    if interference not in INTERFERENCES:
-        raise SettingError(f"no sharing '{interference}'; there are {', '.join(INTERFERENCES)}")
-    if whole_gpus and interference != "none":
+    if body.interference not in INTERFERENCES:
+        raise SettingError(f"no sharing '{body.interference}'; there are {', '.join(INTERFERENCES)}")
+    if body.whole_gpus and body.interference != "none":
         raise SettingError("jobs with whole GPUs share none: choose either whole GPUs or a way of sharing")
-    for name, limit in (("GPUs of a user", user_gpus), ("running jobs of a user", user_running)):
+    limits = {"GPUs of a user": body.user_gpus, "running jobs of a user": body.user_running}
+    for name, limit in limits.items():
         if limit is not None and not 0 < limit <= MOST_LIMIT:
             raise SettingError(f"the limit of {name} is {limit}; expected 1 to {MOST_LIMIT:,}, or nothing")
-    if (user_gpus or user_running) and any(policy.partition("+")[0] in WRAPPERS for policy in chosen):
+    if any(limits.values()) and any(policy.partition("+")[0] in WRAPPERS for policy in chosen):
         raise SettingError("limits stand around a policy once: name the policies without limits+")
-    if keep := keep.strip():
+    if keep := body.keep.strip():
         from berth.experiments.size import keep_of
 
         keep_of(keep)
-        if whole_gpus:
+        if body.whole_gpus:
             raise SettingError("sizes are found for jobs as they asked: leave whole GPUs out")
-    return Question(
-        chosen, begin_ms, end_ms, cluster, whole_gpus, interference, user_gpus, user_running, keep
-    )
+    checked = {"policies": chosen, "since_ms": begin_ms, "until_ms": end_ms, "cluster": cluster, "keep": keep}
+    return Question(**body.model_dump(exclude={"since", "until"}) | checked)
 
 
 def command(question: Question, history: Path) -> str:
@@ -116,24 +123,9 @@ def command(question: Question, history: Path) -> str:
 
 
 def _check_policy(policy: str) -> None:
-    parts = policy.split("+")
-    known = names()
-    for part in parts:
-        if part not in known:
-            near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
-            hint = f" (did you mean '{near[0]}'?)" if near else ""
-            raise SettingError(
-                f"no policy '{policy}': there is no '{part}'{hint}; choose from the list, or join an order and a"
-                " placement, such as sjf+best-fit"
-            )
     if not NAME.fullmatch(policy):
         raise SettingError(f"no policy '{policy}'; expected NAME or ORDER+PLACEMENT, such as sjf+best-fit")
-    if not set(parts) & policies_found().keys():
-        make_policy(policy)  # raises PolicyError for what does not go together
-    elif parts[0] in SCHEMES and len(parts) > 3:
-        raise SettingError(
-            f"no policy '{policy}'; at most a scheme and an order may stand before {parts[-1]}"
-        )
+    make_policy(policy)  # raises PolicyError for what there is not, and what does not go together
 
 
 def _check_cluster(spec: str) -> None:

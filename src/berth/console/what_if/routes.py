@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from berth.console.formats import decimal
 from berth.console.identity import user, viewer
@@ -21,7 +21,7 @@ from berth.console.pages import page
 from berth.console.roles import Role, Viewer
 from berth.console.what_if.answer import Answer, SizesAnswer, answer_of
 from berth.console.what_if.child import starter
-from berth.console.what_if.question import INTERFERENCES, Question, asked, command
+from berth.console.what_if.question import INTERFERENCES, Question, QuestionBody, asked, command
 from berth.console.what_if.queue import Queue
 from berth.console.what_if.store import Entry, Place
 from berth.console.what_if.worker import ANSWER, PICTURES
@@ -66,25 +66,6 @@ PageNumber = Annotated[
     int, Query(alias="page", ge=1, le=1_000_000, description="From 1; after the last one, the last one.")
 ]
 PageSize = Annotated[int, Query(ge=1, le=1000, description="Questions a page.")]
-
-
-class QuestionBody(BaseModel):
-    """What is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
-    policies: list[str] = Field(description="Names as `berth policies` lists them, or joined: sjf+best-fit.")
-    since: str = Field("7d", description="A date or time, in UTC where it names no zone, or 7d or 12h ago.")
-    until: str = Field("", description="Likewise; empty: now.")
-    cluster: str = Field("", description="A spec such as 4x8:A100-80; empty: the machine as it was.")
-    whole_gpus: bool = Field(False, description="Give each job whole GPUs, whatever part it asked for.")
-    interference: str = Field(
-        "none", description=f"How jobs on one GPU slow each other: {', '.join(INTERFERENCES)}."
-    )
-    user_gpus: int | None = Field(None, description="The most GPUs that the jobs of one user may hold.")
-    user_running: int | None = Field(None, description="The most jobs of one user that may run.")
-    keep: str = Field(
-        "", description="Find the smallest cluster that keeps this, such as p90-wait or p90-wait=30m."
-    )
 
 
 class QuestionAnswer(BaseModel):
@@ -151,7 +132,7 @@ def ask(request: Request, who: Ask, body: QuestionBody) -> QuestionAnswer:
     history = _history(request.app)
     history_is_there(history)
     queue = queue_of(request.app)
-    question = asked(time.time_ns() // 1_000_000, **body.model_dump())
+    question = asked(time.time_ns() // 1_000_000, body)
     _check_machine(question, history)
     return _question_answer(request, queue, queue.ask(who.user, question))
 
@@ -250,7 +231,7 @@ def one_page(request: Request, who: See, question_id: str) -> Response:
         "what_if_one.html",
         who,
         entry=entry,
-        mine=_may(entry.user, who),
+        mine=who.owns(entry.user),
         columns=_columns(entry.answer) if isinstance(entry.answer, Answer) else [],
         quantity=_quantity,
         moment=_moment,
@@ -343,7 +324,7 @@ def _entry(queue: Queue, question_id: str) -> Entry:
 
 def _own(queue: Queue, question_id: str, who: Viewer) -> Entry:
     entry = _entry(queue, question_id)
-    if not _may(entry.user, who):
+    if not who.owns(entry.user):
         raise HTTPException(
             403, f"this question is {entry.user}'s; only {entry.user} and operators may change it"
         )
@@ -357,10 +338,6 @@ def _check_machine(question: Question, history: Path) -> None:
             "the history was imported, and does not say which GPUs its jobs ran on; give the machine (`cluster`) as"
             " nodes and GPUs of each, such as 4x8:A100-80"
         )
-
-
-def _may(owner: str, who: Viewer) -> bool:
-    return who.controls(owner)
 
 
 def _history(app: FastAPI) -> Path:

@@ -60,7 +60,7 @@ from berth.model import (
     WakeAt,
     gang_of,
 )
-from berth.policies import Setting, make_policy
+from berth.policies import Setting, is_oracle, make_policy
 from berth.policies.protocol import Reserving
 from berth.scheduler import (
     Attempts,
@@ -211,6 +211,7 @@ class Driver:
         )
         self._policy = make_policy(self.settings.policy, setting)
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
+        self._by_run_times = is_oracle(self.settings.policy)  # it would be one if its beliefs were true
         self._reserved_ms: Mapping[str, int] = {}
         self._forecast = StartForecast()
         self._starts: Mapping[str, StartInterval] = {}
@@ -224,7 +225,8 @@ class Driver:
         self._in_use: Set[Gpu] = frozenset()
         self._unexplained: dict[Gpu, Share] = {}  # in use, and by no job that is known
         self._needs = MemoryNeeds()
-        self._promised_mib: dict[Hashable, int] = {}
+        self._believed: dict[Hashable, tuple[int, int]] = {}
+        """Of jobs that are alike: how many attempts ended, and what waiting ones are promised, MiB."""
         self._known: dict[str, SiteJob] = {}  # of jobs that wait or run
         self._last_order: tuple[int, ...] = ()
         self._on_named_gpus: dict[str, SiteJob] = {}  # waiting jobs whose users named the GPUs, in order
@@ -622,8 +624,8 @@ class Driver:
             self._leave_queue(job_id, now_ms)
         self._offer(job, now_ms)
 
-    def _offer(self, job: SiteJob, now_ms: int) -> None:
-        """Have the scheduler decide on a job as it is now."""
+    def _offer(self, job: SiteJob, now_ms: int, *, anew: bool = False) -> None:
+        """Have the scheduler decide on a job as it is now; `anew`: also if only what is believed of it is another."""
         job_id = job.job.id
         needs = self._needs.of(job, self._cards_mib)
         asked = as_needed(self._as_promised(job), needs)
@@ -642,14 +644,14 @@ class Driver:
         if job.gang is not None:
             self._gangs.touch(job)
             return
-        self._submit(asked, job.order, now_ms)
+        self._submit(asked, job.order, now_ms, anew=anew)
 
-    def _submit(self, asked: Job, order: tuple[int, ...], now_ms: int) -> None:
+    def _submit(self, asked: Job, order: tuple[int, ...], now_ms: int, *, anew: bool = False) -> None:
         """Have a job or a gang wait in its place, or as it is now."""
         scheduler = self.scheduler
         try:
             if (queued := scheduler.queue.named(asked.id)) is not None:
-                if queued != asked:
+                if anew or queued != asked:
                     scheduler.replace(asked)
                 return
             ahead_of = None
@@ -836,7 +838,8 @@ class Driver:
             self._keep_rest_of_gangs()
         if run is not None and end.peak_mib and self._learns_memory is not None:
             self._learns_memory.measured(run.job, end.peak_mib)
-            self._promise_anew(of, now_ms)
+        if run is not None:
+            self._believe_anew(of, now_ms)
         self._known.pop(job_id, None)
         self._gangs.touch(of)
         if not end.waits_again:
@@ -869,24 +872,27 @@ class Driver:
         elif end.cut_short:
             self.site.give_up(GiveUp(job_id, end.state, end.why))
 
-    def _promise_anew(self, job: SiteJob, now_ms: int) -> None:
-        """Promise the waiting jobs that are like one which ended what they are believed to need by now."""
-        if not job.mem_max_mib or job.alike is None:
+    def _believe_anew(self, job: SiteJob, now_ms: int) -> None:
+        """Have the waiting jobs that are like one which ended count with what is believed of them by now: if what they
+        are promised has moved, and after 1, 2, 4, 8 … ends where the policy sorts them by their run times."""
+        if job.alike is None:
             return
+        ends, before_mib = self._believed.get(job.alike, (0, 0))
         mem_mib = self._as_promised(job).share.mem_mib
-        if abs(mem_mib - self._promised_mib.get(job.alike, 0)) * PROMISE_STEPS < mem_mib:
-            return
-        if len(self._promised_mib) >= MOST_KINDS:
-            self._promised_mib.clear()
-        self._promised_mib[job.alike] = mem_mib
-        self._offer_alike(job, now_ms)
+        moved = abs(mem_mib - before_mib) * PROMISE_STEPS > mem_mib
+        ends += 1
+        if len(self._believed) >= MOST_KINDS:
+            self._believed.clear()
+        self._believed[job.alike] = ends, mem_mib if moved else before_mib
+        if moved or (self._by_run_times and ends & (ends - 1) == 0):
+            self._offer_alike(job, now_ms)
 
     def _offer_alike(self, job: SiteJob, now_ms: int) -> None:
         if job.alike is None:
             return
         for other in list(self._known.values()):
             if other.alike == job.alike and self.scheduler.waits(other.job.id):
-                self._offer(other, now_ms)
+                self._offer(other, now_ms, anew=True)
 
     def _failed_start(self, failed: FailedStart, now_ms: int) -> None:
         """Nothing of an attempt ran: it waits again, longer each time, and fails after several times."""

@@ -20,6 +20,7 @@ from berth.live.local.keeping import RECORD_S
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.places import Places, state_folder
+from berth.live.local.request import PER_GPU
 from berth.live.local.runs import Run, boot_id
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
@@ -88,6 +89,7 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         metrics=options.metrics,
         uncounted=settings.get("uncounted") or "report",
         grow=settings.get("grow") or "off",
+        per_gpu=int(settings.get("per_gpu") or PER_GPU),
         chosen=chosen,
     )
     service = Service(broker)
@@ -102,7 +104,7 @@ def _settings(options: argparse.Namespace, store: Store, places: Places) -> dict
     run on those of before."""
     before = dict(store.meta("settings", {}))
     settings = dict(before)
-    for name in ("fake_gpus", "no_gpus", "cpus", "uncounted", "grow"):
+    for name in ("fake_gpus", "no_gpus", "cpus", "uncounted", "grow", "per_gpu"):
         if getattr(options, name) not in (None, False):
             settings[name] = getattr(options, name)
     if options.fake_gpus:
@@ -154,6 +156,7 @@ def main() -> None:
     parser.add_argument("--no-gpus", action="store_true")
     parser.add_argument("--cpus", type=float)
     parser.add_argument("--grow", choices=("off", "on", "suspend"))
+    parser.add_argument("--per-gpu", type=int)
     parser.add_argument("--uncounted", choices=("report", "throttle"))
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")

@@ -10,7 +10,7 @@ from berth.counts import counted
 from berth.errors import LiveError
 from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.driver.words import sizes
-from berth.live.local.request import WHOLE, Request
+from berth.live.local.request import PER_GPU, SHARED_MILLI, WHOLE, Request
 
 WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
 COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
@@ -228,6 +228,13 @@ class Limits:
     mem_mib: int = 0
     grows: bool = False
     """Whether the memory of jobs grows up to the card that say only what they begin with."""
+    per_gpu: int = PER_GPU
+    """How many jobs share a GPU at most that ask for GPU memory alone."""
+
+    def milli_of(self, request: Request) -> int:
+        """The part of each GPU that a job counts for."""
+        memory_alone = request.milli == SHARED_MILLI and request.mem_mib and not request.core_pct
+        return WHOLE // self.per_gpu if memory_alone else request.milli
 
     def most_mib(self, request: Request) -> int:
         """How far the memory of a job may grow on each GPU; 0: it does not grow."""

@@ -96,8 +96,9 @@ class BookHost:
         for job in self.book.jobs.values():
             request = job.request
             if job.state == WAITING and job.offered and request.gpus:
-                mem_mib = max(asked_mib(job, self.book.limits), job.needs_mib)
-                yield Need(request.gpus, request.pins or (), request.milli, mem_mib)
+                limits = self.book.limits
+                mem_mib = max(asked_mib(job, limits), job.needs_mib)
+                yield Need(request.gpus, request.pins or (), limits.milli_of(request), mem_mib)
 
     def suspend_idle(self, entry: Entry) -> None:
         self.book.suspend_idle(entry, self.now_ms())

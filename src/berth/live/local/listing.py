@@ -181,7 +181,7 @@ class Listing:
             _name(entry),
             entry.shown_state,
             request.gpus,
-            request.milli,
+            self._broker.book.limits.milli_of(request),
             entry.share[1] or request.mem_mib,
             entry.submit_ms,
             entry.ready_ms,
@@ -220,7 +220,9 @@ class Listing:
         """
         is_id = job_id.replace("_", "", 1).isdigit()
         store = self._broker.store
-        live = self._broker.book.named(job_id) if is_id else self._live_of_name(job_id)
+        book = self._broker.book
+        of_name = (entry for entry in book.jobs.values() if entry.request.name == job_id)
+        live = book.named(job_id) if is_id else list(of_name)
         ids = {entry.id for entry in live}
         ended = []
         if is_id:
@@ -239,9 +241,6 @@ class Listing:
             raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
         return found
 
-    def _live_of_name(self, name: str) -> list[Entry]:
-        return [entry for entry in self._broker.book.jobs.values() if entry.request.name == name]
-
     async def do_job(self, message: Message, caller: Caller) -> Message:
         await self._broker.commits.settled()
         broker = self._broker
@@ -256,7 +255,7 @@ class Listing:
                 "id": entry.id, "state": entry.shown_state, "user": entry.user, "uid": entry.uid, "name": request.name,
                 "application": application_of(request, entry.params), "comment": request.comment,
                 "command": list(request.argv), "folder": request.cwd, "priority": request.priority,
-                "gpus": request.gpus, "milli": request.milli, "mem_mib": mem_mib,
+                "gpus": request.gpus, "milli": broker.book.limits.milli_of(request), "mem_mib": mem_mib,
                 "mem_max_mib": broker.book.limits.most_mib(request),
                 "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
                 "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
@@ -302,7 +301,7 @@ class Listing:
             {
                 "job_id": entry.id, "user": entry.user, "account": "", "virtual_cluster": "", "qos": "",
                 "application": application_of(entry.request, entry.params), "gpu_model": "",
-                "gpus": entry.request.gpus, "share_milli": entry.request.milli,
+                "gpus": entry.request.gpus, "share_milli": self._broker.book.limits.milli_of(entry.request),
                 "cpu_milli": entry.request.cpu_milli, "mem_mib": entry.request.host_mem_mib,
                 "time_limit_ms": entry.request.time_limit_ms, "node_count": 1, "queued_ms": entry.queued_ms,
                 "start_ms": entry.start_ms, "blocked": entry.start_ms is None and entry.ready_ms is None,

@@ -85,7 +85,7 @@ def _job(entry: Entry, limits: Limits) -> dict[str, Any]:
     return {
         "id": entry.id, "submit_ms": entry.submit_ms, "queued_ms": entry.queued_ms, "user": entry.user,
         "application": application_of(request, entry.params), "gpus": request.gpus,
-        "share": (request.milli, asked_mib(entry, limits)), "cpu_milli": request.cpu_milli,
+        "share": (limits.milli_of(request), asked_mib(entry, limits)), "cpu_milli": request.cpu_milli,
         "mem_mib": request.host_mem_mib, "priority": request.priority, "time_limit_ms": request.time_limit_ms,
         "estimate_ms": request.estimate_ms, "retries": request.retries, "rerun": request.rerun,
         "attempt": entry.attempt, "only_gpus": request.pins, "version": entry.version, "order": entry.order,

@@ -18,8 +18,10 @@ from berth.partition.sizes import mem_mib
 
 MOST_TASKS = 100_000
 WHOLE = 1000
-SHARED_MILLI = 100
-"""What a job counts for that asks for GPU memory alone: ten such jobs share a GPU at most."""
+PER_GPU = 10
+"""How many jobs that ask for GPU memory alone share a GPU at most, unless the queue says otherwise."""
+SHARED_MILLI = WHOLE // PER_GPU
+"""The part of a GPU that such a job asks for."""
 LONGEST_NAME = 200
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}

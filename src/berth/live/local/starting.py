@@ -92,7 +92,7 @@ def uninstall() -> None:
 
 def _words(values: Flags) -> list[str]:
     words = []
-    for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics", "uncounted", "grow"):
+    for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics", "uncounted", "grow", "per_gpu"):
         if key in values:
             words += [f"--{key.replace('_', '-')}", str(values[key])]
     return [*words, *(f"--{key.replace('_', '-')}" for key in ("no_gpus", "foreground") if values.get(key))]
@@ -108,6 +108,8 @@ def _check(values: Flags) -> None:
         raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are report and throttle")
     if "cpus" in values and not re.fullmatch(r"\d+(\.\d+)?", str(values["cpus"])):
         raise LiveError(f"berth up: --cpus '{values['cpus']}'; expected a number of CPU cores, such as 8")
+    if "per_gpu" in values and not re.fullmatch(r"[1-9]\d{0,2}", str(values["per_gpu"])):
+        raise LiveError(f"berth up: --per-gpu '{values['per_gpu']}'; expected a number of jobs, 1 to 999")
     if values.get("no_gpus") and "fake_gpus" in values:
         raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
 
@@ -116,7 +118,7 @@ def _up_already(values: Flags, answer: Message, as_json: bool) -> None:
     """Say that a queue is up; LiveError where it differs from what was asked for."""
     had = answer["settings"]
     differ = []
-    for key in ("fake_gpus", "cpus", "metrics", "uncounted", "grow"):
+    for key in ("fake_gpus", "cpus", "metrics", "uncounted", "grow", "per_gpu"):
         if key in values and str(had.get(key) or "") != str(values[key]):
             before = had.get(key)
             differ.append(f"--{key.replace('_', '-')} {values[key]}, and it has {before or 'none'}")

@@ -19,7 +19,6 @@ OLDEST = (22, 5)
 TESTED = ((22, 5), (24, 11), (26, 5))
 """The Slurms that berth was run on."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
-MOST_SKEW_S = 5.0
 LEAST_JOB_AGE_S = 60
 
 
@@ -48,8 +47,6 @@ class SlurmSetup:
     scripts: Mapping[str, str]
     """The texts of Prolog, TaskProlog and Epilog that could be read, by these names."""
     user: str
-    skew_s: float | None = None
-    """How much later the controller's clock is than this machine's."""
     state_fault: str = ""
     """Why the state's folder cannot be written."""
     rest: str | None = None
@@ -279,12 +276,6 @@ def _file(name: str) -> str:
 def _of_talking(setup: SlurmSetup) -> Iterator[Fault]:
     if setup.state_fault:
         yield Fault(setup.state_fault, "--state DIR")
-    if setup.skew_s is not None and abs(setup.skew_s) > MOST_SKEW_S:
-        yield Fault(
-            f"the controller's clock is {setup.skew_s:+.0f} s from this machine's: waits are wrong by that",
-            "run an NTP client, such as chrony, on both",
-            stops=False,
-        )
     if setup.rest:
         yield Fault(setup.rest, started_by(_version(setup)), stops=False)
     if setup.rest is not None:

@@ -31,15 +31,13 @@ then."""
 _MARK = re.compile(r" ?\[berth places: (\S+) until (\d+)\]")
 
 
-class ClaimChangedError(LiveError):
-    """The right to place has passed to another berth, or has come free."""
+class ClaimLostError(LiveError):
+    """Another berth has the right to place."""
 
 
-def lock(state: Path) -> IO[str] | None:
-    """The right to write this folder, until the file is closed; None: another berth of this machine has it.
-
-    LiveError if there can be no such folder.
-    """
+def lock(state: Path) -> IO[str]:
+    """The right to write this folder, until the file is closed. LiveError if another berth of this machine has it, or
+    there can be no such folder."""
     try:
         state.mkdir(parents=True, exist_ok=True)
         file = open(state / "lock", "a", encoding="ascii")  # noqa: SIM115
@@ -49,9 +47,9 @@ def lock(state: Path) -> IO[str] | None:
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
         file.close()
-        return None
+        raise LiveError(f"another berth runs with the state {state}; stop it first") from error
     return file
 
 
@@ -101,8 +99,8 @@ class Claim:
         self._clock, self._sleep = clock, sleep
         self._until_s = 0.0
 
-    def take(self) -> Claimant | None:
-        """Take the right to place; returns the berth that already has it, or None. LiveError if Slurm refuses it."""
+    def take(self) -> None:
+        """Take the right to place. ClaimLostError if another berth has it, LiveError if Slurm refuses it."""
         if self._qos:
             takes = {each.name for each in self._controller.partitions() if each.takes(self._qos)}
             self._partitions = self._named | takes
@@ -112,37 +110,34 @@ class Claim:
                     " scontrol show partition, or name others with --qos"
                 )
         nodes = self._controller.nodes()
-        if (other := self.other(nodes)) is not None:
-            return other
+        self._check_others(nodes)
         self._write(nodes)
         self._sleep(SETTLE_S)
         nodes = self._controller.nodes()
-        if (other := self.other(nodes)) is not None:
+        try:
+            self._check_others(nodes)
+        except ClaimLostError:
             self.drop(nodes)
-        return other
+            raise
 
-    def other(self, nodes: Iterable[SlurmNode]) -> Claimant | None:
-        """Another berth that has the right to place on one of these nodes now."""
+    def _check_others(self, nodes: Iterable[SlurmNode]) -> None:
         now_s = self._clock()
-        there = (Claimant.of(node.comment) for node in self._ours(nodes))
-        return next(
-            (each for each in there if each and each.owner != self._owner and each.until_s > now_s), None
-        )
+        for each in (Claimant.of(node.comment) for node in self._ours(nodes)):
+            if each and each.owner != self._owner and each.until_s > now_s:
+                raise ClaimLostError(
+                    f"another berth places on these nodes, {each.owner}; stop it, or wait"
+                    f" {each.until_s - now_s:.0f} s if it is gone"
+                )
 
     @property
     def due(self) -> bool:
         """Whether it is to be renewed."""
         return self._until_s - self._clock() < self._lasts_s / 2
 
-    def check(self, nodes: Sequence[SlurmNode], places: bool) -> None:
-        """Renew the claim of a berth that places; ClaimChangedError if another has taken it since. For one that only
-        advises: ClaimChangedError if the claim has come free."""
-        other = self.other(nodes)
-        if places and other is not None:
-            raise ClaimChangedError(f"another berth places now, {other.owner}: this one only advises")
-        if not places and other is None:
-            raise ClaimChangedError("no other berth places any more: this one does")
-        if places and (self.due or any(Claimant.of(each.comment) is None for each in self._ours(nodes))):
+    def check(self, nodes: Sequence[SlurmNode]) -> None:
+        """Renew the claim; ClaimLostError if another berth has taken it since."""
+        self._check_others(nodes)
+        if self.due or any(Claimant.of(each.comment) is None for each in self._ours(nodes)):
             self._write(nodes)
 
     def drop(self, nodes: Sequence[SlurmNode] | None = None) -> None:

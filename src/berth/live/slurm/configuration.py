@@ -7,7 +7,6 @@ import pwd
 import re
 import time
 from collections.abc import Mapping, Set
-from datetime import datetime
 from pathlib import Path
 
 from berth.errors import LiveError, SettingError
@@ -63,7 +62,6 @@ def read_setup(
         _with_loaded(lua),
         scripts,
         pwd.getpwuid(os.geteuid()).pw_name,
-        _skew_s(configuration),
         _state_fault(state),
         None if rest is None else _rest_fault(rest),
         os.environ.get("SLURM_JWT", ""),
@@ -105,21 +103,9 @@ def _texts(paths: str) -> str | None:
     return "\n".join(found) if found else None
 
 
-def _skew_s(configuration: dict[str, str]) -> float | None:
-    """How much later the controller's clock is, by the time that it gives with its configuration."""
-    as_of = configuration.get("as of", "")
-    try:
-        return datetime.fromisoformat(as_of).timestamp() - time.time()
-    except ValueError:
-        return None
-
-
 def _state_fault(state: Path) -> str:
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return f"{state} cannot be made ({error.strerror})"
-    return "" if os.access(state, os.W_OK) else f"{state} cannot be written"
+    there = next(folder for folder in (state.absolute(), *state.absolute().parents) if folder.exists())
+    return "" if os.access(there, os.W_OK) else f"{state} cannot be written"
 
 
 def _rest_fault(path: Path) -> str:

@@ -117,7 +117,6 @@ class SlurmPartition:
     name: str
     up: bool
     nodes: tuple[str, ...]
-    default: bool = False
     priority_factor: int = 1
     tier: int = 1
     """Jobs of a higher one come first, and may take the place of others."""
@@ -203,7 +202,6 @@ def partitions_of(text: str) -> Iterator[SlurmPartition]:
             pairs["PartitionName"],
             pairs.get("State") == "UP",
             expand(pairs.get("Nodes", "")),
-            pairs.get("Default") == "YES",
             int(pairs.get("PriorityJobFactor", "1")),
             int(pairs.get("PriorityTier", "1")),
             None if pairs.get("AllowQos", "ALL") in ("ALL", *_NONE) else _names(pairs["AllowQos"]),

@@ -138,7 +138,7 @@ class SlurmSite:
             self._queried, self._in_use = view.nodes, _in_use(view.nodes)
             # The nodes were queried before these jobs: what ran at the last view may have ended since.
             self.leaked = leaked_shards(view.nodes, (*self.found.jobs.values(), *found.jobs.values()))
-            self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
+            self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
         self._now_ms, self.found, self._priorities = now_ms, found, priorities
         self._components = Counter(job.het_id for job in found.jobs.values() if job.het)
@@ -150,7 +150,8 @@ class SlurmSite:
             self._take_end(end)
         for job in starts:
             self._failures.pop(job.id, None)
-            self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
+            ours = found.running[job.id]
+            self._journal.started(now_ms, job, ours, self._where(job, ours), self._planned(job))
         self._forget({job.user for job in gone.values()})
         self._give_back()
         self._take_back()
@@ -166,9 +167,10 @@ class SlurmSite:
         job, result, now_ms = end.job, end.result, self._now_ms
         ours = self._reader.taken_as(job)
         if end.start_unseen:
-            self._journal.started(now_ms, job, ours, self._planned(job))
+            self._journal.started(now_ms, job, ours, self._where(job, ours), self._planned(job))
         if not end.logged:
-            self._journal.ended(now_ms, end)
+            first = next(iter(expand(job.node_list)), "")
+            self._journal.ended(now_ms, end, self._card_mib(first))
         if not end.logged and result is not None and ours.gpus == 1:
             self.use.ended(
                 kind_of(ours),
@@ -333,8 +335,7 @@ class SlurmSite:
         for run in ({**self._running, **grown}).values():
             promised_mib = (run.share or run.of.job.share).mem_mib
             for gpu in run.gpus:
-                node = self._nodes.get(gpu.node)
-                card_mib = 0 if node is None else self._cards.model(node.model).mem_mib
+                card_mib = self._card_mib(gpu.node)
                 left[gpu] = left.get(gpu, card_mib) - (promised_mib or card_mib)
         for job_id, run in self._running.items():
             share, limit_mib = run.share, limits.get(jobs[job_id].raw_id, 0)
@@ -381,6 +382,16 @@ class SlurmSite:
             gpus += [Gpu(name, at) for at in exact]
         return tuple(gpus)
 
+    def _where(self, job: SlurmJob, ours: Job) -> str:
+        """Slurm's nodes of a job, with the indices of its GPUs if their types name them."""
+        gpus = self._gpus_of(job, ours)
+        return where_of(gpus) if gpus else ",".join(sorted(expand(job.node_list)))
+
+    def _card_mib(self, name: str) -> int:
+        """The memory of a GPU of a node; 0: unknown."""
+        node = self._nodes.get(name)
+        return 0 if node is None else self._cards.model(node.model).mem_mib
+
     # What the driver asks
 
     def nodes(self) -> Sequence[SiteNode]:
@@ -417,8 +428,7 @@ class SlurmSite:
         """The shards that Slurm counts though no job has them; it knows no processes that are no job's."""
         held = {}
         for gpu, count in self.leaked.items():
-            node = self._nodes[gpu.node]
-            card_mib = self._cards.model(node.model).mem_mib
+            node, card_mib = self._nodes[gpu.node], self._card_mib(gpu.node)
             held[gpu] = Share(1000 * count // node.shards_a_gpu, card_mib * count // node.shards_a_gpu)
         return held
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from berth.live.slurm.install import Planned
 from berth.live.slurm.installed import write_text
 from berth.live.slurm.node_lines import NodeGpus, devices_of
-from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of
+from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of, with_pairs
 
 LIMIT_S = 60.0
 MOST_BYTES = 1 << 22
@@ -117,7 +117,7 @@ def _line(line: Line, folder: Path, conf: Path, cluster: str) -> str:
                 if not link.is_symlink():
                     link.symlink_to("/dev/null")
             named = ",".join(f"{folder}/devices/{quote(each, safe='')}" for each in devices_of(pairs[key]))
-            return line.with_pairs({key: named}) + "\n"
+            return with_pairs(line.content, {key: named}) + "\n"
     if line.key == "partitionname":  # the copy has no accounting, which knows QoS
         return re.sub(r"(?<!\S)(QOS|PreemptMode)=\S+", "", line.content, flags=re.IGNORECASE) + "\n"
     return line.text

@@ -26,18 +26,18 @@ ANY_WINDOW_MS: IntArray = np.full(1, FOREVER_MS, dtype=np.int64)
 
 
 class Easy:
-    """An order in which the first job that does not fit gets a reservation, and others fill the gaps.
+    """The first job that does not fit gets a reservation, and others fill the gaps.
 
     Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995; Mu'alem and Feitelson, "Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 
     The reservation is the earliest time at which the running jobs are expected to have left room for the first job. A
-    job is expected to end by its time limit, else its estimate, else its believed run time on the
-    cards that it gets; one that runs over is expected to end at any moment. Later jobs start in the order's order,
-    where it goes by a key, else as queued, if they fit now and either end before the reservation or leave the first
-    job room enough then, on whichever GPUs. Where the placement's choice would not, the first node that would is
-    taken. Where nodes carry labels, the first job of each partition has a reservation of its own, and one that could
-    take nodes of several partitions heeds them all.
+    job is expected to end by its time limit, else its estimate, else its believed run time on the cards that it gets;
+    an overdue job is expected to end at any moment. Later jobs start if they fit now, and either end before the
+    reservation or leave enough room for the first job then, on whichever GPUs. They are tried by the order's key if
+    it has one, else as queued. If the placement's choice would leave too little room, the first node that would not
+    is taken. If nodes have labels, the first job of each partition has its own reservation, and a job that could use
+    several partitions respects them all.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class Easy:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterable[Placement]:
         """Yield placements in the order's order until one does not fit, then those that fill gaps."""
         state = self._look(cluster)
-        state.look_again(self, queue)
         if self._as_queued and not cluster.has_labels:
             head = queue.first()
             if head is not None and state.stuck.get(head.id) is head:
@@ -224,7 +223,6 @@ class _State:
         self._waiting: WaitingTypes | None = None  # whose lanes are open or closed by the marks below
         self.stuck: dict[str, Job] = {}
         """Jobs that came first and did not fit, by id; one that was replaced is another job."""
-        self._stuck_as_of = cluster.openings
         self._heads: Sequence[Job] = ()  # of the last decision
         self._decided_ms = 0
         self._reservations: dict[str, Reservation] = {}  # by id of the head
@@ -254,21 +252,9 @@ class _State:
                 self._forget_reservations()
                 self._ends.drop_ended()
             self._openings = cluster.openings
+            self.stuck.clear()
         if self._ends.note_new():  # another caller has started some
             self._forget_reservations()
-
-    def look_again(self, policy: Easy, queue: Queue) -> None:
-        """Forget which jobs did not fit, if something has opened since and their request types may fit now."""
-        if self.stuck and self.cluster.openings != self._stuck_as_of:
-            if len(queue) < 2:
-                self.stuck.clear()
-            else:
-                waiting = queue.form(policy, self.new_waiting)
-                self.open_types(waiting)
-                for name, job in list(self.stuck.items()):
-                    if job not in queue or waiting.state(job) != FULL:
-                        del self.stuck[name]
-        self._stuck_as_of = self.cluster.openings
 
     def heeded(self, job: Job, reservations: list[Reservation]) -> list[Reservation]:
         """Those of the reservations that a job could be in the way of."""
