@@ -131,30 +131,6 @@ def status(
 
 
 @app.command()
-def top(
-    every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """Show what `status` shows, refreshed until Ctrl-C."""
-    import asyncio
-
-    from rich.live import Live
-
-    from berth.live.kubernetes.pod_site import Settings
-    from berth.live.kubernetes.viewing import look
-
-    async def run(api: Api) -> None:
-        settings = Settings()
-        with Live(console=console(), auto_refresh=False) as live:
-            while True:
-                live.update(snapshot_tables(await look(api, settings)), refresh=True)
-                await asyncio.sleep(max(0.1, every_s))
-
-    _ask(run, kubeconfig, context)
-
-
-@app.command()
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME, or NAMESPACE/NAME.")],
     as_json: JsonOrCsv = None,

@@ -60,7 +60,7 @@ from berth.model import (
     WakeAt,
     gang_of,
 )
-from berth.policies import Setting, make_policy
+from berth.policies import Setting, is_oracle, make_policy
 from berth.policies.protocol import Reserving
 from berth.scheduler import (
     Attempts,
@@ -211,6 +211,7 @@ class Driver:
         )
         self._policy = make_policy(self.settings.policy, setting)
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
+        self._by_run_times = is_oracle(self.settings.policy)  # it would be one if its beliefs were true
         self._reserved_ms: Mapping[str, int] = {}
         self._forecast = StartForecast()
         self._starts: Mapping[str, StartInterval] = {}
@@ -873,17 +874,17 @@ class Driver:
 
     def _believe_anew(self, job: SiteJob, now_ms: int) -> None:
         """Have the waiting jobs that are like one which ended count with what is believed of them by now: if what they
-        are promised has moved, and after 1, 2, 4, 8 … ends."""
+        are promised has moved, and after 1, 2, 4, 8 … ends where the policy sorts them by their run times."""
         if job.alike is None:
             return
         ends, before_mib = self._believed.get(job.alike, (0, 0))
         mem_mib = self._as_promised(job).share.mem_mib
-        moved = abs(mem_mib - before_mib) * PROMISE_STEPS >= mem_mib
+        moved = abs(mem_mib - before_mib) * PROMISE_STEPS > mem_mib
         ends += 1
         if len(self._believed) >= MOST_KINDS:
             self._believed.clear()
         self._believed[job.alike] = ends, mem_mib if moved else before_mib
-        if moved or ends & (ends - 1) == 0:
+        if moved or (self._by_run_times and ends & (ends - 1) == 0):
             self._offer_alike(job, now_ms)
 
     def _offer_alike(self, job: SiteJob, now_ms: int) -> None:

@@ -197,21 +197,9 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
     process that asks before it is known is refused. Raises PartitionError if the partition is not there."""
     parts = [part for part in find(name) if not terms.uuids or part.uuid in terms.uuids]
     share = terms.milli, min(part.limit_bytes for part in parts) >> 20
-    tenant = NodeTenant(
-        name,
-        terms.job,
-        time.time_ns(),
-        share,
-        terms.promise_mib,
-        terms.max_mib,
-        terms.peak_mib,
-        terms.priority,
-        terms.shows_max,
-        terms.uuids,
-        terms.leaves,
-        terms.interactive and terms.leaves,
-        terms.application,
-    )
+    same = {name: value for name, value in asdict(terms).items() if name not in ("promise_mib", "milli")}
+    same["interactive"] = terms.interactive and terms.leaves
+    tenant = NodeTenant(id=name, serial=time.time_ns(), share=share, said_mib=terms.promise_mib, **same)
     with room_kept(FILES):
         _write(tenant)
     end_s = time.monotonic() + wait_s

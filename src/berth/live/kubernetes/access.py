@@ -113,8 +113,6 @@ class _TokenFile:
 def _token(user: dict[str, Any], folder: Path) -> Callable[[], str]:
     if user.get("tokenFile"):
         return _TokenFile(folder / user["tokenFile"])
-    if "username" in user:
-        raise KubernetesError("Kubernetes has taken no user name and password since 1.19; use a token")
     token = str(user.get("token", ""))
     return lambda: token
 

@@ -61,7 +61,9 @@ class Collector:
             """The node, and what came of it: some agents are asked at once, and archives taken over one by one."""
             name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "no node")
             known = {"known": self._has[node]} if node in self._has else {}
-            path = f"{self._path}/{name}:{names.METRICS_PORT}/proxy/history"
+            ports = (each for container in pod["spec"]["containers"] for each in container.get("ports", ()))
+            served = (each["containerPort"] for each in ports if each.get("name") == "metrics")
+            path = f"{self._path}/{name}:{next(served, names.METRICS_PORT)}/proxy/history"
             async with free:
                 try:
                     told = await self._api.request("GET", path, params=known, patience_s=PATIENCE_S)

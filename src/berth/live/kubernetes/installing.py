@@ -22,9 +22,10 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
     try:
         await api.request("POST", path, manifest, patience_s=10)
     except ApiError as error:
-        if error.status == 404 and "AdmissionPolicy" in kind:
-            older = "1.30" if kind.startswith("Validating") else "1.36: write the gate into pods yourself"
-            return f"{kind} {name} left out: this cluster is older than {older}"
+        if error.status == 404 and kind.startswith("MutatingAdmissionPolicy"):
+            return (
+                f"{kind} {name} left out: this cluster is older than 1.36: write the gate into pods yourself"
+            )
         if error.status != 409:
             raise
         await api.request("PATCH", f"{path}/{name}", manifest, content_type=MERGE_PATCH, patience_s=10)

@@ -131,11 +131,9 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
             text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")
         text = text.replace(f":{names.NAMESPACE}:", ":{{ .Release.Namespace }}:")
-        if name in ("admission", "gate"):
-            kind = "Validating" if name == "admission" else "Mutating"
-            there = f'.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/{kind}AdmissionPolicy"'
-            if name == "gate":  # where only advice is given, pods are another's to start
-                there = f'and ({there}) (ne .Values.mode "advise")'
+        if name == "gate":  # where only advice is given, pods are another's to start
+            kind = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+            there = f'and (.Capabilities.APIVersions.Has "{kind}") (ne .Values.mode "advise")'
             text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
         files[f"templates/{name}.yaml"] = text
     chart = {

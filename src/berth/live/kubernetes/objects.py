@@ -177,6 +177,7 @@ class Condition(Struct):
 class Terminated(Struct):
     exit_code: int = 0
     reason: str = ""
+    finished_at: str | None = None
 
 
 class State(Struct):

@@ -152,8 +152,6 @@ class Entry:
     """Which size of card is looked for, if it asks for a part of a card's memory."""
     start_failures: int = 0
     not_before_ms: int = 0
-    refused_ms: int | None = None
-    """Since when kube-scheduler refuses it."""
     leaving: bool = False
     """Whether berth evicts it."""
     no_room: bool = False
@@ -213,7 +211,7 @@ class PodSite:
         self._ends: list[End | FailedStart] = []
         self._on: dict[str, dict[str, None]] = {}  # node -> pods there
         self._avoided: dict[tuple[str, object], _Avoided] = {}
-        self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
+        self._refused: dict[str, int] = {}  # pods that kube-scheduler refuses -> since when
         self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
         self._unheld: dict[str, int] = {}  # pods that no node can hold -> since when
         self._heard_ms = 0  # when the gate was lifted last of those that it has bound
@@ -398,10 +396,9 @@ class PodSite:
             for uid in first:  # one for which there is still no room goes behind those not looked at
                 del self._crowded[uid]
             self._look_again(first, now_ms)
-        for uid in [*self._refused]:
-            entry = self.entries[uid]
-            if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
-                self._give_back(entry, now_ms)
+        for uid, since_ms in [*self._refused.items()]:
+            if uid in self._refused and now_ms - since_ms >= self.settings.patience_ms:
+                self._give_back(self.entries[uid], now_ms)
         for uid, since_ms in [*self._silent.items()]:
             if uid in self._silent:  # else its part went with that of another pod of its gang
                 self._mind_silence(self.entries[uid], now_ms - since_ms)
@@ -431,8 +428,7 @@ class PodSite:
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
         times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
-        refused = (self.entries[uid].refused_ms for uid in self._refused)
-        times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
+        times += [since_ms + self.settings.patience_ms for since_ms in self._refused.values()]
         for since_ms in self._silent.values():
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
@@ -682,11 +678,9 @@ class PodSite:
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
             entry.why = f"kube-scheduler refuses it on node {entry.node}: {words}"
-            if entry.refused_ms is None:
-                entry.refused_ms = now_ms
-                self._refused[entry.uid] = None
+            self._refused.setdefault(entry.uid, now_ms)
             return
-        entry.refused_ms, entry.why = None, ""
+        entry.why = ""
         self._refused.pop(entry.uid, None)
         if placed.at_ms and _is_silent(entry.pod) and not entry.leaving:
             self._silent[entry.uid] = placed.at_ms
@@ -740,7 +734,7 @@ class PodSite:
     def _take_away(self, entry: Entry, why: str, reason: str) -> None:
         """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
         assert entry.pod is not None
-        entry.why, entry.refused_ms = why, None
+        entry.why = why
         self._refused.pop(entry.uid, None)
         self._silent.pop(entry.uid, None)
         if any(owner.controller for owner in entry.pod.metadata.owner_references):
@@ -781,7 +775,6 @@ class PodSite:
             self._repels.setdefault(entry.namespace, set()).add(entry.uid)
         self._move(entry, node)
         self._refused.pop(entry.uid, None)
-        entry.refused_ms = None
         placed = _placed(pod)
         if placed is not None:
             self._heard_ms = max(self._heard_ms, placed.at_ms)

@@ -220,7 +220,9 @@ class Listing:
         """
         is_id = job_id.replace("_", "", 1).isdigit()
         store = self._broker.store
-        live = self._broker.book.named(job_id) if is_id else self._live_of_name(job_id)
+        book = self._broker.book
+        of_name = (entry for entry in book.jobs.values() if entry.request.name == job_id)
+        live = book.named(job_id) if is_id else list(of_name)
         ids = {entry.id for entry in live}
         ended = []
         if is_id:
@@ -238,9 +240,6 @@ class Listing:
         if not found:
             raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
         return found
-
-    def _live_of_name(self, name: str) -> list[Entry]:
-        return [entry for entry in self._broker.book.jobs.values() if entry.request.name == name]
 
     async def do_job(self, message: Message, caller: Caller) -> Message:
         await self._broker.commits.settled()

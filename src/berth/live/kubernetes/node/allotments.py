@@ -22,7 +22,7 @@ from berth.live.local.cards import Card
 from berth.partition import (
     Limit,
     Partition,
-    create_promised,
+    create,
     remove,
 )
 from berth.partition.regions import regions_in, regions_of
@@ -272,7 +272,7 @@ class Allotments:
         for index, limit in wanted.items():
             card = self.cards.get(index)
             if card is not None and plain(card.uuid) not in there:
-                create_promised(asked.name, card.gpu, limit, self.root)
+                create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
 
     def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
         """Take a folder of regions away; `known`: it has been seen that some are there."""

@@ -200,11 +200,7 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         each.get("resourceClaimName") or ""
         for each in (*(status.get("resourceClaimStatuses") or ()), *(spec.get("resourceClaims") or ()))
     ]
-    ended = [
-        each["state"]["terminated"]
-        for each in status.get("containerStatuses") or ()
-        if "terminated" in each.get("state", {})
-    ]
+    ended = [each.state.terminated for each in pod.status.container_statuses if each.state.terminated]
     takes, program = dict(pod_resources(pod)), _program(spec["containers"][0])
     named = application_of(meta["namespace"], pod.metadata.annotations, controller_of(pod.metadata))
     return Pod(
@@ -225,8 +221,8 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         moment_ms(pod.metadata.creation_timestamp) or 0,
         tuple(filter(None, claims)),
         moment_ms(pod.status.start_time),
-        max((at for each in ended if (at := moment_ms(each.get("finishedAt")))), default=None),
-        max((int(each.get("exitCode", 0)) for each in ended), default=None),
+        max((at for each in ended if (at := moment_ms(each.finished_at))), default=None),
+        max((each.exit_code for each in ended), default=None),
     )
 
 

@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from berth.errors import BerthError
 from berth.live.kubernetes.apis import DRA, PLUGIN_REGISTRATION, dra, registration, serve
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.claim_files import ClaimFiles
@@ -59,8 +58,8 @@ class DraDriver:
         answer = dra.NodePrepareResourcesResponse()
         asked = {each.uid: each for each in request.claims}
         for uid, given in (await self._claims.prepare([*asked.values()])).items():
-            if isinstance(given, Exception):
-                answer.claims[uid].error = _said(given)
+            if isinstance(given, str):
+                answer.claims[uid].error = given
                 continue
             answer.claims[uid].SetInParent()
             for each in given:
@@ -77,9 +76,5 @@ class DraDriver:
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
         answer = dra.NodeUnprepareResourcesResponse()
         for uid, error in self._claims.unprepare_all([claim.uid for claim in request.claims]).items():
-            answer.claims[uid].error = "" if error is None else _said(error)
+            answer.claims[uid].error = error
         return answer
-
-
-def _said(error: Exception) -> str:
-    return f"berth: {error}" if isinstance(error, BerthError | OSError) else f"berth: {error!r}"

@@ -47,11 +47,11 @@ class Growing:
 
     def _held_now(self) -> dict[str, int]:
         """See `Allotments.held_now`."""
-        held = {
-            each.id: 0 if each.suspension == SUSPENDED else each.share[1] for each in self.tenants.tenants()
-        }
-        said = {each.id: each.said_mib for each in self.tenants.tenants()}
-        return {name: mem_mib for name, mem_mib in held.items() if mem_mib != said[name]}
+        there = (
+            (each.id, 0 if each.suspension == SUSPENDED else each.share[1], each.said_mib)
+            for each in self.tenants.tenants()
+        )
+        return {name: held_mib for name, held_mib, said_mib in there if held_mib != said_mib}
 
     def admit(self, allotment: Allotment, pod: Pod) -> None:
         """Serve a container from now on; to be called before it starts."""
