@@ -287,10 +287,6 @@ class Tables:
         page = f"{attempts_query(self._from, picked)} LIMIT {int(most)} OFFSET {int(skip)}"
         return count, [Attempt(*row) for row in self._all(page)]
 
-    def attempts_query(self, picked: Picked) -> tuple[str, list[Any]]:
-        """A query of all attempts that were picked, with its values: for a file of them."""
-        return attempts_query(self._from, picked), list(self._values)
-
     def totals(self) -> Totals:
         """The whole period."""
         slow = f"greatest(1.0, (end_ms - {READY_SQL}) / greatest(end_ms - start_ms, 10000.0))"
