@@ -287,7 +287,7 @@ def remove(
     _check_writable(folder)
     if not force:
         _check_idle(name, root)
-    kept = []
+    kept: list[Hardware] = []
     for uuid in regions_in(folder):
         with contextlib.suppress(
             *(PartitionError,) if force else ()
