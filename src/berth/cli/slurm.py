@@ -199,7 +199,8 @@ def run(
     claim = None
     if places:
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
-        claim = Claim(controller, owner_of(state), settings.partitions, lasts_s, qos=settings.qos)
+        where = frozenset() if qos else settings.partitions
+        claim = Claim(controller, owner_of(state), where, lasts_s)
     end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
     with contextlib.closing(lock(state)):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
@@ -455,15 +456,6 @@ def install(
             help="Keep the types of GPUs, as users ask for them; Slurm then chooses the GPU on a node.",
         ),
     ] = False,
-    limit_s: Annotated[
-        int,
-        typer.Option(
-            "--limit",
-            min=1,
-            metavar="SECONDS",
-            help="Seconds without a sign of berth after which jobs are given back.",
-        ),
-    ] = 300,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An environment variable of the scripts."),
@@ -511,7 +503,6 @@ def install(
         options,
         folder,
         shards_a_gpu,
-        limit_s,
         dict(each.partition("=")[::2] for each in setting or []),
         str(Path(scontrol).parent),
         conf_folder(configuration),

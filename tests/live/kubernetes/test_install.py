@@ -175,6 +175,22 @@ def test_the_manifests_say_no_name_that_the_programs_do_not_use() -> None:
     assert f"? '{SHARED_MILLI}' : '1000'" in told
 
 
+def test_steerers_are_apart_and_leave_one_at_a_time_and_an_agent_that_hangs_starts_anew() -> None:
+    made = manifests(Install(IMAGE))
+    deployment, budget = made["steerer"]
+    pod = deployment["spec"]["template"]
+    (apart,) = pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["podAffinityTerm"]["labelSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert budget["kind"] == "PodDisruptionBudget"
+    assert budget["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}}
+    steerer = pod["spec"]["containers"][0]
+    asks = steerer["livenessProbe"]["exec"]["command"][-1]
+    assert steerer["command"][-2:] == ["--alive-file", "/tmp/alive"]
+    assert "find /tmp/alive -mmin -2" in asks
+    (agent,) = made["node"][0]["spec"]["template"]["spec"]["containers"]
+    assert agent["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": agent["ports"][0]["name"]}
+
+
 def test_the_pods_of_the_steerer_pass_the_restricted_rules() -> None:
     pod = manifests(Install(IMAGE))["steerer"][0]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from berth.errors import LiveError
-from berth.live.slurm.claim import Claim, Claimant, ClaimLostError, owner_of
+from berth.live.slurm.claim import Claim, ClaimLostError, owner_of
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.service import Service, Settings
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -69,60 +68,6 @@ def test_other_nodes_are_nobodys_business() -> None:
         everywhere.take()
 
 
-@dataclass
-class TwoPartitions:
-    """A Slurm whose second node is of a partition of its own, which takes some QoS alone."""
-
-    slurm: FakeSlurm
-    other: str
-
-    def __call__(self, words: Sequence[str], told: str) -> str:
-        text = self.slurm(words, told)
-        if words[-1] == "partition":
-            first = text.replace("Nodes=node1,node2", "AllowQos=ALL DenyQos=none Nodes=node1")
-            return f"{first}PartitionName=other {self.other} Nodes=node2 State=UP\n"
-        if words[-1] == "node":
-            one, two = text.split("\n")
-            return f"{one}\n{two.replace('Partitions=gpu', 'Partitions=other')}"
-        return text
-
-
-@pytest.mark.parametrize(
-    ("other", "node2"),
-    [
-        ("AllowQos=long,fast", True),
-        ("AllowQos=long", False),
-        ("AllowQos=ALL DenyQos=fast", False),
-        ("AllowQos=ALL DenyQos=long", True),
-    ],
-)
-def test_a_qos_claims_the_nodes_of_the_partitions_that_take_it(other: str, node2: bool) -> None:
-    slurm = FakeSlurm()
-    where = TwoPartitions(slurm, other)
-    claim = Claim(
-        Controller(where),
-        "a:/x",
-        frozenset(),
-        60.0,
-        qos=frozenset({"fast"}),
-        clock=Clock(),
-        sleep=lambda s: None,
-    )
-    claim.take()
-    assert sorted(slurm.comments) == ["node1", *(["node2"] if node2 else [])]
-
-
-def test_a_qos_that_no_partition_takes_is_refused() -> None:
-    where = TwoPartitions(FakeSlurm(), "AllowQos=long")
-
-    def run(words: Sequence[str], told: str) -> str:
-        return where(words, told).replace("DenyQos=none", "DenyQos=fast")
-
-    claim = Claim(Controller(run), "a:/x", frozenset(), 60.0, qos=frozenset({"fast"}), sleep=lambda s: None)
-    with pytest.raises(LiveError, match="no partition takes jobs of the QoS fast"):
-        claim.take()
-
-
 def test_a_berth_renews_its_claim_and_places_nothing_once_another_has_it(tmp_path: Path) -> None:
     slurm, clock = FakeSlurm(), Clock()
     claim = claim_of(slurm, owner_of(tmp_path), clock)
@@ -132,7 +77,7 @@ def test_a_berth_renews_its_claim_and_places_nothing_once_another_has_it(tmp_pat
     service.step()
     clock.now_s += 40
     service.step()
-    assert Claimant.of(slurm.comments["node1"]) == Claimant(owner_of(tmp_path), 1100)
+    assert slurm.comments["node1"] == f"[berth places: {owner_of(tmp_path)} until 1100]"
     slurm.comments = {"node1": "[berth places: b:/x until 2000]", "node2": ""}
     slurm.held("1")
     clock.now_s += 40

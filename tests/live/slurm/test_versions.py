@@ -50,7 +50,7 @@ def test_every_slurm_knows_the_columns_fields_and_words_that_berth_uses(slurm: s
     assert words <= known("scontrol update", slurm)
     nodes = {"NodeName", "State", "CPUTot", "RealMemory", "Gres", "Comment", "Reason", *NODE_FIELDS}
     assert {name.casefold() for name in nodes} <= known("node", slurm)
-    partitions = {"PartitionName", "AllowQos", "DenyQos", *PARTITION_FIELDS}
+    partitions = {"PartitionName", *PARTITION_FIELDS}
     assert {name.casefold() for name in partitions} <= known("partition", slurm)
 
 

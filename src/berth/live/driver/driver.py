@@ -170,7 +170,6 @@ class _Decided:
         self._out_of_time = out_of_time
 
     def is_late(self) -> bool:
-        """Whether the policy is to be stopped."""
         self.late = self.late or self._out_of_time()
         return self.late
 
@@ -250,7 +249,6 @@ class Driver:
 
     @property
     def begun(self) -> bool:
-        """Whether there was a step."""
         return self._scheduler is not None
 
     @property
@@ -295,7 +293,6 @@ class Driver:
     # What the site has
 
     def _take_in(self, now_ms: int, records: list[Record]) -> None:
-        """Take in what the site has now."""
         changed = self._names_changes.changed() if self._names_changes is not None else None
         if self._compares_all:
             self._compares_all, changed = False, None
@@ -1222,7 +1219,6 @@ class Driver:
         return replace(job.job, share=Share(job.job.share.milli, mem_mib))
 
     def _cards_mib(self, job: SiteJob) -> list[int]:
-        """Memory of each GPU that a job may use."""
         if job.only_gpus:
             return [self._card_mib(gpu) for gpu in job.only_gpus]
         return [
@@ -1238,7 +1234,6 @@ class Driver:
         return model.mem_mib if model is not None else 0
 
     def _slot(self, gpu: Gpu) -> GpuSlot | None:
-        """The slot of a GPU; None if the cluster has none of that name."""
         row = self.scheduler.cluster.row_of(gpu.node)
         if row is None or gpu.index >= self.scheduler.cluster.nodes[row].gpus:
             return None
@@ -1259,5 +1254,4 @@ def _unless_close(interval: StartInterval, before: StartInterval | None, now_ms:
 
 
 def _is_resized(before: SiteJob, now: SiteJob) -> bool:
-    """Whether a user asks for other GPUs or memory than before."""
     return (before.job.gpus, before.job.share) != (now.job.gpus, now.job.share)

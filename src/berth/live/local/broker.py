@@ -375,7 +375,6 @@ class Broker:
             self.wake_at(wake_ms)
 
     def wake_at(self, at_ms: int) -> None:
-        """Look again then."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(0.0, (at_ms - self.now_ms()) / 1000)
         if (
@@ -504,7 +503,6 @@ class Broker:
         self.act()
 
     def _send_others(self) -> None:
-        """Have a new brain told what others hold."""
         if (event := self.watch.others(self.drained, anew=True)) is not None:
             self.book.add_event(event)
 
@@ -520,7 +518,6 @@ class Broker:
     # Time limits, and what is done now and then
 
     async def _enforce_limits(self) -> None:
-        """Stop the jobs that have reached their time limits."""
         while True:
             await asyncio.sleep(LIMITS_S)
             now_ms = self.now_ms()

@@ -171,7 +171,6 @@ class Deciding:
             self._act()
 
     async def why(self, job_id: str) -> Message:
-        """What the brain says of a waiting job; empty if it does not answer."""
         return await self._ask_why({"do": "why", "id": job_id}, WHY_S)
 
     async def reasons(self, ids: list[str]) -> dict[str, tuple[str, int | None, int | None]]:

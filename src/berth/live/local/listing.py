@@ -53,7 +53,6 @@ class Listing:
         }  # fmt: skip
 
     def _gangs(self) -> list[Message]:
-        """How many tasks of each gang wait, run and have ended."""
         gangs, found = self._broker.book.gangs, []
         for gang, tasks in gangs.tasks().items():
             running = sum(task.state in (STARTING, RUNNING) for task in tasks)
@@ -315,7 +314,6 @@ class Listing:
         return self.measured()
 
     def measured(self) -> Message:
-        """What Prometheus is told."""
         broker = self._broker
         counters = broker.counters
         return {

@@ -131,7 +131,6 @@ class Run:
             ) from error
 
     def spawn(self) -> int:
-        """Start the shim; its pid."""
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         try:
             return os.posix_spawn(

@@ -74,7 +74,6 @@ class Service:
         return {"ok": True, **answer}
 
     async def do_wait(self, message: Message, caller: Caller) -> Message:
-        """The states and exits of jobs, when they have ended."""
         broker = self._broker
         if message.get("all"):
             entries = [entry for entry in broker.book.jobs.values() if entry.uid == caller.uid]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from berth.live.slurm.install import FOLDER, SCRIPTS
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import LEFT_OUT
 from berth.live.slurm.requests import Cards
@@ -249,7 +250,7 @@ def _of_scripts(setup: SlurmSetup) -> Iterator[Fault]:
     closes = setup.configuration.get("TaskProlog") != "(null)" and "berth" in setup.scripts.get(
         "TaskProlog", ""
     )
-    for name in ("Prolog", "TaskProlog", "Epilog"):
+    for name in SCRIPTS:
         path = setup.configuration.get(name, "(null)")
         stops = name == "Prolog" and closes
         lost = (
@@ -258,19 +259,13 @@ def _of_scripts(setup: SlurmSetup) -> Iterator[Fault]:
             else "shares are not enforced, and their use is not measured"
         )
         if path == "(null)":
-            yield Fault(
-                f"there is no {name}: {lost}", f"slurm.conf: {name}=/etc/slurm/berth/{_file(name)}", stops
-            )
+            yield Fault(f"there is no {name}: {lost}", f"slurm.conf: {name}={FOLDER}/{SCRIPTS[name]}", stops)
         elif name in setup.scripts and "berth" not in setup.scripts[name]:
             yield Fault(
                 f"{path} does not call berth's {name}: {lost}",
-                f"{path}: at its end, /etc/slurm/berth/{_file(name)}",
+                f"{path}: at its end, {FOLDER}/{SCRIPTS[name]}",
                 stops,
             )
-
-
-def _file(name: str) -> str:
-    return {"Prolog": "prolog.sh", "TaskProlog": "task_prolog.sh", "Epilog": "epilog.sh"}[name]
 
 
 def _of_talking(setup: SlurmSetup) -> Iterator[Fault]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from berth.errors import LiveError, SettingError
 from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
+from berth.live.slurm.install import SCRIPTS
 from berth.live.slurm.installed import OWN, read_text
 from berth.live.slurm.node_lines import gpus_of
 from berth.live.slurm.rest import spoken
@@ -50,9 +51,7 @@ def read_setup(
     configuration = controller.configuration()
     lua = read_text(conf_folder(configuration) / "job_submit.lua")
     scripts = {
-        name: text
-        for name in ("Prolog", "TaskProlog", "Epilog")
-        if (text := _texts(configuration.get(name, "(null)"))) is not None
+        name: text for name in SCRIPTS if (text := _texts(configuration.get(name, "(null)"))) is not None
     }
     return SlurmSetup(
         configuration,

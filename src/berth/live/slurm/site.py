@@ -253,14 +253,10 @@ class SlurmSite:
                 continue
             slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
             if job.held or now_ms - placed.at_ms > self._patience_ms * (SLOW if slow else 1):
-                self._hold_again(job_id, f"Slurm: {job.reason}")
+                del self._placed[job_id]
+                self._changes.append(taken_back(job_id, placed.note))
+                self._journal.add(now_ms, TAKEN_BACK, job, f"Slurm: {job.reason}")
                 self._ends.append(FailedStart(job_id, job.reason))
-
-    def _hold_again(self, job_id: str, why: str) -> None:
-        """Hold a placed job again."""
-        placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
-        self._changes.append(taken_back(job_id, placed.note))
-        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
 
     def _as_measured(self, job: Job) -> Job:
         """A waiting job that asks for memory alone, with what such jobs were measured to take of a GPU."""
@@ -605,7 +601,12 @@ class SlurmSite:
         requeued = [change.job_id for change in self._changes if change.requeue]
         self._changes = []
         failed = self._change(whole) if requeued else {}
-        stay = {gpu: job_id for job_id in requeued if job_id in failed for gpu in self._gpus_of_run(job_id)}
+        runs = {
+            job_id: self._running[job_id]
+            for job_id in requeued
+            if job_id in failed and job_id in self._running
+        }
+        stay = {gpu: job_id for job_id, run in runs.items() for gpu in run.gpus}
         for job_id in orders if stay else ():  # once released there, it could have no other GPUs
             for gpu in self._placed[job_id].run.gpus:
                 if gpu in stay:
@@ -633,9 +634,6 @@ class SlurmSite:
             if change.job_id in failed
             for each in change.components
         }
-
-    def _gpus_of_run(self, job_id: str) -> tuple[Gpu, ...]:
-        return self._running[job_id].gpus if job_id in self._running else ()
 
     def _whole(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, of which each job has one, with those of components as one of the first of them."""
@@ -693,19 +691,16 @@ class SlurmSite:
         if job is None or self._refused.get(job_id) == why:
             return
         self._refused[job_id] = why
+        event = GIVEN_UP if change.requeue or change.clears else TAKEN_BACK
         if change.requeue and job_id in self.found.running:
             self._stays.add(job_id)
             self._not_started.add(job_id)
-            self._journal.add(
-                self._now_ms, GIVEN_UP, job, f"it makes no room: Slurm does not queue it again: {why}"
-            )
+            why = f"it makes no room: Slurm does not queue it again: {why}"
         elif change.requeue:
-            self._journal.add(self._now_ms, GIVEN_UP, job, f"Slurm does not queue it again: {why}")
+            why = f"Slurm does not queue it again: {why}"
         elif change.clears:
             why = f"its request cannot be given back, and it is tried again later: {why}"
-            self._journal.add(self._now_ms, GIVEN_UP, job, why)
-        else:
-            self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+        self._journal.add(self._now_ms, event, job, why)
 
 
 def _makes_no_room(run: SiteRun) -> SiteRun:
