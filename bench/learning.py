@@ -40,8 +40,8 @@ from berth.network.model_file import Model, model_bytes, read_model
 from berth.plots.training import training_curve
 from berth.policies.colocation.learned import model_named
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
-from berth.report.image import write_image
 from berth_papers.baselines.image_learner import ImageLearner, PaperSettings
+from drawing import write_image
 from harness import BENCH, save
 
 ASKED = {5: 80_000, 3: 250_000}

@@ -375,7 +375,7 @@ def draw_delays(rows: list[dict[str, object]], out: Path) -> None:
     from plotly.subplots import make_subplots
 
     from berth.plots import policy_styles
-    from berth.report.image import write_image
+    from drawing import write_image
 
     shown = [row for row in rows if row["part"] in ("mixed", "equal")]
     panels = list(dict.fromkeys((row["part"], row["mode"]) for row in shown))

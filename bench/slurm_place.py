@@ -77,7 +77,7 @@ def inner(told: dict[str, Any]) -> dict[str, Any]:
     count = int(told["jobs"])
     found: dict[str, Any] = {}
     if "place" in told["only"]:
-        note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+        note = "berth:1;node=gres:gpu:1;job=;task="
         ways: dict[str, tuple[Callable[..., dict[str, str]], Callable[[int], dict[str, str]]]] = {
             "nodes alone, REST": (rest.apply, lambda at: {}),
             "nodes alone, scontrol": (controller.apply, lambda at: {}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from pathlib import Path
 
 from growth_picture import growth_picture, watched
 from make_reference import EXAMPLES, PICTURES, picture
@@ -16,7 +17,9 @@ from make_reference import EXAMPLES, PICTURES, picture
 from berth.experiments.compare import compare, plots
 from berth.experiments.compare.filling import filling, two_to_show
 from berth.plots import policy_styles
-from berth.report.image import write_image
+
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+from drawing import write_image
 
 DEMO = ("fifo+whole-gpus", "easy+fifo+best-fit")
 """The policies of the README's picture, which `make demo` compares."""

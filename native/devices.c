@@ -211,7 +211,8 @@ struct device *device_of(CUdevice handle)
     return NULL;
 }
 
-struct device *device_first(void)
+/* The first GPU that has a limit: what belongs to no GPU in particular counts there. */
+static struct device *device_first(void)
 {
     uint32_t count = atomic_load(&limiting) ? atomic_load(&device_count) : 0;
     for (uint32_t i = 0; i < count; i++)

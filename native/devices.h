@@ -36,8 +36,6 @@ struct device *device_for_memory(void);
 /* The GPU of a stream, whatever context is current. NULL where nothing is limited, or where the
    driver does not tell (`known` is false then): such a call is refused. */
 struct device *device_of_stream(CUstream stream, bool *known);
-/* The first GPU that has a limit: what belongs to no GPU in particular counts there. */
-struct device *device_first(void);
 struct device *device_of(CUdevice handle);
 struct device *device_by_uuid(const unsigned char uuid[16]);
 struct device *device_at(int position);      /* NULL past the last */

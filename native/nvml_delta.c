@@ -38,7 +38,8 @@ struct berth_slot *processes_slot(struct device *device)
     return device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
 }
 
-unsigned processes_outer_pid(void)
+/* The own pid in the outermost namespace that /proc tells of; 0 where it tells of one only. */
+static unsigned outer_pid_of_own(void)
 {
     char line[256];
     unsigned outer = 0, inner = 0;
@@ -54,12 +55,14 @@ unsigned processes_outer_pid(void)
     return outer;
 }
 
-unsigned processes_own_pid(struct device *device)
+/* The own pid where NVML may go by it; 0 where its pids are known to be others. */
+static unsigned own_pid(struct device *device)
 {
     return atomic_load(&device->region.use->renumbered) ? 0 : (unsigned)getpid();
 }
 
-void processes_found(struct device *device, unsigned pid)
+/* NVML's list has told that this process is `pid` there. */
+static void found_in_list(struct device *device, unsigned pid)
 {
     struct berth_slot *slot = processes_slot(device);
     if (slot == NULL)
@@ -109,7 +112,7 @@ bool processes_known(struct berth_region *region)
 static bool has_fellow(struct device *device, unsigned pid)
 {
     const struct berth_slot *own = processes_slot(device);
-    bool own_numbers = processes_own_pid(device) != 0;
+    bool own_numbers = own_pid(device) != 0;
     EACH_SLOT (slot, &device->region)
         if (slot != own && atomic_load(&slot->state) != BERTH_FREE &&
             (pid == 0 || (atomic_load(&slot->state) == BERTH_MEMBER &&
@@ -198,7 +201,7 @@ static unsigned watch(struct device *device, struct berth_slot *slot, const NVut
             continue;
         left++;
         pid = one->pid;
-        if (pid == outer || (pid == processes_own_pid(device) && reported == 0))
+        if (pid == outer || (pid == own_pid(device) && reported == 0))
             reported = pid;
         second = one->apart < best ? best : one->apart < second ? one->apart : second;
         nearest = one->apart < best && one->looks > 3 ? pid : nearest;
@@ -219,7 +222,7 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
     struct berth_slot *slot = processes_slot(device);
     if (slot == NULL)
         return;
-    unsigned outer = atomic_load(&slot->outer_pid) == 0 ? processes_outer_pid() : 0;
+    unsigned outer = atomic_load(&slot->outer_pid) == 0 ? outer_pid_of_own() : 0;
     turn_take(&turn);
     unsigned pid = watch(device, slot, samples, count, own_pct, outer);
     if (pid != 0)
@@ -348,8 +351,8 @@ static bool lists(const struct nvml_snapshot *look, unsigned pid)
 static unsigned newcomer(struct device *device, const struct nvml_snapshot *before,
                          const struct nvml_snapshot *after, uint64_t *least)
 {
-    unsigned pids[MOST], found = 0, count = 0, outer = processes_outer_pid(),
-                         own = processes_own_pid(device), reported = 0;
+    unsigned pids[MOST], found = 0, count = 0, outer = outer_pid_of_own(), own = own_pid(device),
+                         reported = 0;
     struct nvml_snapshot later = { .count = 0 };
     *least = UINT64_MAX;
     for (unsigned i = 0; before->listed && after->listed && i < after->count && i < MOST; i++) {
@@ -466,8 +469,8 @@ static bool tells_bytes(const struct nvml_snapshot *look)
 static unsigned holds_nothing(struct device *device, const struct nvml_snapshot *before,
                               const struct nvml_snapshot *after, uint64_t all)
 {
-    unsigned outer = processes_outer_pid(),
-             pid = outer != 0 && lists(after, outer) ? outer : processes_own_pid(device);
+    unsigned outer = outer_pid_of_own(),
+             pid = outer != 0 && lists(after, outer) ? outer : own_pid(device);
     if (pid == 0 || !lists(before, pid) || !lists(after, pid) || bytes_of(after, pid) != 0)
         return 0;
     bool still =
@@ -489,7 +492,7 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
     if (pid != 0 && totals && bytes_of(after, pid) > rise + APART_BYTES)
         pid = 0; /* more than the card as a whole lost: not what it seems */
     if (pid != 0)
-        processes_found(device, pid);
+        found_in_list(device, pid);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
     uint64_t own = above(after->held, before->held);
     if (known != 0 && bytes_of(after, known) > bytes_of(before, known)) {
@@ -500,7 +503,7 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
     }
     if (least == UINT64_MAX &&
         (pid = holds_nothing(device, before, after, known_gone ? all : UINT64_MAX)) != 0) {
-        processes_found(device, pid);
+        found_in_list(device, pid);
         *how = EVIDENCE_LEAST; /* which another's list may contradict */
         return 0;
     }

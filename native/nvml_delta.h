@@ -25,12 +25,6 @@ uint64_t driver_free(void);
 
 /* This process's slot in a device's region; NULL where it has none. */
 struct berth_slot *processes_slot(struct device *device);
-/* The own pid in the outermost namespace that /proc tells of; 0 where it tells of one only. */
-unsigned processes_outer_pid(void);
-/* The own pid where NVML may go by it; 0 where its pids are known to be others. */
-unsigned processes_own_pid(struct device *device);
-/* NVML's list has told that this process is `pid` there. */
-void processes_found(struct device *device, unsigned pid);
 /* Whether this process is still to be found among those that NVML tells of. */
 bool processes_wanted(struct device *device);
 

@@ -162,7 +162,6 @@ def test_policies_are_listed_with_a_line_each() -> None:
         (("simulate", "synthetic:dmeo"), "no synthetic workload 'dmeo'"),
         (("simulate", "synthetic:demo", "--policy", "fofi"), "no policy 'fofi' (did you mean 'fifo'?)"),
         (("simulate", "synthetic:demo", "--cluster", "10y8"), "10y8"),
-        (("simulate", "synthetic:demo", "--compress", "0"), "compressed by a positive number, not by 0"),
         (
             ("simulate", "synthetic:demo", "--interference", "magic"),
             "no interference model 'magic'; there are none",

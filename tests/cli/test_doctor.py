@@ -31,7 +31,7 @@ def test_what_is_not_there_is_named_with_its_remedy(tmp_path: Path) -> None:
         f"extra {name}" for name in EXTRAS.values()
     }
     assert str(parts["berth"]["found"]).startswith(berth.__version__)
-    assert [parts[name]["there"] for name in ("GPU", "compiler", "Slurm", "browser")] == [False] * 4
+    assert [parts[name]["there"] for name in ("GPU", "compiler", "Slurm")] == [False] * 3
     assert "berth up --fake-gpus" in str(parts["GPU"]["remedy"])
     assert parts["compiler"]["found"] == "without make, gcc"
     assert parts["limits by the driver"]["needed_for"] == "berth partition create --native"

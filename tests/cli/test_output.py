@@ -182,7 +182,7 @@ def completed(tmp_path: Path, *words: str) -> list[str]:
 def test_bash_completes_commands_options_and_their_values(tmp_path: Path) -> None:
     assert completed(tmp_path, "polic") == ["policies", "policy"]
     assert completed(tmp_path, "stats", "--cs") == ["--csv"]
-    assert completed(tmp_path, "slurm", "run", "--mode", "") == ["off", "advise", "place"]
+    assert completed(tmp_path, "slurm", "run", "--mode", "") == ["advise", "place"]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
@@ -198,4 +198,4 @@ def test_zsh_completes_commands_and_the_values_of_options(tmp_path: Path) -> Non
     commands, modes = done.stdout.splitlines()
     assert done.stderr == ""
     assert re.findall(r'"(\w+)":', commands) == ["policies", "policy"]
-    assert modes == '*: :(("off" "advise" "place"))'
+    assert modes == '*: :(("advise" "place"))'

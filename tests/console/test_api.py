@@ -130,7 +130,6 @@ def test_whatever_is_asked_nothing_breaks(world: World) -> None:
         whatever()
         asked.append(operation.label)
     assert sorted(asked) == [
-        "GET /api/v1/actions",
         "GET /api/v1/gpus",
         "GET /api/v1/jobs/{job_id}",
         "GET /api/v1/queue",

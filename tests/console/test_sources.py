@@ -273,7 +273,7 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
 
 
 def test_a_job_that_berth_holds_waits_for_berth_and_is_held_by_a_later_begin(tmp_path: Path) -> None:
-    note = "berth:1;node=gres/gpu:1;job=;task=;socket="
+    note = "berth:1;node=gres/gpu:1;job=;task="
     held = {"State": "PENDING", "Reason": "JobHeldAdmin", "PriorityLong": "0", "admin_comment": note}
     slurm = FakeSlurm(nodes={"node1": "IDLE"})
     slurm.jobs = {

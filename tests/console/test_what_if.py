@@ -43,7 +43,7 @@ def world(tmp_path: Path, history: Path) -> World:
     ("changed", "expected"),
     [
         ({"policies": ["fofi"]}, "did you mean 'fifo'"),
-        ({"policies": ["os:system"]}, "there is no 'os:system'"),
+        ({"policies": ["os:system"]}, "no policy 'os:system'"),
         ({"policies": ["limits?file=/etc/passwd+fifo"]}, "no policy"),
         ({"policies": ["sjf+fifo"]}, "no placement 'fifo'"),
         ({"policies": []}, "choose 1 to 8 policies, not 0"),

@@ -123,7 +123,7 @@ class ValuesSource:
         self._there()
         if action in ("hold", "release", "cancel", "requeue", "priority"):
             check_job_owners(viewer, [(what, self._job(what).user)])
-        elif action in ("policy", "drain", "undrain", "resize"):
+        elif action in ("policy", "drain", "undrain"):
             check_operator(viewer, action)
         else:
             raise SettingError(f"no action '{action}'")

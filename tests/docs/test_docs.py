@@ -76,7 +76,7 @@ OTHERS = (
 
 OF_OTHERS = {
     *("--all-namespaces", "--allusers", "--annotation", "--config", "--duplicates", "--field-selector"),
-    *("--gpus-per-task", "--gres", "--hooks-dir", "--ipc", "--shm-size", "--starttime", "--stop", "--target"),
+    *("--gpus-per-task", "--gres", "--hooks-dir", "--ipc", "--shm-size", "--starttime", "--target"),
     *("--calibrate", "--former", "--minutes", "--no-requeue", "--nvml", "--wrap"),
 }
 """Options of Slurm, Podman, kubectl and this repository's scripts that the docs name."""

@@ -130,6 +130,13 @@ def test_a_stream_whose_gpu_is_unknown_is_refused_and_never_uncounted(card: Card
     assert card.run("check", "streams_and_contexts") == (0, TABLE.format(0, FALLBACKS[errors]))
 
 
+def test_a_gpu_that_reaches_the_systems_memory_is_told_of_once_with_what_turns_it_off(card: Card) -> None:
+    card.settings = {"BERTH_FAKE_LIKE": "hmm"}
+    for _ in range(2):
+        assert card.run("check", "linear") == (0, "")
+    assert card.log.count("uvm_disable_hmm=1 of nvidia-uvm (HMM) or uvm_ats_mode=0 (ATS) turns that off") == 1
+
+
 def test_a_store_into_the_counters_lifts_no_limit(card: Card) -> None:
     with card.start("check", "hold") as holder:
         assert holder.stdout is not None

@@ -93,8 +93,7 @@ def test_where_the_driver_keeps_the_limit_the_library_counts_and_does_not_refuse
     """A region that has room for less than the driver gives: what is held is counted, what the driver refuses too."""
     limit = partitions.Limit(1024, witness=True)
     root.mkdir()
-    partitions.create_promised("blue", CARDS[0], limit, root)
-    (region,) = partitions.find("blue", root)
+    region = partitions.create("blue", CARDS[0], limit, root=root)
     for mib, status in ((1100, 0), (17000, 1)):
         environment = card.environment({"BERTH_REGION": str(region.folder), "BERTH_GPU_MEM_MIB": None})
         environment.pop("BERTH_FAKE_WATCH")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -28,7 +27,6 @@ from berth.plots.accounting import (
     waiting_by_cause,
 )
 from berth.report.accounting import Head, write_accounting
-from berth.report.image import BROWSERS, write_image
 from berth.statistics.spread import cdf
 from tests.history import exports
 
@@ -260,13 +258,3 @@ def test_each_year_of_a_calendar_has_a_row() -> None:
     figure = calendar(np.array([18262, 20454]), np.array([1.0, 2.0]))  # 2020-01-01 and 2026-01-01
     assert [trace.yaxis for trace in figure.data] == ["y", "y2"]
     assert float(np.nansum([np.nansum(trace.z) for trace in figure.data])) == 3.0
-
-
-@pytest.mark.browser
-@pytest.mark.slow
-@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser")
-@pytest.mark.parametrize(("kind", "head"), [("png", b"\x89PNG"), ("svg", b"<svg")])
-def test_a_picture_is_drawn_by_a_browser(tmp_path: Path, kind: str, head: bytes) -> None:
-    out = tmp_path / f"out.{kind}"
-    write_image(waiting_by_cause({"resources": 1.0}), out)
-    assert out.read_bytes().startswith(head)

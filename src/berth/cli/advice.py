@@ -14,6 +14,7 @@ from berth.cli.output import console, plain_table, printed
 from berth.cli.run_options import Processes, RunOptions, Since, Until, conditions_asked, period_asked
 from berth.cli.shared_options import with_options
 from berth.counts import counted
+from berth.history.values.durations import duration_text
 
 if TYPE_CHECKING:
     from berth.experiments.limit_advice import LimitAdvice, Outcome, Tried
@@ -103,7 +104,6 @@ def _row(tried: Tried) -> dict[str, Any]:
 
 def _show(found: LimitAdvice, head: str, has_pseudonyms: bool) -> None:
     from berth.experiments.limit_advice import NOTICED_S
-    from berth.history.values.durations import duration_text
 
     def cells(name: str, outcome: Outcome, change: str) -> tuple[str, ...]:
         waits = (outcome.wait_p50_s, outcome.wait_p90_s, outcome.typical_wait_s)

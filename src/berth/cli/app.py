@@ -137,6 +137,9 @@ def _in_one_line() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
             raise
         message = error.format_message().rstrip(".")
+        message = message.replace("a valid int range", "a whole number").replace(
+            "a valid float range", "a number"
+        )
         path = error.ctx.command_path if error.ctx else "berth"
         print(f"berth: {message}; see: {path} --help", file=sys.stderr)
         raise typer.Exit(2) from error

@@ -22,6 +22,7 @@ from berth.cli.run_options import (
     cluster_named,
     period_asked,
 )
+from berth.history.values.durations import duration_text
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
@@ -128,8 +129,6 @@ def _of_history(
 
 
 def _show(found: Backtest) -> None:
-    from berth.history.values.durations import duration_text
-
     screen = console(soft_wrap=True)
     for sentence in found.sentences:
         screen.print(sentence, style="bold")

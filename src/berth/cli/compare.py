@@ -226,11 +226,13 @@ def _run(
     ray: str | None = None,
     records: Path | None = None,
 ) -> None:
-    from berth.cli.files import interruption_explained
+    from berth.cli.files import checked_place, interruption_explained
     from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.compare import compare as compare_policies
     from berth.traces import read_trace
 
+    for path in filter(None, (options.events, records)):
+        checked_place(path, ".parquet")
     conditions = conditions_asked(options)
     source = read_trace(trace, columns=options.map)
     runs = f"{len(policies)} × {len(seeds)} runs"
@@ -312,11 +314,11 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
 
 def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed. The page begins with `first`."""
-    from berth.cli.files import command_line, write_aside
+    from berth.cli.files import command_line, made_folder, write_aside
     from berth.experiments.compare.page import write_report
     from berth.traces import write_nodes
 
-    out.mkdir(parents=True, exist_ok=True)
+    made_folder(out)
     report = write_report(result, out / "report.html", command=command_line(), first=first)
     numbers = out / "result.json"
     write_aside(numbers, json.dumps(result.to_dict(), allow_nan=False, indent=1) + "\n")

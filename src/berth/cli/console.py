@@ -28,7 +28,7 @@ MOST_DAYS = 3650
 def console(
     context: typer.Context,
     listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="HOST:PORT, or unix:PATH for a Unix socket.")
+        str, typer.Option(metavar="HOST:PORT", help="Where browsers reach it; port 0: a free one.")
     ] = "127.0.0.1:8787",
     state: State = None,
     history: Annotated[Path | None, typer.Option(metavar="DIR", help="History folder to show.")] = None,
@@ -83,7 +83,7 @@ def console(
         if path is not None and not path.is_file():
             raise SettingError(f"{name} {path}: no such file")
     listened = parse_listen(listen)
-    beyond = listened.socket is None and not is_loopback(listened.host)
+    beyond = not is_loopback(listened.host)
     bare = beyond and not (certificate or proxies)
     local = Path(find_socket())
     folder = Path(history or os.environ.get("BERTH_HISTORY") or Places(queue_folder()).history)
@@ -116,7 +116,7 @@ def console(
                 file=sys.stderr,
             )
         tokens = Doorkeeper(settings).tokens
-        token = "" if listened.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
+        token = "" if settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
 
         def say(address: str) -> None:
             if token and beyond:  # an address is kept in histories and logs

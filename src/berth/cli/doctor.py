@@ -116,8 +116,6 @@ def _native() -> Finding:
 
 
 def _programs() -> Iterator[Finding]:
-    from berth.report.image import BROWSERS
-
     wanted: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("Slurm", ("scontrol", "--version"), "berth slurm"),
         ("Slurm's accounts", ("sacct", "--version"), "berth import sacct --run, berth predict-wait"),
@@ -130,9 +128,6 @@ def _programs() -> Iterator[Finding]:
             continue
         answers, lines = _output(list(words))
         yield Finding(part, answers, lines[0] if lines else f"{words[0]} printed nothing", needed_for)
-    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    remedy = f"install one of {', '.join(BROWSERS)}, or write .html"
-    yield Finding("browser", browser is not None, browser or "none found", "pictures as PNG or SVG", remedy)
 
 
 def _cache() -> Finding:

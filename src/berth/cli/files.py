@@ -19,14 +19,24 @@ def write_aside(path: Path, text: str) -> None:
         part_file.write_text(text, encoding="utf-8")
 
 
-def checked_place(path: Path) -> Path:
-    """The same path; SettingError where no file can be written there, before the work that it is to hold."""
+def checked_place(path: Path, ending: str = "") -> Path:
+    """The same path; SettingError where no file of this ending can be written, before the work that it is to hold."""
+    if not path.name.endswith(ending):
+        raise SettingError(f"{path}: expected a name that ends in {ending}")
     folder = path.parent
     if not folder.is_dir():
         raise SettingError(f"{path}: there is no folder {folder}; make it first")
     if path.is_dir() or not os.access(folder, os.W_OK):
         raise SettingError(f"{path}: {'is a folder' if path.is_dir() else f'{folder} cannot be written to'}")
     return path
+
+
+def made_folder(out: Path) -> Path:
+    """The folder, made if it is not there; SettingError if it is a file."""
+    if out.exists() and not out.is_dir():
+        raise SettingError(f"--out {out} is a file; name a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    return out
 
 
 def command_line() -> str:
@@ -38,7 +48,7 @@ def command_line() -> str:
 def interruption_explained(out: Path | None, folder: str = "runs") -> Iterator[None]:
     """Make the folder of an experiment's runs; on an interruption say how many are in its `folder`."""
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is refused before the work
+        made_folder(out)  # one that cannot be written is refused before the work
     try:
         yield
     except KeyboardInterrupt:

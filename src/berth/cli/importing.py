@@ -205,7 +205,7 @@ def sacct(
         raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
     how = options.of_rows(encoding)
     path = None if file == "-" else Path(str(file))
-    mark = None if delimiter is None else delimiter.encode().decode("unicode_escape")
+    mark = None if delimiter is None else delimiter.replace("\\t", "\t")
     with options.store("sacct --run" if run else f"sacct {file}") as store:
         if run:
             result = run_sacct(store, how, since=since, until=until)
@@ -292,7 +292,7 @@ def csv_file(
         options.print(result)
 
 
-def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
+def _add_source(name: str, reader: str, what: str, help_text: str) -> None:
     """Add a command for an accounting whose reader, `MODULE:FUNCTION`, yields jobs in typed columns."""
 
     def read(file: Path, *, options: ImportOptions) -> None:
@@ -300,38 +300,32 @@ def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str)
         from berth.history.store.import_result import Rejections
 
         module, _, function = reader.partition(":")
-        source, how, rejections = (
-            import_module(f"berth.history.importing.{module}"),
-            options.of_rows(),
-            Rejections(),
-        )
+        source = import_module(f"berth.history.importing.{module}")
+        how, rejections = options.of_rows(), Rejections()
         jobs = getattr(source, function)(file, rejections)
         with options.store(f"{name} {file}") as store:
             result = import_jobs(store, jobs, how, str(file), rejections, source.ABSENT)
             options.print(result)
 
-    read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]
+    read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar="FILE", help=what)]
     app.command(name, help=help_text)(with_options(ImportOptions, *_ROWS)(read))
 
 
 _add_source(
     "pbs",
     "pbs:pbs_rows",
-    "FILE",
     "An accounting log of PBS, such as 20261121.",
     "Import an accounting log of PBS Professional, OpenPBS or Torque.",
 )
 _add_source(
     "lsf",
     "lsf:lsf_rows",
-    "FILE",
     "LSF's lsb.acct, or one that was archived.",
     "Import LSF's accounting file lsb.acct.",
 )
 _add_source(
     "pods",
     "pods:pod_rows",
-    "FILE",
     "What `kubectl get pods --all-namespaces -o json` prints.",
     "Import finished pods of Kubernetes that asked for GPUs.",
 )

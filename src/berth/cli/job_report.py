@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth.counts import counted
+from berth.history.values.durations import duration_text, hours_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +86,7 @@ def _requested(record: Record) -> str:
         f"{_mib(record.share.mem_mib)} of GPU memory" if record.gpus and record.share.mem_mib else "",
         counted(record.cpu_milli / 1000, "CPU") if record.cpu_milli else "",
         f"{_mib(record.mem_mib)}" if record.mem_mib else "",
-        f"{_duration(record.time_limit_ms / 1000)} at most" if record.time_limit_ms else "",
+        f"{duration_text(record.time_limit_ms / 1000)} at most" if record.time_limit_ms else "",
     ]
     return ", ".join(filter(None, parts))
 
@@ -99,7 +100,7 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
     yield f"Attempt {record.attempt} of {len(report.attempts)}: {record.state.value}{exit_code}{reason}"
     yield f"  queued       {_moment(record.queued_ms)}"
     for wait in waits_of(record):
-        yield f"  waited       {_duration(wait.seconds)} for {wait.cause}"
+        yield f"  waited       {duration_text(wait.seconds)} for {wait.cause}"
     if record.start_ms is None:
         yield f"  left         {_moment(record.end_ms)}, never started"
         return
@@ -108,8 +109,8 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
     )
     yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
     yield from _neighbours(report, record)
-    suspended = f", suspended for {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
-    yield f"  for          {_duration((record.end_ms - record.start_ms) / 1000)}{suspended}"
+    suspended = f", suspended for {duration_text(record.suspended_ms / 1000)}" if record.suspended_ms else ""
+    yield f"  for          {duration_text((record.end_ms - record.start_ms) / 1000)}{suspended}"
     uses = (
         ("GPU", record.gpu_use_mean, record.gpu_use_peak),
         ("GPU memory", record.gpu_mem_mean, record.gpu_mem_peak),
@@ -147,8 +148,6 @@ def _energy(kwh: float) -> str:
 
 
 def _cost(report: JobReport) -> Iterator[str]:
-    from berth.history.values.durations import hours_of
-
     energy = "" if report.energy_kwh is None else f", {_energy(report.energy_kwh)}"
     cpus = "CPU-hours not recorded" if report.cpu_hours is None else hours_of("CPU", report.cpu_hours, 2)
     yield f"It cost {hours_of('GPU', report.gpu_hours, 2)}, {cpus}{energy}."
@@ -207,7 +206,7 @@ def _verdict(report: JobReport) -> Iterator[str]:
 def _right_size(each: RightSize) -> str:
     def shown(value: float) -> str:
         if each.unit == "min":
-            return _duration(value * 60)
+            return duration_text(value * 60)
         return _mib(value) if each.unit == "MiB" else f"{value:,.1f}".removesuffix(".0")
 
     return (
@@ -221,12 +220,6 @@ def _percent(value: float | None) -> str:
 
 def _moment(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _duration(seconds: float) -> str:
-    from berth.history.values.durations import duration_text
-
-    return duration_text(seconds)
 
 
 def _mib(value: float) -> str:

@@ -94,6 +94,9 @@ def steerer(
     namespace: Annotated[
         str, typer.Option(envvar="POD_NAMESPACE", help="Where the Lease is.")
     ] = "berth-system",
+    alive_file: Annotated[
+        Path | None, typer.Option(help="File to touch every 10 s while decisions work, for a liveness probe.")
+    ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -106,7 +109,9 @@ def steerer(
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
-        options = Options(settings, once, identity, namespace, elect=elect, own_process=True)
+        options = Options(
+            settings, once, identity, namespace, elect=elect, alive_file=alive_file, own_process=True
+        )
         steering = Steering(api, options)
         await steering.run()
         if once:
@@ -128,30 +133,6 @@ def status(
     seen = _look(kubeconfig, context)
     if not printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
         console().print(snapshot_tables(seen))
-
-
-@app.command()
-def top(
-    every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """Show what `status` shows, refreshed until Ctrl-C."""
-    import asyncio
-
-    from rich.live import Live
-
-    from berth.live.kubernetes.pod_site import Settings
-    from berth.live.kubernetes.viewing import look
-
-    async def run(api: Api) -> None:
-        settings = Settings()
-        with Live(console=console(), auto_refresh=False) as live:
-            while True:
-                live.update(snapshot_tables(await look(api, settings)), refresh=True)
-                await asyncio.sleep(max(0.1, every_s))
-
-    _ask(run, kubeconfig, context)
 
 
 @app.command()
@@ -254,8 +235,8 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests
+    from berth.live.kubernetes.installing import apply, take_away
+    from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as checked
@@ -325,9 +306,8 @@ def install(
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
-    from berth.live.kubernetes.installing import manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import Install, manifests
-    from berth.live.kubernetes.removing import clean
+    from berth.live.kubernetes.installing import clean, take_away
+    from berth.live.kubernetes.manifests import Install, manifests, manifests_of_0_2
 
     made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.

@@ -86,9 +86,7 @@ def _in_a_sentence(profile: Profile) -> str:
 @app.command()
 def show(
     application: Application,
-    out: Annotated[
-        Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends in .html, .png or .svg.")
-    ] = None,
+    out: Annotated[Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends in .html.")] = None,
     history: HistoryFolder = Path("history"),
     as_json: JsonOrCsv = None,
 ) -> None:
@@ -99,9 +97,9 @@ def show(
     profile, table = _found(application, history), as_json is None
     if out is not None:
         from berth.plots.profiles import profile_figure
-        from berth.report.image import write_image
+        from berth.report.page import write_picture
 
-        write_image(profile_figure(profile), out, [_in_a_sentence(profile)])
+        write_picture(profile_figure(profile), out, [_in_a_sentence(profile)])
         print(f"wrote {out}", file=sys.stdout if table else sys.stderr)
     if not table or out is None:
         from berth.profiles import series

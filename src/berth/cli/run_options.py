@@ -79,7 +79,7 @@ class RunOptions:
     cluster: ClusterOption = None
     map_nodes: NodeColumns = ""
     compress: Annotated[
-        float, typer.Option(metavar="FACTOR", help="Divide submission times by this factor.")
+        float, typer.Option(min=0.001, metavar="FACTOR", help="Divide submission times by this factor.")
     ] = 1.0
     interference: Annotated[
         str,
@@ -111,26 +111,27 @@ class RunOptions:
     ] = None
     mtbf: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", help="Mean time between failures of a node."),
+        typer.Option(min=0.001, metavar="HOURS", help="Mean time between failures of a node."),
     ] = None
     mttr: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", help="Mean time to repair a failed node; 1 by default."),
+        typer.Option(min=0.001, metavar="HOURS", help="Mean time to repair a failed node; 1 by default."),
     ] = None
     checkpoint: Annotated[
         float | None,
         typer.Option(
+            min=0.001,
             metavar="MINUTES",
             help="Time between checkpoints; a job that starts again goes on from the last one.",
         ),
     ] = None
     checkpoint_write: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Time that a job stands still to write a checkpoint."),
+        typer.Option(min=0, metavar="SECONDS", help="Time that a job stands still to write a checkpoint."),
     ] = 0.0
     restart: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Extra time that every attempt but a job's first takes."),
+        typer.Option(min=0, metavar="SECONDS", help="Extra time that every attempt but a job's first takes."),
     ] = 0.0
     speeds: Annotated[
         str | None,
@@ -163,7 +164,9 @@ class RunOptions:
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
     every: Annotated[
         float | None,
-        typer.Option("--round", metavar="SECONDS", help="Decide only at multiples of this interval."),
+        typer.Option(
+            "--round", min=0.001, metavar="SECONDS", help="Decide only at multiples of this interval."
+        ),
     ] = None
     events: Annotated[
         Path | None, typer.Option(metavar="FILE.parquet", help="Write all events to this file.")

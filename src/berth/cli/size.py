@@ -82,6 +82,7 @@ def size(
     options: RunOptions,
 ) -> None:
     """Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy."""
+    from berth.cli.files import made_folder
     from berth.cli.progress import progress_bar
     from berth.errors import SettingError
     from berth.experiments.compare.conditions import conditions_of
@@ -90,6 +91,8 @@ def size(
     from berth.policies import make_policy
 
     asked = keep_of(keep, by)
+    if options.out is not None:
+        made_folder(options.out)
     if from_history == bool(trace):
         raise SettingError("size takes a TRACE, or what ran on this machine with --from-history")
     if (since or until) and not from_history:
@@ -202,7 +205,6 @@ def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
     from berth.cli.files import command_line, write_aside
     from berth.experiments.size.page import write_page
 
-    out.mkdir(parents=True, exist_ok=True)
     write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
     numbers = {"answers": answers, "sizes": _rows(found), **_points(found)}
     write_aside(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")

@@ -165,7 +165,7 @@ def run(
     import time
     from dataclasses import asdict
 
-    from berth.live.slurm.claim import Claim, ClaimChangedError, lock, owner_of
+    from berth.live.slurm.claim import Claim, lock, owner_of
     from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.decisions import read_decisions
@@ -182,71 +182,45 @@ def run(
         from berth.live.slurm.rest import RestChannel
 
         channel = RestChannel(rest, controller, _say).apply
-    cards = _cards(card)
-    held = lock(state)
-    if held is None:
-        _say(f"another berth runs with the state {state}: this one only advises")
-        places, state = False, state / "second"
-        state.mkdir(exist_ok=True)
+    settings = Settings(
+        state,
+        places,
+        _names(partitions),
+        _names(qos),
+        policy,
+        knowledge,
+        interval_s,
+        patience_s,
+        retries,
+        _cards(card),
+        compute_pct=compute_pct,
+        measured_memory=memory is Memory.MEASURED,
+    )
     claim = None
     if places:
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
-        claim = Claim(controller, owner_of(state), _names(partitions), lasts_s, qos=_names(qos))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
-    begun, turned, gpus = time.monotonic(), False, 0
-
-    def over() -> bool:
-        return for_s is not None and time.monotonic() - begun > for_s
-
-    try:
-        while not (turned and over()):
-            try:
-                other = None if claim is None else claim.take()
-                if other is not None:
-                    _say(f"another berth places on these nodes, {other.owner}: this one only advises")
-                settings = Settings(
-                    state,
-                    places and other is None,
-                    _names(partitions),
-                    _names(qos),
-                    policy,
-                    knowledge,
-                    interval_s,
-                    patience_s,
-                    retries,
-                    cards,
-                    compute_pct=compute_pct,
-                    measured_memory=memory is Memory.MEASURED,
-                )
-                if not turned:
-                    for lack in controller.lacks():
-                        _say(lack)
-                service = Service(settings, controller, channel=channel, claim=claim)
-                service.step()
-                gpus = sum(each.node.gpus for each in service.site.nodes())
-                if history is not None:
-                    service.keep_history(history)
-                service.run(_say, until=over)
-                break
-            except ClaimChangedError as error:
-                _say(str(error))
-                turned = True
-            except LiveError as error:
-                if not turned:
-                    raise  # at the start, that Slurm does not answer is an error at once
-                _say(str(error))
-                time.sleep(interval_s)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if claim is not None:
-            with contextlib.suppress(LiveError):  # it ends by itself
-                claim.drop()
-        if held is not None:
-            held.close()
-        else:
-            with contextlib.suppress(OSError):  # it has what was decided
-                state.rmdir()
+        where = frozenset() if qos else settings.partitions
+        claim = Claim(controller, owner_of(state), where, lasts_s)
+    end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
+    with contextlib.closing(lock(state)):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
+        try:
+            if claim is not None:
+                claim.take()
+            for lack in controller.lacks():
+                _say(lack)
+            service = Service(settings, controller, channel=channel, claim=claim)
+            service.step()
+            gpus = sum(each.node.gpus for each in service.site.nodes())
+            if history is not None:
+                service.keep_history(history)
+            service.run(_say, until=lambda: end_s is not None and time.monotonic() > end_s)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if claim is not None:
+                with contextlib.suppress(LiveError):  # it ends by itself
+                    claim.drop()
     if not places and (state / DECISIONS).exists():
         _print_comparison(asdict(compared([*read_decisions(state / DECISIONS)], gpus)))
 
@@ -482,15 +456,6 @@ def install(
             help="Keep the types of GPUs, as users ask for them; Slurm then chooses the GPU on a node.",
         ),
     ] = False,
-    limit_s: Annotated[
-        int,
-        typer.Option(
-            "--limit",
-            min=1,
-            metavar="SECONDS",
-            help="Seconds without a sign of berth after which jobs are given back.",
-        ),
-    ] = 300,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An environment variable of the scripts."),
@@ -538,7 +503,6 @@ def install(
         options,
         folder,
         shards_a_gpu,
-        limit_s,
         dict(each.partition("=")[::2] for each in setting or []),
         str(Path(scontrol).parent),
         conf_folder(configuration),
@@ -577,14 +541,6 @@ def uninstall(
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
-    conf: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            envvar="SLURM_CONF",
-            help="slurm.conf, if it is elsewhere than at the install.",
-        ),
-    ] = None,
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
     from berth.live.slurm import installed
@@ -594,9 +550,7 @@ def uninstall(
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    there = installed.conf_of(own) if conf is None else conf.parent
-    if there is None:
-        raise SettingError(f"{own} does not say where slurm.conf is; name it with --conf")
+    there = installed.conf_of(own)
     today = installed.texts_of(there, own)
     try:
         names = installed.remove(there, own, installed.as_before(today, own))
@@ -611,41 +565,18 @@ def compare(
     gpus: Annotated[
         int, typer.Option(min=0, help="Number of GPUs in the cluster, to compute their use.")
     ] = 0,
-    history: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."),
-    ] = None,
     as_json: JsonOrCsv = None,
 ) -> None:
-    """Compare waits under berth's decisions with Slurm's, and check them against the accounting."""
+    """Compare waits under berth's decisions with Slurm's, by berth's log."""
     from dataclasses import asdict
 
-    from berth.history.store.folder import open_history
-    from berth.live.slurm.compare import agreement
     from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
 
-    decisions = list(read_decisions(state / DECISIONS))
-    answer = asdict(compared(decisions, gpus))
-    if history is not None:
-        records = open_history(history, must_exist=True).records()
-        names = ("records", "records_of_berth", "ends_agree")
-        answer |= zip(names, agreement(records, decisions), strict=True)
-    if printed(as_json, [answer], answer):
-        return
-    _print_comparison(answer)
-    if history is not None:
-        same = (
-            "agree"
-            if answer["ends_agree"]
-            else "DIFFER"
-            if answer["records_of_berth"]
-            else "cannot be compared"
-        )
-        print(
-            f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
-        )
+    answer = asdict(compared([*read_decisions(state / DECISIONS)], gpus))
+    if not printed(as_json, [answer], answer):
+        _print_comparison(answer)
 
 
 def _print_comparison(answer: dict[str, Any]) -> None:

@@ -57,6 +57,8 @@ def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> It
         if not equals:
             raise SettingError(f"--only {text}: expected NAME=VALUE, such as application=pytorch")
         pairs.append((name, value))
+    if begin and end and moment_ms(begin, "--from") >= moment_ms(end, "--to"):
+        raise SettingError(f"--from {begin} is not before --to {end}; --to is the day after the last one")
     period = Period(
         moment_ms(begin, "--from") if begin else None, moment_ms(end, "--to") if end else None, tuple(pairs)
     )
@@ -122,7 +124,7 @@ def stats(
     with tables_of(history, begin, end, only) as tables:
         rows = largest_first(tables.usage(names), measure)
         totals, waits, several = tables.totals(), tables.waits_by_cause(), tables.multi_node_shares()
-        if only and not totals.tries:
+        if (begin or end or only) and not totals.tries:
             raise _nothing(history, begin, end, only)
         adds_up = measure not in USES and any(row.known(measure) is not None for row in rows)
         whole = (sum(row.measure(measure) for row in rows) or 1.0) if adds_up else 0.0
@@ -180,9 +182,11 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
+    from berth.cli.files import checked_place
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures, sentences
 
+    checked_place(out, ".html")
     names = _groups(by, measure)
     with tables_of(history, begin, end, only) as tables:
         jobs = tables.totals().jobs

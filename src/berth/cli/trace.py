@@ -13,6 +13,7 @@ import typer
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.run_options import Columns
 from berth.counts import counted
+from berth.history.values.durations import duration_text, hours_text
 
 if TYPE_CHECKING:
     from berth.errors import TraceError
@@ -201,8 +202,6 @@ def _print_description(source: Trace, description: Description) -> None:
 
 
 def _lines(description: Description) -> Iterator[tuple[str, str]]:
-    from berth.history.values.durations import hours_text
-
     d = description
     yield "jobs", f"{d.jobs:,}" + (f", of which {d.endless_jobs:,} never end" if d.endless_jobs else "")
     if d.first_submit_ms is not None and d.last_submit_ms is not None:
@@ -237,6 +236,4 @@ def _distribution(numbers: Mapping[Any, int], total: int) -> str:
 
 
 def _duration(time_ms: int) -> str:
-    from berth.history.values.durations import duration_text
-
     return duration_text(time_ms / 1000)

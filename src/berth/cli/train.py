@@ -67,7 +67,7 @@ def train(
         typer.Option("--out", "-o", metavar="FILE", help="The model, by default model.npz."),
     ] = None,
     curve: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the training curve: .html, .png or .svg.")
+        Path | None, typer.Option(metavar="FILE", help="Draw the training curve: ends in .html.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,7 +83,7 @@ def train(
     from berth.learning.training import TrainingSettings
     from berth.learning.training import train as learn
     from berth.profiles import WORKLOADS
-    from berth.report.image import image_kind
+    from berth.report.page import check_picture
 
     models = names_of(interference)
     plan = Plan(learner, workload, models, slots, family=family)
@@ -96,7 +96,7 @@ def train(
         )
     model = checked_place(out or Path("model.npz")) if decides else None
     if curve is not None:
-        image_kind(checked_place(curve))
+        check_picture(checked_place(curve))
     first = _start(plan, start or ("shipped" if from_history else "none"))
     made = (
         _from_history(plan, from_history, profiles, seed, first) if from_history else make(plan, start=first)
@@ -163,7 +163,7 @@ def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, s
 
 def _plot(path: Path, learner: str, found: Trained, greedy: float | None) -> None:
     from berth.plots.training import training_curve
-    from berth.report.image import write_image
+    from berth.report.page import write_picture
 
     begun = {} if found.begun is None else {learner: found.begun}
     others = {} if greedy is None else {"greedy": greedy}
@@ -172,7 +172,7 @@ def _plot(path: Path, learner: str, found: Trained, greedy: float | None) -> Non
         f"After iteration {found.iteration}, {learner} needs {found.measured:.3f} of the time that all jobs take one"
         f" after another{beside}."
     )
-    write_image(training_curve({learner: found.curve}, begun=begun, others=others), path, [answer])
+    write_picture(training_curve({learner: found.curve}, begun=begun, others=others), path, [answer])
 
 
 def _answer(found: Trained, written: list[Path], greedy: float | None) -> dict[str, object]:

@@ -11,6 +11,7 @@ import typer
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
+from berth.history.values.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -238,8 +239,6 @@ def queue(
 
 
 def _more(answer: Answer) -> str:
-    from berth.history.values.durations import duration_text
-
     times = [duration_text(each) for each in (answer.median_s, answer.low_s, answer.high_s)]
     drivers = ", ".join(f"{name} ×{factor:.2f}" for name, factor in answer.drivers[:3])
     return f"{times[0]} more ({times[1]} to {times[2]})" + (f"; {drivers}" if drivers else "")

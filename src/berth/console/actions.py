@@ -7,12 +7,12 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 
 from berth.console.audit import Audit, Line, now_ms
 from berth.console.error_answers import Refusal
 from berth.console.hub import Hub
-from berth.console.identity import operator, user
+from berth.console.identity import user
 from berth.console.roles import Viewer
 from berth.console.schemas import ActionAnswer, ActionRequest, SubmitAnswer, SubmitRequest
 from berth.console.source import Source, Submits
@@ -32,8 +32,8 @@ _CHANGES: dict[int | str, dict[str, Any]] = {
 async def act(
     asked: ActionRequest, request: Request, viewer: Annotated[Viewer, Depends(user)]
 ) -> ActionAnswer:
-    """Hold, release or cancel a job, set its priority; as an operator change the policy, resize a partition, or drain
-    and undrain a GPU."""
+    """Hold, release or cancel a job, set its priority; as an operator change the policy, or drain and undrain a
+    GPU."""
     source = _source(request, asked.source)
     values: dict[str, Any] = {"id": asked.id, "value": asked.value}
     command = source.command(asked.action, values)
@@ -109,14 +109,3 @@ async def _noted(
     await note("done", done)
     hub.look_soon(source)
     return done
-
-
-@router.get("/api/v1/actions")
-def actions(
-    request: Request,
-    viewer: Annotated[Viewer, Depends(operator)],
-    most: Annotated[int, Query(ge=1, le=10_000)] = 100,
-) -> list[Line]:
-    """The last changes that were asked for, the newest last; for operators."""
-    audit: Audit = request.app.state.audit
-    return audit.last(most)

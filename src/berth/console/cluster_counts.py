@@ -24,18 +24,10 @@ class Counts:
     """Of those, with more than one."""
     idle: int = 0
     """Of those that are held and measured, used less than `IDLE_PCT`."""
-    measured: int = 0
-    """Held GPUs whose use is known."""
     free: int = 0
     """GPUs on which nothing is and something may start."""
-    drained: int = 0
-    broken: int = 0
-    strangers: int = 0
-    """GPUs with processes of no job."""
     use_pct: float | None = None
     """Mean use of the GPUs that are measured; None where none is."""
-    milli: int = 0
-    """Compute that is promised, in thousandths of a GPU."""
     waiting: int = 0
     running: int = 0
 
@@ -55,13 +47,8 @@ def counts_of(looks: Iterable[Snapshot]) -> Counts:
         held=len(held),
         shared=sum(len(gpu.tenants) > 1 for gpu in held),
         idle=sum(gpu.use_pct is not None and gpu.use_pct < IDLE_PCT for gpu in held),
-        measured=sum(gpu.use_pct is not None for gpu in held),
         free=sum(not (gpu.tenants or gpu.strangers or gpu.health or gpu.drained) for gpu in gpus),
-        drained=sum(gpu.drained for gpu in gpus),
-        broken=sum(bool(gpu.health) for gpu in gpus),
-        strangers=sum(bool(gpu.strangers) for gpu in gpus),
         use_pct=round(sum(measured) / len(measured), 1) if measured else None,
-        milli=sum(tenant.milli for gpu in held for tenant in gpu.tenants),
         waiting=sum(look.waiting for look in looks),
         running=sum(look.running for look in looks),
     )

@@ -1,11 +1,10 @@
-"""Who is asking: by a token, by a trusted proxy's header, or by the kernel on a Unix socket."""
+"""Who is asking: by a token, or by a trusted proxy's header."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import json
-import pwd
 import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -23,8 +22,6 @@ COOKIE = "berth-session"
 CSRF_HEADER = "X-Berth-CSRF"
 SESSION_S = 12 * 3600
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-UID = "uid:"
-"""Begins the client's address on a Unix socket; the number after it is the kernel's word for who connected."""
 
 
 class Doorkeeper:
@@ -40,7 +37,7 @@ class Doorkeeper:
 
     def recognise(self, request: Request) -> Viewer:
         """Who asks, or 401; 403 where a change lacks the page's own mark."""
-        viewer = self._by_socket(request) or self._by_proxy(request) or self._by_token(request)
+        viewer = self._by_proxy(request) or self._by_token(request)
         if viewer is None:
             raise HTTPException(401, "no valid token: open the address that `berth console` printed")
         if request.method not in SAFE and viewer.csrf:
@@ -72,17 +69,6 @@ class Doorkeeper:
             aside.touch(mode=0o600)
             aside.write_text(json.dumps(self._ended), encoding="utf-8")
 
-    def _by_socket(self, request: Request) -> Viewer | None:
-        host = request.client.host if request.client else ""
-        if self._settings.listen.socket is None or not host.startswith(UID):
-            return None
-        uid = int(host.removeprefix(UID))
-        try:
-            name = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            name = str(uid)
-        return self._named(name, "socket", Role.OPERATOR if uid == 0 else Role.USER)
-
     def _by_proxy(self, request: Request) -> Viewer | None:
         host = request.client.host if request.client else ""
         if host not in self._settings.proxies:
@@ -95,12 +81,8 @@ class Doorkeeper:
                 " browser sent",
             )
         name = "".join(names).strip()
-        return self._named(name, "proxy", Role.USER) if name else None
-
-    def _named(self, name: str, via: str, role: Role) -> Viewer:
-        if name in self._settings.operators:
-            role = Role.OPERATOR
-        return Viewer(name, role, via, self._sign(f"csrf:{via}:{name}"))
+        role = Role.OPERATOR if name in self._settings.operators else Role.USER
+        return Viewer(name, role, "proxy", self._sign(f"csrf:proxy:{name}")) if name else None
 
     def _by_token(self, request: Request) -> Viewer | None:
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
@@ -130,20 +112,9 @@ def viewer(request: Request) -> Viewer:
 
 def user(request: Request) -> Viewer:
     """Return the caller, who needs at least the role `user`."""
-    return _at_least(request, Role.USER)
-
-
-def operator(request: Request) -> Viewer:
-    """Return the caller, who needs the role `operator`."""
-    return _at_least(request, Role.OPERATOR)
-
-
-def _at_least(request: Request, role: Role) -> Viewer:
     found = viewer(request)
-    if not found.role.includes(role):
-        raise HTTPException(
-            403, f"this needs the role {role.value}; {found.user} has the role {found.role.value}"
-        )
+    if not found.role.includes(Role.USER):
+        raise HTTPException(403, f"this needs the role user; {found.user} has the role {found.role.value}")
     return found
 
 

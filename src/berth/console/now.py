@@ -69,11 +69,8 @@ async def _recent(request: Request, span: Span) -> Pictures:
 
 def _commands(source: Source) -> dict[str, str | None]:
     """The commands of an operator's actions, with words to be replaced by what is chosen on the page."""
-    gpu, other = {"id": "NODE:INDEX"}, {"id": "NAME", "value": "VALUE"}
-    return {
-        **{action: source.command(action, gpu) for action in ("drain", "undrain")},
-        **{action: source.command(action, other) for action in ("policy", "resize")},
-    }
+    chosen = {"id": "NODE:INDEX", "value": "VALUE"}
+    return {action: source.command(action, chosen) for action in ("drain", "undrain", "policy")}
 
 
 def _options(values: Any) -> list[str]:

@@ -29,7 +29,7 @@ class Viewer:
     user: str
     role: Role
     via: str
-    """How they were recognised: `token`, `proxy` or `socket`."""
+    """How they were recognised: `token` or `proxy`."""
     csrf: str
     """What a request that changes something must carry; empty where a token comes with each request."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket as sockets
-import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import parse_qs, quote
 
 import uvicorn
@@ -21,7 +20,6 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from berth import __version__
 from berth.console import actions, api, events, job, metrics, now, queue
@@ -30,7 +28,7 @@ from berth.console.error_answers import DOCUMENT, IN_WORDS, only_known, words_of
 from berth.console.history import api as history_api
 from berth.console.history import page as history_page
 from berth.console.hub import Hub
-from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
+from berth.console.identity import COOKIE, SESSION_S, Doorkeeper
 from berth.console.identity import viewer as of_request
 from berth.console.pages import page
 from berth.console.rate_limits import RateLimits
@@ -249,17 +247,6 @@ def _inside(address: str) -> str:
     )
 
 
-class _KnownProtocol(H11Protocol):
-    """HTTP that says of a client on a Unix socket which user it is."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family == sockets.AF_UNIX:
-            raw = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("3i"))
-            self.client = (f"{UID}{struct.unpack('3i', raw)[1]}", 0)
-
-
 class _Server(uvicorn.Server):
     """A server that lets the pages go at once when it is told to end."""
 
@@ -270,15 +257,16 @@ class _Server(uvicorn.Server):
 
 def listening(listen: Listen) -> sockets.socket:
     """The socket of an address, before anything is written for it. Raises LiveError if it cannot listen."""
-    config = uvicorn.Config("", log_level="warning", **_where(listen))
+    config = uvicorn.Config("", log_level="warning", host=listen.host, port=listen.port)
     logging.disable()  # uvicorn logs why it cannot listen, and exits
     try:
         return config.bind_socket()
     except (OSError, SystemExit) as error:
         why = error.__context__ if isinstance(error, SystemExit) else error
         cause = cause_of(why) if isinstance(why, OSError) else str(why)
-        address = listen.socket or f"{listen.host}:{listen.port}"
-        raise LiveError(f"cannot listen on {address}: {cause}; name another address with --listen") from error
+        raise LiveError(
+            f"cannot listen on {listen.host}:{listen.port}: {cause}; name another address with --listen"
+        ) from error
     finally:
         logging.disable(logging.NOTSET)
 
@@ -287,7 +275,7 @@ def serve(settings: Settings, bound: sockets.socket, say: Callable[[str], None])
     """Serve on a socket of `listening` until it is interrupted."""
     config = uvicorn.Config(
         create_app(settings),
-        http=_KnownProtocol,
+        http="h11",
         ws="none",
         log_level="warning",
         server_header=False,
@@ -295,16 +283,10 @@ def serve(settings: Settings, bound: sockets.socket, say: Callable[[str], None])
         timeout_graceful_shutdown=2,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
-        **_where(settings.listen),
+        host=settings.listen.host,
+        port=settings.listen.port,
     )
-    if settings.listen.socket is None:
-        scheme = "https" if settings.certificate else "http"
-        host, port = bound.getsockname()[:2]
-        say(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-    else:
-        say(f"unix:{settings.listen.socket}")
+    scheme = "https" if settings.certificate else "http"
+    host, port = bound.getsockname()[:2]
+    say(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
     _Server(config).run(sockets=[bound])
-
-
-def _where(listen: Listen) -> dict[str, Any]:
-    return {"uds": str(listen.socket)} if listen.socket else {"host": listen.host, "port": listen.port}

@@ -10,11 +10,10 @@ from berth.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """A TCP address, or the path of a Unix socket."""
+    """A TCP address."""
 
     host: str = "127.0.0.1"
     port: int = 8787
-    socket: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,8 @@ class Settings:
 
 
 def parse_listen(text: str) -> Listen:
-    """HOST:PORT, [IPv6]:PORT or unix:PATH; raises SettingError."""
-    if text.startswith("unix:"):
-        if path := text.removeprefix("unix:"):
-            return Listen(socket=Path(path))
-        raise SettingError("--listen unix: needs a path, such as unix:/run/berth/console.sock")
+    """HOST:PORT or [IPv6]:PORT; raises SettingError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
-        raise SettingError(f"--listen {text}; expected HOST:PORT, such as 127.0.0.1:8787, or unix:PATH")
+        raise SettingError(f"--listen {text}; expected HOST:PORT, such as 127.0.0.1:8787")
     return Listen(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))

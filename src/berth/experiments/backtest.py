@@ -98,7 +98,7 @@ def backtest(real: Waits, replays: Mapping[str, Waits], first: int = FIRST) -> B
         raise SettingError(f"a back-test learns on 1 or more weeks first, not on {first}")
     if len(weeks) <= first:
         raise SettingError(
-            f"a back-test learns on {first} weeks and predicts the next; the history has {len(weeks)} weeks with enough"
+            f"a back-test learns on {first} weeks and predicts the next; there are {len(weeks)} with enough"
             " jobs"
         )
     weeks_by_policy = {

@@ -54,14 +54,14 @@ class _Plan:
 
 
 class LearnedWithPlans(Learned):
-    """A network, or a rule where that ends sooner by a simulation of all that wait, chooses what starts together.
+    """A network, or a rule if that ends sooner in simulation, chooses which jobs start together.
 
-    On one GPU whose whole queue may share, and where all is known, several ways are followed to the end of the queue.
-    They are the network, joint progress, the sum of speeds, the tuned rule, and `plans` random changes of the best of
-    these. For the first plan, every start is then tried at each moment, and the best of these goes on, unless that
-    takes more than a day. What ends soonest is done step by step until the world departs from it, as when a job
-    comes. It is then planned anew with fewer changes. Where beliefs are in doubt, nothing is planned: of the two
-    starts of the best scores, that one is made after which all ends soonest if the network goes on. Elsewhere it is
+    On one GPU whose whole queue may share and is fully known, several plans are played to the end of the queue. They
+    follow the network, joint progress, the sum of speeds, the tuned rule, and `plans` random variations of the best
+    of these. For the first plan, every start is then tried at each moment and the best is kept, unless that takes
+    more than a day. The plan that ends soonest is followed until reality departs from it, such as when a job arrives.
+    Then it is made anew with fewer variations. If beliefs are uncertain, nothing is planned: of the two starts with
+    the best scores, the one is made after which the queue ends sooner if the network continues. Elsewhere it is
     `Learned`.
     """
 

@@ -26,10 +26,10 @@ HEURISTICS = heuristic((1, 1.0)), heuristic((0, 1.0))
 
 
 class RolloutPolicy(Colocating):
-    """Start the combination after which all would end soonest, if the better of two simple heuristics went on.
+    """Start the combination after which the queue would end soonest under the better of two simple heuristics.
 
-    Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", Journal of Heuristics 3, 1997. It
-    goes by what is believed of the first fifteen waiting jobs, within the shield.
+    Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", Journal of Heuristics 3, 1997.
+    It uses beliefs about the first fifteen waiting jobs, within the shield.
     """
 
     def __init__(self, setting: Setting | None = None) -> None:

@@ -8,7 +8,6 @@ from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.lifecycle import (
     create,
     create_mig,
-    create_promised,
     remove,
     resize,
 )

@@ -6,6 +6,7 @@ import ctypes
 import json
 import mmap
 import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,17 +106,17 @@ def granter_calls() -> ctypes.CDLL:
 
 def make_region(folder: Path, uuid: str, name: str, mem_bytes: int, core_pct: int, flags: int) -> None:
     """Make the files of one region; an existing one stays as it is."""
-    why = ctypes.create_string_buffer(_ERROR_BYTES)
-    words = (str(folder).encode(), uuid.encode(), name.encode(), mem_bytes, core_pct, flags)
-    if _library().berth_make(*words, why, _ERROR_BYTES) != 0:
-        raise PartitionError(why.value.decode(errors="replace"))
+    _said(_library().berth_make, folder, uuid, name.encode(), mem_bytes, core_pct, flags)
 
 
 def resize_region(folder: Path, uuid: str, mem_bytes: int, core_pct: int, flags: int) -> None:
     """Change the limits of a region under its running processes."""
+    _said(_library().berth_resize, folder, uuid, mem_bytes, core_pct, flags)
+
+
+def _said(call: Callable[..., int], folder: Path, uuid: str, *words: object) -> None:
     why = ctypes.create_string_buffer(_ERROR_BYTES)
-    words = (str(folder).encode(), uuid.encode(), mem_bytes, core_pct, flags)
-    if _library().berth_resize(*words, why, _ERROR_BYTES) != 0:
+    if call(str(folder).encode(), uuid.encode(), *words, why, _ERROR_BYTES) != 0:
         raise PartitionError(why.value.decode(errors="replace"))
 
 

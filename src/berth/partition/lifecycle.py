@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from berth.errors import NoRoomError, PartitionError, SettingError
 from berth.partition.access import MAKERS, Access, grant
@@ -77,15 +77,6 @@ def create(
     return _make_kept(name, limit, kept, access, driver_folder, root)
 
 
-def create_promised(name: str, gpu: Gpu, limit: Limit, root: Path) -> None:
-    """Make a partition whose maker keeps account itself of what it promises of each GPU: no other is looked at, which
-    by the hundred would take most of the time. Raises PartitionError, and OSError where the folder cannot be made."""
-    if not _NAME.fullmatch(name):
-        _check_new(name, gpu, root)  # it says why
-    _check_room(gpu, limit, [], overcommit=True)
-    _make_files(name, gpu.uuid, limit, MAKERS, root)
-
-
 def create_mig(
     name: str,
     gpu: Gpu,
@@ -136,18 +127,13 @@ def _make(
     name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
 ) -> Partition:
     """The region of a partition, and the note of what keeps it besides."""
-    _make_files(name, gpu_uuid, limit, access, root, kept)
-    return read(root / name, _plain(gpu_uuid), name)
-
-
-def _make_files(
-    name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
-) -> None:
     uuid, folder = _plain(gpu_uuid), root / name
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         _check_owner(root)
-        if not _is_new(folder):
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
             _check_owner(folder)
             access = _same_access(folder, access)
         preload_list(folder)  # now: a container may be started by a user that may not write here
@@ -164,15 +150,7 @@ def _make_files(
     except PartitionError:
         _clear(folder, uuid)
         raise
-
-
-def _is_new(folder: Path) -> bool:
-    """Make a folder; False where it is there."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        return False
-    return True
+    return read(folder, uuid, name)
 
 
 def _clear(folder: Path, uuid: str) -> None:
@@ -257,7 +235,8 @@ def resize(
     _check_writable(folder)
     cards = {_plain(gpu.uuid): gpu for gpu in gpus or ()}
     with _still_there(folder), locked(folder):
-        changes = [(part, _changed(part, mem_mib, core_pct, burst, priority)) for part in find(name, root)]
+        given = {"mem_mib": mem_mib, "core_pct": core_pct, "burst": burst, "priority": priority}
+        changes = [(part, _changed(part, given)) for part in find(name, root)]
         others = [part for part in partitions(root) if part.name != name]
         for part, limit in changes:
             if part.hardware is not None and not part.hardware.can.resizable:
@@ -276,16 +255,12 @@ def resize(
         return find(name, root)
 
 
-def _changed(
-    part: Partition, mem_mib: int | None, core_pct: int | None, burst: bool | None, priority: str | None
-) -> Limit:
+def _changed(part: Partition, given: Mapping[str, Any]) -> Limit:
     """The limit of a partition where what is given is another."""
-    return Limit(
-        part.limit_bytes >> 20 if mem_mib is None else mem_mib,
-        part.core_pct if core_pct is None else core_pct,
-        part.burst if burst is None else burst,
-        part.priority if priority is None else priority,
-    )
+    now = {"mem_mib": part.limit_bytes >> 20} | {
+        name: getattr(part, name) for name in given if name != "mem_mib"
+    }
+    return Limit(**now | {name: value for name, value in given.items() if value is not None})
 
 
 @contextmanager
@@ -312,7 +287,12 @@ def remove(
     _check_writable(folder)
     if not force:
         _check_idle(name, root)
-    kept = [one for uuid in regions_in(folder) if (one := hardware_in(folder, uuid)) is not None]
+    kept: list[Hardware] = []
+    for uuid in regions_in(folder):
+        with contextlib.suppress(
+            *(PartitionError,) if force else ()
+        ):  # what a damaged note kept is not known
+            kept += filter(None, [hardware_in(folder, uuid)])
     _release([one for one in kept if not one.pipe], root, driver_folder)
     try:
         with _still_there(folder):

@@ -176,11 +176,8 @@ def _describe(nvml: ctypes.CDLL, device: Any, made: Any, compute: Any, gpu: Gpu,
 
 def _call(nvml: ctypes.CDLL, name: str, *words: object) -> int:
     """An NVML function's answer; 13 (function not found) where this NVML lacks it."""
-    try:
-        function = getattr(nvml, name)
-    except AttributeError:
-        return 13
-    return int(function(*words))
+    function = getattr(nvml, name, None)
+    return 13 if function is None else int(function(*words))
 
 
 def _check(answer: int, what: str) -> None:

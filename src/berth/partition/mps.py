@@ -28,21 +28,16 @@ def start_daemon(root: Path, gpu_uuid: str) -> Path:
     for folder in (pipe, pipe.parent / "log"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        if _control(pipe, gpu_uuid, "get_server_list\n").returncode != 0:
-            _start(pipe, gpu_uuid)
+        runs = _control(pipe, gpu_uuid, "get_server_list\n").returncode == 0
+        if not runs and (started := _control(pipe, gpu_uuid, None)).returncode != 0:
+            raise PartitionError(
+                f"{PROGRAM} -d does not start for {gpu_uuid} ({_said(started)}); run it with -f to see why"
+            )
     except PartitionError:
         if fresh:
             shutil.rmtree(pipe.parent, ignore_errors=True)
         raise
     return pipe
-
-
-def _start(pipe: Path, gpu_uuid: str) -> None:
-    started = _control(pipe, gpu_uuid, None)
-    if started.returncode != 0:
-        raise PartitionError(
-            f"{PROGRAM} -d does not start for {gpu_uuid} ({_said(started)}); run it with -f to see why"
-        )
 
 
 def check_client(pipe: Path, limits: str) -> None:

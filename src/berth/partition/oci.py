@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +99,14 @@ def _open_inside(root: Path, inside: str) -> int:
     at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for folder in folders:
-            try:
-                below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            except FileNotFoundError:
+            with suppress(FileExistsError):
                 os.mkdir(folder, 0o755, dir_fd=at)
-                below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             os.close(at)
             at = below
-        try:
-            made = os.open(
-                name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=at
-            )
-            os.close(made)
-        except FileExistsError:
-            pass
+        with suppress(FileExistsError):
+            made = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(name, made, 0o644, dir_fd=at))
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         if not os.path.isfile(f"/proc/self/fd/{found}"):
             os.close(found)

@@ -96,6 +96,10 @@ _PRELOADED = {"libberth": "berth", "libvgpu": "HAMi-core", "libnvshare": "nvshar
 """What divides a card by a library that is preloaded: how the library's file begins, and the divider's name."""
 
 
+def _preloads(environment: Mapping[str, str]) -> list[str]:
+    return environment.get("LD_PRELOAD", "").replace(":", " ").split()
+
+
 def divider(
     environment: Mapping[str, str], gpu_uuid: str, everywhere: Path = Path("/etc/ld.so.preload")
 ) -> str:
@@ -103,7 +107,7 @@ def divider(
 
     `everywhere` is the file of what is preloaded into every process.
     """
-    preloaded = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    preloaded = _preloads(environment)
     if everywhere.is_file():
         preloaded += everywhere.read_text(errors="replace").split()
     found = [
@@ -123,7 +127,7 @@ def divider(
 def missing_preload(environment: Mapping[str, str]) -> str:
     """The first library that `LD_PRELOAD` names by a path where there is none; empty if all are there. The loader
     leaves such a library out, and the proof would blame what never ran."""
-    named = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    named = _preloads(environment)
     return next((path for path in named if "/" in path and "$" not in path and not Path(path).exists()), "")
 
 

@@ -31,14 +31,14 @@ class ElasticSettings:
 
 
 class Elastic:
-    """Give every job its least number of GPUs, and each GPU that is left to the job that it helps most.
+    """Give every job its least number of GPUs, and each further GPU to the job that it helps most.
 
-    A GPU helps a job by how much faster it makes it, as a multiple of its speed on its least number. That is the goal
-    of Qiao et al., "Pollux", OSDI 2021, and of Jayaram Subramanya et al., "Sia", SOSP 2023. They solve it by search and
-    by an integer program; here it is one step after another. Running jobs change at rounds alone, by an eviction and a
-    new start, so that they are to keep their work (`keeps_work`); others keep the GPUs that they have. A job is stopped
-    only if there is room for its new size at once, and if the time that it saves outweighs what a restart takes. Strict
-    as `fifo`: a job that does not get its least holds up those behind it.
+    The help is the gain in speed, as a multiple of the job's speed on its least number. That is the goal of Qiao et
+    al., "Pollux", OSDI 2021, and of Jayaram Subramanya et al., "Sia", SOSP 2023. They use a search and an integer
+    program; here GPUs are given one by one. Running jobs change only at rounds, by an eviction and a new start, and
+    only if they keep their work (`keeps_work`). A job is stopped only if there is room for its new size at once, and
+    if it saves more time than the restart takes. It is as strict as `fifo`: a job that does not get its least number
+    delays those behind it.
     """
 
     draws = False

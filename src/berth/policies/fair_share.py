@@ -30,15 +30,15 @@ class _Turn(NamedTuple):
 
 
 class FairShare:
-    """By the GPU time that the job's user has used, least first; then by the GPUs held now; then as queued.
+    """Users with the least past GPU time first, then those with the fewest GPUs now, then as queued.
 
-    What was used counts half as much after seven days: Kay and Lauder, "A Fair Share Scheduler", Communications of
-    the ACM 31(1), 1988, with the half-life of Slurm's multifactor priority. GPUs that run count until now, so that
-    a user's turn passes on as soon as one of their jobs has run for a while.
+    Use counts half as much after seven days: Kay and Lauder, "A Fair Share Scheduler", Communications of the ACM
+    31(1), 1988, with the half-life of Slurm's multifactor priority. Running GPUs count up to now, so a user's turn
+    passes on soon after one of their jobs starts.
 
     Every user's time decays by T = 2^(now / half-life). Times T, the time of a user who holds h GPUs is base +
-    h·T·half-life / ln 2. The base changes only when the user starts or ends something. Users who hold as many GPUs
-    therefore keep their order, and a decision looks at the first of each such group alone.
+    h·T·half-life / ln 2. The base changes only when the user starts or ends something. So users who hold the same
+    number of GPUs keep their order, and a decision looks only at the first of each such group.
     """
 
     def __init__(self, setting: Setting | None = None) -> None:

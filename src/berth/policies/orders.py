@@ -16,7 +16,7 @@ from berth.policies.sort_keys import ExpectedMs, as_queued, keyed
 
 @keyed(as_queued)
 def fifo(queue: Queue) -> Iterator[Job]:
-    """In the order in which the jobs were queued; a job that is queued again goes behind all others."""
+    """First come, first served; a job that is queued again goes to the end."""
     return iter(queue)
 
 
@@ -26,7 +26,7 @@ def _urgency(job: Job) -> int:
 
 @keyed(_urgency)
 def priority(queue: Queue) -> Iterator[Job]:
-    """By the priority of the job, the higher first; the first queued among equals. Nothing that runs is stopped."""
+    """Higher priority first, then as queued. No running job is stopped."""
     return queue.by(_urgency)
 
 
@@ -35,9 +35,9 @@ def _work(job: Job) -> int:
 
 
 class SjfExpected:
-    """By the run time that is believed of a job (its mean) on the fastest card that it may have.
+    """Shortest believed run time (mean) first, on the fastest card that the job may have.
 
-    Jobs of which nothing is believed come last.
+    Jobs with no believed run time come last.
 
     What was believed when a job was queued counts while it waits. The first queued on ties.
     """
@@ -58,12 +58,12 @@ AGE = 8
 
 
 class LongestExpected:
-    """By the run time that is believed of a job (its mean), the longest first, so that short ones fill the end.
+    """Longest believed run time (mean) first, so that short jobs fill the end.
 
-    Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM Journal on Applied Mathematics 17(2), 1969. A job is
-    passed only by those submitted less than eight times their longer run time after it. A job of an application that
-    was not seen to end counts for a day: it may be the longest, and tells of those like it. What was believed when a
-    job was queued, or changed last, counts while it waits. The first queued on ties.
+    Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM Journal on Applied Mathematics 17(2), 1969. A longer
+    job overtakes one only if it was submitted less than eight times its own run time later. A job of an application
+    that has never been seen to end counts as a day long: it may be the longest, and its run teaches about similar
+    jobs. What was believed when a job was queued, or changed last, counts while it waits. The first queued on ties.
     """
 
     run_times = "believed"
@@ -95,9 +95,9 @@ def _estimated(job: Job) -> int:
 
 @keyed(_work, run_times="true")
 def sjf(queue: Queue) -> Iterator[Job]:
-    """By true run time, which the simulator alone knows: a bound, not a policy to run.
+    """Shortest true run time first, which only the simulator knows: a bound, not a policy to deploy.
 
-    Live jobs are all alike to it; `sjf-expected` goes by what is believed. The first queued on ties.
+    To it, all live jobs are equal; `sjf-expected` uses believed run times. Ties go as queued.
 
     Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956.
     """
@@ -106,13 +106,13 @@ def sjf(queue: Queue) -> Iterator[Job]:
 
 @keyed(_requested)
 def sjf_requested(queue: Queue) -> Iterator[Job]:
-    """By the time limit that the user requested; jobs that state none come last, the first queued on ties."""
+    """Shortest requested time limit first; jobs without one come last, ties as queued."""
     return queue.by(_requested)
 
 
 @keyed(_estimated)
 def sjf_estimated(queue: Queue) -> Iterator[Job]:
-    """By the estimate that the trace or a predictor gives; jobs without one come last, the first queued on ties."""
+    """Shortest estimate of the trace or a predictor first; jobs without one come last, ties as queued."""
     return queue.by(_estimated)
 
 
@@ -122,7 +122,7 @@ def _deadline(job: Job) -> int:
 
 @keyed(_deadline)
 def deadline_first(queue: Queue) -> Iterator[Job]:
-    """By the time at which the job is to have finished; jobs without a deadline come last, the first queued on ties.
+    """Earliest deadline first; jobs without a deadline come last, ties as queued.
 
     Earliest deadline first: Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time
     Environment", Journal of the ACM 20(1), 1973.
@@ -140,7 +140,7 @@ MOST_CPU_MILLI = (1 << 32) - 1
 
 @keyed(_size)
 def largest_first(queue: Queue) -> Iterator[Job]:
-    """By the GPUs asked for, the most first, parts of GPUs counted as parts; then by CPU, the first queued on ties.
+    """Most requested GPUs first, including parts, then most CPU; ties as queued.
 
     Decreasing order of size, as in first-fit decreasing: Johnson, "Near-optimal bin packing algorithms", PhD
     thesis, MIT, 1973.
@@ -153,12 +153,12 @@ LEVELS_MILLI_MS = (3_600_000 * 1000, 10 * 3_600_000 * 1000)
 
 
 class LeastAttainedService(Ranks):
-    """By the GPU time that a job has had in all its tries, in three queues; the lower ones evict the higher.
+    """Least GPU time over all attempts first, in three queues; jobs of a lower queue evict those of a higher.
 
     Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu and Guo, "Tiresias: A GPU Cluster Manager for Distributed Deep
-    Learning", NSDI 2019, section 4.2. The service is two-dimensional (GPUs × time). It is discretised, so that jobs of
-    about the same age do not evict each other in turn. Queues end at one and ten GPU-hours; within one, as queued.
-    A job that waits is started in place of jobs of later queues, which lose what their `keeps_work` says.
+    Learning", NSDI 2019, section 4.2. The service is two-dimensional (GPUs × time). It is discretised, so that jobs
+    of about the same age do not evict each other in turn. Queues end at one and ten GPU-hours; within one, as queued.
+    A waiting job takes the place of jobs of later queues, which lose their work unless they have `keeps_work`.
     """
 
     def __init__(self, setting: Setting | None = None) -> None:
@@ -204,13 +204,13 @@ class LeastAttainedService(Ranks):
 
 
 class Gavel(LeastAttainedService):
-    """By the GPU time that a job has had, an hour on a fast card counting more; in three queues.
+    """Least GPU time first, in three queues; an hour on a fast card counts more.
 
     The heterogeneity-aware least attained service of Narayanan, Santhanam, Kazhamiaka, Phanishayee and Zaharia,
-    "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 4.1. An hour on a
-    card counts by the job's throughput there against its mean over all cards of the cluster. So a user with slow cards
-    comes first. Gavel solves a linear program for shares of time and rounds it; here jobs are started and
-    evicted by level, one at a time. It goes well with `fastest-fit`. Without speeds by GPU model it is
+    "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 4.1. An hour on
+    a card is weighted by the job's throughput there, relative to its mean over all cards of the cluster. So a user
+    with slow cards comes first. Gavel solves a linear program for shares of time and rounds it; here jobs are started
+    and evicted by level, one at a time. Combine it with `fastest-fit`. Without speeds by GPU model it is
     `least-attained-service`.
     """
 

@@ -16,9 +16,10 @@ from markupsafe import Markup
 from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from berth.errors import SettingError
 from berth.files import whole_file
 from berth.report.report import Report
-from berth.report.sections import as_json, plot_of, sections_of
+from berth.report.sections import plot_of, sections_of
 
 
 def render(report: Report) -> str:
@@ -43,27 +44,29 @@ def write_page(template: str, path: Path, **values: Any) -> None:
     _write(_page(template, **values), path)
 
 
+def check_picture(out: Path) -> None:
+    """Raise SettingError for a file that is not to hold a page."""
+    if out.suffix.lower() != ".html":
+        raise SettingError(f"{out}: a picture's file ends in .html")
+
+
+def write_picture(figure: go.Figure, out: Path, answers: Sequence[str] = ()) -> None:
+    """Write a page with one figure, under its title and these sentences. Raises what `check_picture` raises."""
+    check_picture(out)
+    _write(render_picture(figure, answers), out)
+
+
 def render_picture(figure: go.Figure, answers: Sequence[str] = ()) -> str:
-    """A page with one figure, under its title and these sentences."""
+    """The same page as text."""
     title = unescape(figure.layout.title.text or "berth")  # in figures names are escaped
     figure.update_layout(title={"text": ""})
     plots = (plot_of("picture", title, figure),)
-    return _picture(figure, wanted="", title=title, answers=answers, plots=plots)
+    return _page("picture.html", title=title, answers=answers, plots=plots)
 
 
-def render_for_image(figure: go.Figure, kind: str) -> str:
-    """A page that leaves a figure's image (png or svg) as a data URL in `#image`."""
-    return _picture(figure, ("hand_over",), wanted=kind, title="berth", data=as_json(figure))
-
-
-def _picture(figure: go.Figure, then: tuple[str, ...] = (), **values: object) -> str:
-    shaders = any(trace.type == "parcoords" for trace in figure.data)
-    return _page("picture.html", then, compiles_shaders=shaders, **values)
-
-
-def _page(template: str, then: tuple[str, ...] = (), **values: object) -> str:
+def _page(template: str, **values: object) -> str:
     environment = _environment()
-    sources = {name: environment.get_template(f"{name}.js").render() for name in ("unpack", "draw", *then)}
+    sources = {name: environment.get_template(f"{name}.js").render() for name in ("unpack", "draw")}
     return environment.get_template(template).render(
         **values,
         # No data can be in these: they are berth's and Plotly's own files.

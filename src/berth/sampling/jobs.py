@@ -9,7 +9,7 @@ version 1 and 2; failing that its environment.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -52,26 +52,23 @@ def jobs_present(cgroups: Path = Path("/sys/fs/cgroup")) -> set[str]:
 def allotments(folder: Path | None) -> dict[str, tuple[int | str, ...]]:
     """The indices or UUIDs of each job's GPUs, from a Prolog's files; what is no such file is passed over."""
     found: dict[str, tuple[int | str, ...]] = {}
-    if folder is None:
-        return found
     try:
-        paths = sorted(folder.iterdir())
+        paths = [] if folder is None else sorted(folder.iterdir())
     except OSError:
         return found
     for path in paths:
-        if not _NAME.fullmatch(path.name):
-            continue
         try:
-            text = path.read_text(encoding="ascii")
+            text = path.read_text(encoding="ascii") if _NAME.fullmatch(path.name) else ""
         except (OSError, UnicodeDecodeError):
             continue
-        for line in text.splitlines():
-            key, _, value = line.partition("=")
-            if key == "gpus":
-                parts = [part.strip() for part in value.split(",")]
-                found[path.name] = tuple(
-                    int(part) if part.isdecimal() else part
-                    for part in parts
-                    if part.isdecimal() or part.startswith(("GPU-", "MIG-"))
-                )
+        for words in re.findall(r"^gpus=(.*)$", text, re.MULTILINE):
+            found[path.name] = tuple(_named(words))
     return found
+
+
+def _named(words: str) -> Iterator[int | str]:
+    for part in words.split(","):
+        if (name := part.strip()).isdecimal():
+            yield int(name)
+        elif name.startswith(("GPU-", "MIG-")):
+            yield name

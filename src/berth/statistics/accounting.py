@@ -116,11 +116,32 @@ VARIABLES: Final = (
     Variable("uGPUmem", "fraction", "mean use of their memory, as a fraction"),
 )
 
-DIMENSIONS: Final = (
-    *("application", "user", "account", "server", "gpu", "qos", "cluster", "state", "month", "day"),
-)
-"""What usage can be grouped by. `server` is the partition, which names the type of GPU server; month and day
-are those in which the try ended, in UTC."""
+DIMENSION_SQL: Final = {
+    "application": "application",
+    "user": '"user"',
+    "account": "account",
+    "server": "virtual_cluster",
+    "gpu": "gpu_model",
+    "qos": "qos",
+    "cluster": "cluster",
+    "state": "state",
+    "month": "strftime(make_timestamp(end_ms * 1000), '%Y-%m')",
+    "day": "strftime(make_timestamp(end_ms * 1000), '%Y-%m-%d')",
+}
+"""What usage can be grouped by, as SQL over `records`. `server` is the partition, which names the type of GPU server;
+month and day are those in which the try ended, in UTC."""
+DIMENSIONS: Final = tuple(DIMENSION_SQL)
+_MOMENT = "make_timestamp(end_ms * 1000)"
+# A month's name is made once a group, not once a row.
+_GROUPED: Final = {
+    **DIMENSION_SQL,
+    "month": f"(date_part('year', {_MOMENT}) * 12 + date_part('month', {_MOMENT}) - 1)",
+    "day": f"end_ms // {24 * 3_600_000}",
+}
+_NAMED: Final = {
+    "month": "printf('%04d-%02d', {} // 12, {} % 12 + 1)",
+    "day": f"strftime(make_timestamp({{}} * {24 * 3_600_000} * 1000), '%Y-%m-%d')",
+}
 
 
 def check_dimensions(names: Sequence[str]) -> None:
@@ -132,3 +153,14 @@ def check_dimensions(names: Sequence[str]) -> None:
             raise SettingError(f"no dimension '{name}'; there are {', '.join(DIMENSIONS)}")
         if list(names).count(name) > 1:
             raise SettingError(f"the dimension '{name}' is named twice")
+
+
+def keys_of(by: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is grouped by, as columns of SQL named k0, k1 …, and what people call their values."""
+    check_dimensions(by)
+    keys = [f"{_GROUPED[name]} AS k{at}" for at, name in enumerate(by)]
+    named = [
+        _NAMED.get(name, f"CASE WHEN {{}} = '' THEN '{UNKNOWN}' ELSE {{}} END").replace("{}", f"k{at}")
+        for at, name in enumerate(by)
+    ]
+    return keys, named

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from berth.history.values.causes import cause_after, cause_before
 from berth.statistics.accounting import (
+    DIMENSION_SQL,
     NOTHING_USED,
     UNKNOWN,
     USES,
     Usage,
     check_dimensions,
+    keys_of,
 )
 from berth.statistics.attempts import (
     HELD_SQL,
@@ -31,7 +33,6 @@ from berth.statistics.attempts import (
     conditions_of,
 )
 from berth.statistics.cost import Held
-from berth.statistics.dimensions import DIMENSION_SQL, keys_of
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 
 HOUR = 3_600_000.0
@@ -286,10 +287,6 @@ class Tables:
             return count, []
         page = f"{attempts_query(self._from, picked)} LIMIT {int(most)} OFFSET {int(skip)}"
         return count, [Attempt(*row) for row in self._all(page)]
-
-    def attempts_query(self, picked: Picked) -> tuple[str, list[Any]]:
-        """A query of all attempts that were picked, with its values: for a file of them."""
-        return attempts_query(self._from, picked), list(self._values)
 
     def totals(self) -> Totals:
         """The whole period."""

@@ -108,7 +108,7 @@ def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> N
     )
     place = tmp_path / "none" / "x.html"
     found = berth("report", place, "--history", tmp_path / "h")
-    assert found == (2, "", f"berth: {place}: No such file or directory\n")
+    assert found == (2, "", f"berth: {place}: there is no folder {place.parent}; make it first\n")
 
 
 def test_an_import_is_taken_back_by_command(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ class Steered:
             if done.fault is not None:
                 raise done.fault
             self.site.displace(self.driver.unplaced, self.driver.free_on)
+            self.site.cannot_hold(self.driver.misfits)
             switch_cards(self.site, self.driver)
             if not self.site.has_news:
                 break

@@ -63,7 +63,6 @@ def test_a_token_file_and_certificates_inline_or_in_files_are_read(
     ("user", "cluster", "said"),
     [
         ({"exec": {"command": "aws"}}, {}, "signs in by exec, which berth does not run"),
-        ({"username": "a", "password": "b"}, {}, "use a token"),
         ({"token": "t"}, {"server": "http://10.0.0.1"}, "over TLS only"),
         ({"client-certificate": "none.crt", "client-key": "none.key"}, {}, "cannot be used"),
     ],

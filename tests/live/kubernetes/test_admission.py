@@ -8,7 +8,9 @@ import celpy
 import pytest
 from celpy.adapter import json_to_cel
 
-from berth.live.kubernetes.installing import apply
+from berth.errors import ApiError
+from berth.live.kubernetes.client import MERGE_PATCH
+from berth.live.kubernetes.installing import apply, take_away
 from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import GPU_MEMORY, PLACED_UID, PLACEMENT, SUSPEND
 from tests.live.kubernetes.conftest import Played
@@ -18,6 +20,9 @@ from tests.live.kubernetes.world import World
 BERTH = "system:serviceaccount:berth-system:berth-steerer"
 AGENT = "system:serviceaccount:berth-system:berth-node"
 PLACEMENTS, NODES = [each for each in manifests(Install(""))["admission"] if "Binding" not in each["kind"]]
+
+
+TRIED: dict[str, Any] = {"content_type": MERGE_PATCH, "params": {"dryRun": "All"}}
 
 
 def evaluated(expression: str, given: dict[str, Any]) -> Any:
@@ -146,5 +151,45 @@ def test_pods_that_ask_for_gpus_get_the_gate_from_the_api_server_and_no_others(
             "said": ["berth.dev/gate"], "bound": [],
         }  # fmt: skip
         assert pods["old"]["spec"]["schedulerName"] == "default-scheduler"
+
+    play(test)
+
+
+def test_an_api_server_lets_the_steerer_alone_place_pods(play: Played) -> None:
+    made = manifests(Install(""))
+    annotated = {"metadata": {"annotations": {PLACEMENT: "{}"}}}
+
+    async def test(world: World) -> None:
+        pods = "/api/v1/namespaces/default/pods"
+        for each in [*made["steerer-rights"], *made["admission"]]:
+            await apply(world.api, each)
+        await world.node("n1", 1)
+        await world.pod("a")
+
+        async def refused() -> bool:
+            try:
+                return not await world.api.request("PATCH", f"{pods}/a", annotated, **TRIED)
+            except ApiError as error:
+                return "are written by berth's steerer alone" in error.message
+
+        await world.until("the policies are in force", refused)
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+        body = {"kind": "Binding", "metadata": {"name": "a", **annotated["metadata"]}, "target": target}
+        for path in (f"{pods}/a/binding", "/api/v1/namespaces/default/bindings"):
+            with pytest.raises(ApiError, match="are written by berth's steerer alone"):
+                await world.api.request("POST", path, {"apiVersion": "v1", **body})
+        async with world.steerer(token="steerertoken"):
+
+            async def placed() -> bool:
+                return PLACEMENT in (await world.pods())["a"]["metadata"].get("annotations", {})
+
+            await world.until("the steerer places it", placed)
+        for each in reversed(made["admission"]):
+            await take_away(world.api, each)
+
+        async def allowed() -> bytes:
+            return await world.api.request("PATCH", f"{pods}/a", annotated, **TRIED)
+
+        await world.until("the policies are gone, for the tests that follow", allowed)
 
     play(test)

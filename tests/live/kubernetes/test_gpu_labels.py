@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.errors import AskError
-from berth.live.kubernetes.gpu_labels import indices_of, label_of
+from berth.live.kubernetes.nodes import indices_of, label_of
 from berth.live.kubernetes.quantities import consumed_of
 from tests.examples import examples
 

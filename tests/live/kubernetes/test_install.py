@@ -76,9 +76,7 @@ def test_the_steerer_has_every_right_that_it_uses_and_no_other(
     async def test(world: World) -> None:
         for each in [each for made in manifests(Install(IMAGE)).values() for each in made]:
             what = f"{each['kind']} {each['metadata']['name']}"
-            if "AdmissionPolicy" in each["kind"]:
-                if not server.is_at_least(30):  # else they would hold for what other tests write
-                    assert await apply(world.api, each) == f"{what} left out: this cluster is older than 1.30"
+            if "AdmissionPolicy" in each["kind"]:  # they would hold for what other tests write
                 continue
             assert await apply(world.api, each) in (f"{what} made", f"{what} is up to date")
             assert "is up to date" in await apply(world.api, each)
@@ -175,6 +173,22 @@ def test_the_manifests_say_no_name_that_the_programs_do_not_use() -> None:
     assert words == words & {each for each in vars(names).values() if isinstance(each, str)}
     assert f"? {SHARED_MILLI} : int(variables.milli)" in told
     assert f"? '{SHARED_MILLI}' : '1000'" in told
+
+
+def test_steerers_are_apart_and_leave_one_at_a_time_and_an_agent_that_hangs_starts_anew() -> None:
+    made = manifests(Install(IMAGE))
+    deployment, budget = made["steerer"]
+    pod = deployment["spec"]["template"]
+    (apart,) = pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["podAffinityTerm"]["labelSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert budget["kind"] == "PodDisruptionBudget"
+    assert budget["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}}
+    steerer = pod["spec"]["containers"][0]
+    asks = steerer["livenessProbe"]["exec"]["command"][-1]
+    assert steerer["command"][-2:] == ["--alive-file", "/tmp/alive"]
+    assert "find /tmp/alive -mmin -2" in asks
+    (agent,) = made["node"][0]["spec"]["template"]["spec"]["containers"]
+    assert agent["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": agent["ports"][0]["name"]}
 
 
 def test_the_pods_of_the_steerer_pass_the_restricted_rules() -> None:

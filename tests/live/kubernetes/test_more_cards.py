@@ -7,8 +7,8 @@ from rich.console import Console
 
 from berth.cli.snapshot_table import snapshot_tables
 from berth.cluster import Cluster
+from berth.live.driver.more_cards import more_cards
 from berth.live.driver.snapshot import MoreCards
-from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.viewing import snapshot
 from berth.model import GpuModel, Job, Node, Share, gang_of
 from tests.live.kubernetes.steered import MODEL, bound, node, pod, steered

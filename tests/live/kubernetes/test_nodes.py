@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from berth.live.driver.snapshot import Tenant
-from berth.live.kubernetes import kinds, names, pod_site
+from berth.live.kubernetes import constraints, names, pod_site
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import created_ms
-from berth.live.kubernetes.kinds import MOST_OF_ONE
+from berth.live.kubernetes.constraints import MOST_OF_ONE
 from berth.live.kubernetes.pod_site import State
 from berth.live.kubernetes.viewing import snapshot
 from tests.live.kubernetes.steered import bound, indices, lifted, node, pod, steered
@@ -83,10 +83,10 @@ def test_what_others_use_is_counted_again_when_their_node_comes_back() -> None:
         board.steps(at)
         board.nodes(1, node("n1"))
         board.steps(at + 1)
-    assert board.site.table.views["n1"].node().cpu_milli == 4_000
+    assert board.site.nodes()[0].node.cpu_milli == 4_000
     board.gone(5, theirs)
     board.steps(6)
-    assert board.site.table.views["n1"].node().cpu_milli == 64_000
+    assert board.site.nodes()[0].node.cpu_milli == 64_000
 
 
 def test_pods_keep_their_gpu_when_a_node_gives_others() -> None:
@@ -188,8 +188,8 @@ def test_sets_of_nodes_beyond_those_that_are_compared_wait_and_are_told_so() -> 
 def test_a_pod_behind_others_that_still_find_no_room_is_looked_at_in_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kinds, "MOST_KINDS", 3)
-    for module in (kinds, pod_site):
+    monkeypatch.setattr(constraints, "MOST_KINDS", 3)
+    for module in (constraints, pod_site):
         monkeypatch.setattr(module, "MOST_OF_ONE", 2)
     first, second = selects("y0", "y", 2), selects("y1", "y", 5)
     board = steered([node()], [selects("x0", "x", 0), selects("x1", "x", 1), first])

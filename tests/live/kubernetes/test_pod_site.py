@@ -442,7 +442,7 @@ def test_what_the_pod_asks_for_as_a_whole_and_what_a_resize_left_it_is_counted()
     resized.status.container_statuses = [api.ContainerStatus("main", resources=api.Resources({"cpu": "4"}))]
     board = steered([node(cpu=64)], [whole, resized])
     assert list(board.lifts(1)) == ["whole"]
-    assert board.site.table.views["n1"].node().cpu_milli == 60_000
+    assert board.site.nodes()[0].node.cpu_milli == 60_000
     board.pods(2, pod("small", 0, cpu="1"))
     assert board.steps(2) == []
 

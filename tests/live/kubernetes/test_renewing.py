@@ -15,8 +15,8 @@ import pytest
 
 from berth.history.store.record_files import write_records
 from berth.knowledge import History, make_knowledge
+from berth.live.driver.renewing import Renewal
 from berth.live.kubernetes.collecting import Collector
-from berth.live.kubernetes.renewing import Renewal
 from berth.model import Job
 from berth.profiles import IN_HISTORY, SHARED, keep_profile, read_profile, thesis_profiles
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from berth.live.driver.driver import Driver, Round
 from berth.live.kubernetes import steering
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.names import PLACEMENT
-from berth.live.kubernetes.placements import lifted_at, placed_of
+from berth.live.kubernetes.placements import Placed, lifted_at, said_of
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.steering import Options, Steering
 from berth.live.kubernetes.steps import Lift
@@ -73,6 +74,26 @@ def test_once_gives_up_an_eviction_that_a_budget_forbids_and_what_waits_for_it(
     assert "PATCH urgent" not in server.asked
 
 
+def test_a_steerer_shows_that_it_can_decide_while_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steering, "ALIVE_S", 0.01)
+    options = Options(Settings(POLICY), elect=False, alive_file=tmp_path / "alive")
+    times: set[int] = set()
+
+    async def run() -> None:
+        running = asyncio.create_task(Steering(Still(nodes=[node()], pods=[]), options).run())
+        async with asyncio.timeout(60):
+            while len(times) < 3:
+                if (tmp_path / "alive").exists():
+                    times.add((tmp_path / "alive").stat().st_mtime_ns)
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+
+
 def test_once_ends_with_the_fault_that_keeps_it_from_deciding(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Driver.step
 
@@ -113,7 +134,7 @@ def test_what_is_decided_under_a_lease_that_was_lost_is_not_done_under_the_next(
 def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then() -> None:
     steerer = once(Still())
     decided = steered([node()], [pod("a")]).lifts(1)["a"]
-    before = placed_of({PLACEMENT: decided.placement})
+    before = said_of({PLACEMENT: decided.placement}, Placed)
     assert before is not None
     assert before.at_ms == 1
     steerer._held = [decided._replace(after=frozenset({"uid-gone"}))]
@@ -122,7 +143,7 @@ def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then(
     released = steerer._steps.get_nowait()
     assert isinstance(released, Lift)
     assert released == decided._replace(placement=lifted_at(decided.placement, 500_000))
-    after = placed_of({PLACEMENT: released.placement})
+    after = said_of({PLACEMENT: released.placement}, Placed)
     assert after == msgspec.structs.replace(before, at_ms=500_000)
 
 

@@ -371,7 +371,7 @@ def test_one_request_that_cannot_be_written_refuses_no_other(tmp_path: Path) -> 
     store = Store(str(tmp_path / "queue.db"))
 
     async def run() -> tuple[object, object]:
-        commits = Commits(store, lambda: ([], lambda: None), lambda error: None)
+        commits = Commits(store, lambda: ([], lambda: None))
         task = asyncio.create_task(commits.run())
         bad = commits.ask([("INSERT INTO requests VALUES (?, ?)", (1 << 80, "ann's secret"))])
         told = await asyncio.gather(commits.ask([of_meta("good", 1)]), bad, return_exceptions=True)

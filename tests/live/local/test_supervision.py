@@ -128,7 +128,7 @@ def test_what_follows_from_a_write_is_done_whatever_another_raises(tmp_path: Pat
     async def run() -> None:
         follow = [fails, lambda: done.append("second"), lambda: done.append("third")]
         commits = Commits(
-            store, lambda: ([], follow.pop(0) if follow else lambda: None), lambda error: None,
+            store, lambda: ([], follow.pop(0) if follow else lambda: None),
             lambda event, **fields: said.append(event),
         )  # fmt: skip
         task = asyncio.create_task(commits.run())

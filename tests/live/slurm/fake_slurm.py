@@ -77,7 +77,7 @@ class FakeSlurm:
 
     def held(self, job_id: str, request: str = "gres:gpu:1", **fields: object) -> None:
         """A job that the plugin has held."""
-        note = f"berth:1;node={request};job=;task=;socket="
+        note = f"berth:1;node={request};job=;task="
         self.jobs[job_id] = {
             "JobID": job_id, "admin_comment": note, "Reason": "JobHeldUser", "PriorityLong": "0", **fields
         }  # fmt: skip

@@ -9,7 +9,7 @@ from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.service import DECISIONS, Service, Settings
 from tests.live.slurm.fake_slurm import FakeSlurm
 
-NOTE = "berth:1;node=gres:gpu:1;job=;task=;socket="
+NOTE = "berth:1;node=gres:gpu:1;job=;task="
 """What the plugin notes of a job that asks for one GPU."""
 
 

@@ -106,7 +106,7 @@ class SlurmWorld:
             Reader(Scope(True, frozenset({"gpu"})), cards, read_rules(), retries=3),
             cards,
             self._attempts,
-            Journal(log, cards, "fifo+best-fit"),
+            Journal(log, "fifo+best-fit"),
             self._controller.apply,
             places=True,
             patience_ms=0,

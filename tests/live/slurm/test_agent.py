@@ -96,7 +96,7 @@ class Node:
 
     def place(self, job_id: str, mib: int, comment: str = "") -> None:
         """Have squeue show a job that berth gave so much memory."""
-        note = f"berth:1;node=gres:gpu:1;job=;task=;socket=;share=250:{mib}:1"
+        note = f"berth:1;node=gres:gpu:1;job=;task=;share=250:{mib}:1"
         row = {
             "JobID": job_id,
             "admin_comment": note,

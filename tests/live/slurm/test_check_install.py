@@ -39,9 +39,7 @@ LUA = shipped("berth.lua").replace(
 def setup(**changes: object) -> SlurmSetup:
     nodes = tuple(nodes_of(NODE.format(name="n1", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
     scripts = dict.fromkeys(("Prolog", "TaskProlog", "Epilog"), "berth")
-    good = SlurmSetup(
-        GOOD, nodes, (SlurmPartition("gpu", True, ("n1",)),), {"gpu"}, LUA, scripts, "root", 0.0
-    )
+    good = SlurmSetup(GOOD, nodes, (SlurmPartition("gpu", True, ("n1",)),), {"gpu"}, LUA, scripts, "root")
     configuration = {**GOOD, **changes.pop("configuration", {})}  # type: ignore[dict-item]
     return replace(good, configuration=configuration, **changes)  # type: ignore[arg-type]
 
@@ -102,7 +100,6 @@ def test_a_good_site_has_no_fault() -> None:
          "scontrol update NodeName=n1 State=RESUME, once its reason is gone"),
         ({"user": "ann"}, True,
          "run berth as root or slurm, or: sacctmgr modify user ann set AdminLevel=Operator"),
-        ({"skew_s": -90.0}, False, "run an NTP client, such as chrony, on both"),
         ({"state_fault": "/x cannot be written"}, True, "--state DIR"),
         ({"rest": "it is gone", "token": token(100)}, False,
          "slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:SOCKET"),
@@ -247,16 +244,13 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     assert ((conf / "slurm.conf").is_symlink(), (conf / "real.conf").read_bytes()) == (True, bytes_)
 
 
-def test_an_uninstall_finds_the_folder_of_slurm_conf_or_keeps_what_there_was_before(tmp_path: Path) -> None:
-    """Even if it lies elsewhere than usual."""
+def test_an_uninstall_finds_slurm_conf_where_it_was_or_keeps_what_there_was_before(tmp_path: Path) -> None:
     conf, own = tmp_path / "site", tmp_path / "berth"
     old, new = {"slurm.conf": "old\n"}, {"slurm.conf": "new\n", "cgroup.conf": "new\n"}
     put(conf, own, old, new)
-    for wrong in (("--conf", str(tmp_path / "slurm.conf")), ()):
-        if not wrong:
-            (conf / "slurm.conf").rename(conf / "moved.conf")
-        with pytest.raises(SettingError, match=r"slurm\.conf cannot be read.*nothing was changed"):
-            uninstall(own, *wrong)
+    (conf / "slurm.conf").rename(conf / "moved.conf")
+    with pytest.raises(SettingError, match=r"slurm\.conf cannot be read.*nothing was changed"):
+        uninstall(own)
     assert (own / "before" / "slurm.conf").read_text() == "old\n"
     (conf / "moved.conf").rename(conf / "slurm.conf")
     uninstall(own)
@@ -264,13 +258,8 @@ def test_an_uninstall_finds_the_folder_of_slurm_conf_or_keeps_what_there_was_bef
     assert not own.exists()
 
 
-def uninstall(own: Path, *words: str) -> None:
-    CliRunner().invoke(
-        app,
-        ["slurm", "uninstall", "--folder", str(own), *words],
-        env={"SLURM_CONF": None},
-        catch_exceptions=False,
-    )
+def uninstall(own: Path) -> None:
+    CliRunner().invoke(app, ["slurm", "uninstall", "--folder", str(own)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -445,21 +434,21 @@ for _, job in ipairs({
 end
 """
     assert lua(tmp_path, site, calls).splitlines() == [
-        "good\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "good\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=",
         "bad\t-1\tnil\tgres:gpu:v100:2\tnil\tnil" if site else
-        "bad\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "bad\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=",
         "types\t0\tnil\tgres:gpu:2\tv100\tnil", "forged\t0\tnil\tgres:gpu:2\tv100\t",
-        "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=",
         "GPUs of type v100 have a type each here: ask for --gres=gpu:N -C v100",
         "srun\t-1\tnil\tgres:gpu:2\tnil\tnil",
-        "ticket\t0\t0\t\tnil\tticket 7 berth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "ticket\t0\t0\t\tnil\tticket 7 berth:1;node=gres:gpu:v100:2;job=;task=",
     ]  # fmt: skip
 
 
 @pytest.mark.skipif(LIBLUA is None, reason="needs the packages of .ci/packages: liblua5.1")
 def test_berths_note_and_what_others_write_into_an_admin_comment_live_together(tmp_path: Path) -> None:
     calls = """
-local note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+local note = "berth:1;node=gres:gpu:1;job=;task="
 local function comment(has, new, uid)
    local job = { admin_comment = new }
    print(slurm_job_modify(job, { admin_comment = has, priority = 0 }, {}, uid or 0), job.admin_comment)
@@ -474,7 +463,7 @@ comment("ticket 7", "ticket 8")                -- a job that is not berth's
 comment("ticket 7 " .. note, nil)              -- another change
 comment("ticket 7 " .. note, "mine", 1000)     -- its user
 """
-    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    note = "berth:1;node=gres:gpu:1;job=;task="
     assert lua(tmp_path, "", calls).splitlines() == [
         f"0\tJS1:abc {note}", f"0\tticket 7 {note}", f"0\tticket 7 {note};share=500:1:0", f"0\t{note}",
         "0\tticket 7", "0\t ", "0\tticket 8", "0\tnil",

@@ -10,7 +10,7 @@ from berth.live.slurm.results import Result, keep
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import events, service
 
-NOTE = "berth:1;node={};job=;task=;socket=;share={};part={}"
+NOTE = "berth:1;node={};job=;task=;share={};part={}"
 
 
 def started(slurm: FakeSlurm) -> dict[str, tuple[object, object]]:

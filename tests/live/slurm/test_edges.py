@@ -329,8 +329,8 @@ def held(
 
 
 def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path: Path) -> None:
-    note = "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;socket=;share=500:10:1"
-    rows = held("7", note) + held("8_[1-9%2]", "berth:1;node=;job=gres:gpu:4;task=;socket=")
+    note = "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;share=500:10:1"
+    rows = held("7", note) + held("8_[1-9%2]", "berth:1;node=;job=gres:gpu:4;task=")
     rows += held("9", "of the site") + held("10", "") + held("11", note, submitted=99_999_999_999)
     rows += held("12", f"ticket 12; see {note}")
     (tmp_path / "scope").write_text("partition gpu\n")
@@ -346,7 +346,7 @@ def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path
 
 
 def test_the_watchdog_gives_back_what_a_berth_that_lives_does_not_place(tmp_path: Path) -> None:
-    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    note = "berth:1;node=gres:gpu:1;job=;task="
     rows = held("7", note) + held("8", note, partition="other")
     rows += held("9", note, partition="other", reason="job requeued in held state")
     given = [
@@ -366,7 +366,7 @@ def test_the_watchdog_gives_back_what_a_berth_that_lives_does_not_place(tmp_path
 
 
 def test_the_watchdog_leaves_jobs_to_a_berth_of_another_machine_that_lives(tmp_path: Path) -> None:
-    rows = held("7", "berth:1;node=gres:gpu:1;job=;task=;socket=")
+    rows = held("7", "berth:1;node=gres:gpu:1;job=;task=")
     node = "NodeName=node1 State=IDLE Comment=[berth places: {} until {}] Extra=x"
     assert watchdog(tmp_path, 400, rows, nodes=node.format("other:/x", 99_999_999_999)) == []
     assert len(watchdog(tmp_path, 400, rows, nodes=node.format("other:/x", 1000))) == 3
@@ -377,18 +377,18 @@ def test_the_watchdog_knows_its_own_folder_by_any_name(tmp_path: Path) -> None:
     folder = tmp_path / "a b%c\u00e9"
     folder.mkdir()
     comment = f"[berth places: {owner_of(folder)} until 99999999999]"
-    rows = held("7", "berth:1;node=gres:gpu:1;job=;task=;socket=")
+    rows = held("7", "berth:1;node=gres:gpu:1;job=;task=")
     assert len(watchdog(folder, 400, rows, nodes=f"NodeName=node1 Comment={comment} Extra=x")) == 3
 
 
 def test_two_watchdogs_at_once_are_one(tmp_path: Path) -> None:
     with open(tmp_path / "watchdog.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert watchdog(tmp_path, 400, held("7", "berth:1;node=gres:gpu:1;job=;task=;socket=")) == []
+        assert watchdog(tmp_path, 400, held("7", "berth:1;node=gres:gpu:1;job=;task=")) == []
 
 
 def test_the_watchdog_never_releases_a_job_without_a_gpu(tmp_path: Path) -> None:
-    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    note = "berth:1;node=gres:gpu:1;job=;task="
     told = watchdog(tmp_path, 400, held("7", note), fails="TresPerNode")
     assert told == ["update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1"]
     # Nor one of which nobody would know any more, when its release has failed.
@@ -401,7 +401,7 @@ def test_the_watchdog_never_releases_a_job_without_a_gpu(tmp_path: Path) -> None
 def test_the_watchdog_releases_a_heterogeneous_job_when_all_components_have_their_gpus(
     tmp_path: Path,
 ) -> None:
-    note = "berth:1;node={};job=;task=;socket=;part={}"
+    note = "berth:1;node={};job=;task=;part={}"
     rows = held("7+0", note.format("", 0), number="7") + held("9", note.format("gres:gpu:1", 0))
     rows += held("7+1", note.format("gres:gpu:2", 1), number="8")
     own = [

@@ -37,7 +37,7 @@ def test_another_slurm_is_checked_installed_and_placed_on(slurm: Path, open_fold
     assert {"slurm.conf: JobSubmitPlugins=lua", "slurm.conf: Prolog=/etc/slurm/berth/prolog.sh"} <= lines
     assert json.loads((folder / "after.json").read_text()) == []
     # Whole nodes are Slurm's; the others are held, and run on the GPU that they are told, shares of one too.
-    assert as_before((folder / "early.txt").read_text()) == "berth:1;node=gres:gpu:1;job=;task=;socket=\n"
+    assert as_before((folder / "early.txt").read_text()) == "berth:1;node=gres:gpu:1;job=;task=\n"
     assert (folder / "alone.txt").read_text() == "(null)\n"
     assert (folder / "early.gpus").read_text().startswith("gpu:v100_")
     events = [json.loads(line) for line in (folder / "state" / "decisions.jsonl").read_text().splitlines()]

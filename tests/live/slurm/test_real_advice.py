@@ -51,24 +51,18 @@ for _ in $(seq 900); do # slurmdbd hears of an end a little later
     env -u SLURM_JWT sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
     [ "$(grep -c COMPLETED sacct.txt)" = 9 ] && break; sleep .2
 done
-"$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >import.json
-for name in advice state; do
-    "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --history h --json >$name.json & compares+=($!)
-done
-for each in "${compares[@]}"; do wait "$each"; done
+for name in advice state; do "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --json >$name.json; done
 """
 
 
 def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(open_folder: Path) -> None:
-    pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
     folder = tell(
         open_folder / "c", STORY, CLUSTER_ACCOUNTING="yes", CLUSTER_REST="yes", SLURM_TIME_FORMAT="%s"
     )
     # On a busy machine a job may begin and end between two looks of the adviser; those that berth placed are all seen.
     for name, least, most in (("advice", 4, 6), ("state", 3, 3)):
         told = json.loads((folder / f"{name}.json").read_text())
-        assert least <= told["jobs"] == told["records_of_berth"] <= most
-        assert (told["records"], told["ends_agree"]) == (9, True)
+        assert least <= told["jobs"] <= most
         assert 0 < told["slurm_use"] <= 1
     # What berth saw is what sacct tells, job by job.
     rows = {

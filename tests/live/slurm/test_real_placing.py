@@ -64,10 +64,10 @@ until_is $closed COMPLETED; mv prolog.sh berth/prolog.sh
 huge=$(gpu huge 5000); until_is $huge FAILED; sleep 1
 ls root >left.txt # fails where no partition was ever made
 
-# berth is killed; a job waits; the watchdog gives it back and Slurm runs it with its GPU. A second berth only advises.
+# berth is killed; a job waits; the watchdog gives it back and Slurm runs it with its GPU. A second berth is refused.
 "$BERTH" slurm run --mode place --partitions gpu --state "$PWD/state" --interval 0.1 --for 1 2>twice.txt & twice=$!
-"$BERTH" slurm run --mode place --partitions gpu --state "$PWD/elsewhere" --interval 0.1 --for 1 2>elsewhere.txt
-wait $twice
+"$BERTH" slurm run --mode place --partitions gpu --state "$PWD/elsewhere" --interval 0.1 --for 1 2>elsewhere.txt || true
+wait $twice || true
 scontrol -o show node node1 | grep -o '\[berth places: [^ ]*' >>elsewhere.txt
 stop_berth KILL
 lonely=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap "$(until_there lonely.go)")
@@ -106,7 +106,7 @@ def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> N
     # A user has no way around the hold, before berth looks and while it does.
     for name in ("release", "gres", "nodes", "other"):
         assert (folder / f"{name}.txt").read_text(), name
-    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    note = "berth:1;node=gres:gpu:1;job=;task="
     state, reason, admin = _lines(folder, "early.txt")
     assert (state, reason, as_before(admin)) == ("PENDING", "JobHeldUser", note)
     assert _lines(folder, "early.gpus")[0].startswith("gpu:v100_")

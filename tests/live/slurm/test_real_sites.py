@@ -25,7 +25,7 @@ if berth_slurm install --apply --folder "$PWD/berth" $OPTIONS >diff 2>said; then
     again
     scontrol -o show node | grep -o ' Gres=[^ ]*' | cut -c7- >gres
     berth_slurm check --card v100=16G --card gpu=16G >check || true
-    "$BERTH" slurm uninstall --folder "$PWD/berth" --conf slurm.conf 2>>said
+    "$BERTH" slurm uninstall --folder "$PWD/berth" 2>>said
     again
     [ ! -e berth ]
 else

@@ -35,7 +35,7 @@ def test_a_held_job_gets_its_gpu_and_is_released_after_the_update_alone(tmp_path
     ours.step()
     assert slurm.commands[3:] == [
         "update JobId=2 ReqNodeList=node1,node2 TresPerNode=gres:gpu:v100_0:1,gres:gpu:v100_1:1"
-        " AdminComment=berth:1;node=gres:gpu:2;job=;task=;socket=;share=1000:0:0",
+        " AdminComment=berth:1;node=gres:gpu:2;job=;task=;share=1000:0:0",
         "release 2",
     ]
     assert events(tmp_path) == [
@@ -212,7 +212,7 @@ def test_a_slurm_that_writes_requests_otherwise_is_told_them_so(tmp_path: Path) 
     service(slurm, tmp_path).step()
     assert slurm.commands == [
         "update JobId=1 ReqNodeList=node1 TresPerNode=gres/gpu:v100_0:1"
-        " AdminComment=berth:1;node=gres/gpu:1;job=;task=;socket=;share=1000:0:0",
+        " AdminComment=berth:1;node=gres/gpu:1;job=;task=;share=1000:0:0",
         "release 1",
     ]
 

@@ -103,15 +103,12 @@ def test_the_captured_output_of_a_real_slurm_is_read(real_data: Callable[[str], 
     assert [each.where for each in nodes["gpu01"].used if each.name == "shard"] == [(0,)]
     lines = real_data("../slurm/samples/scontrol_show_partition.txt").read_text().split("\n\n")
     parts = [each for text in lines for each in partitions_of(" ".join(text.split()))]
-    assert (parts[0].name, parts[0].default, parts[0].nodes) == ("ivy_v100_2", True, ("gpu01", "gpu02"))
+    assert (parts[0].name, parts[0].nodes) == ("ivy_v100_2", ("gpu01", "gpu02"))
 
 
 def test_a_note_is_what_was_noted_and_another_comment_is_none() -> None:
-    note = Note("gres:gpu:1", "", "gres:gpu:2", "", Share(500, 8192), True, 2, 300)
-    assert (
-        str(note)
-        == "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;socket=;share=500:8192:1;retries=2;needs=300"
-    )
+    note = Note("gres:gpu:1", "", "gres:gpu:2", Share(500, 8192), True, 2, 300)
+    assert str(note) == "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;share=500:8192:1;retries=2;needs=300"
     assert note_of(str(note)) == note
     assert note_of("berth is fine") is None
     assert note_of("berth:1;node=gres:gpu:1;share=many") is None

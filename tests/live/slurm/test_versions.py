@@ -26,7 +26,7 @@ SLURMS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05"
 TYPES = {"STRING": str, "string": str, "HOLD": bool, "boolean": bool, "CSV_STRING": list, "CSV_LIST": list}
 PLACED = Change("7", node_list="n1,n2", gres="gres:gpu:a_0:1", hold=False)
 EVERY = Change(
-    "7", node_list="n1", gres="g", admin_comment="x", per_job="g", per_task="g", per_socket="g", requeue=True,
+    "7", node_list="n1", gres="g", admin_comment="x", per_job="g", per_task="g", requeue=True,
     after_s=5, exclude="n2",
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ def test_every_slurm_knows_the_columns_fields_and_words_that_berth_uses(slurm: s
     assert words <= known("scontrol update", slurm)
     nodes = {"NodeName", "State", "CPUTot", "RealMemory", "Gres", "Comment", "Reason", *NODE_FIELDS}
     assert {name.casefold() for name in nodes} <= known("node", slurm)
-    partitions = {"PartitionName", "Default", "AllowQos", "DenyQos", *PARTITION_FIELDS}
+    partitions = {"PartitionName", *PARTITION_FIELDS}
     assert {name.casefold() for name in partitions} <= known("partition", slurm)
 
 

@@ -74,7 +74,7 @@ class _DeepRm(Colocating):
 
 
 class DeepRmMax(_DeepRm):
-    """Taught by rollouts, told each job's peak use for all of its run: never out of memory, often left idle.
+    """Taught by rollouts, assuming each job's peak use all the time: never out of memory, but often idle.
 
     Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
     """
@@ -84,7 +84,7 @@ class DeepRmMax(_DeepRm):
 
 
 class DeepRmMean(_DeepRm):
-    """Taught by rollouts, told each job's mean use for all of its run: it runs out of memory where peaks meet.
+    """Taught by rollouts, assuming each job's mean use all the time: it runs out of memory if peaks meet.
 
     Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
     """

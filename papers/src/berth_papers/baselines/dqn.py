@@ -27,8 +27,8 @@ WHOLE_MILLI = 1000
 class Dqn(Colocating):
     """Start the combination that the thesis's network scores best, of those that stay within every capacity.
 
-    Oh 2019, algorithms 1 and 2, with equation 2 mended (docs/learning.md). It knows no interference, so that what is
-    slowed may meet what it was not to meet, and run out of memory. `model` is a file of `berth train --learner dqn`.
+    Oh 2019, algorithms 1 and 2, with equation 2 corrected (docs/learning.md). It knows no interference, so slowed
+    jobs may overlap unexpectedly and run out of memory. `model` is a file of `berth train --learner dqn`.
     """
 
     def __init__(self, setting: Setting | None = None, model: ImageModel | None = None) -> None:

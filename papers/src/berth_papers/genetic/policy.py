@@ -78,10 +78,10 @@ class Solution:
 class GeneticPaper:
     """Kwon and Bahn's genetic algorithm: random solutions, fitness by GPU utilisation, −1 for what does not fit.
 
-    *Scheduling of Artificial Intelligence Workloads in Cloud Environments Using Genetic Algorithms*, JIIBC
-    24(3), 2024, sections II–IV, with each GPU as a resource of its own. A gene is one of the nodes that have
-    room for its instance before the round (section II: only such pairs are candidates). A gang is as many
-    instances as it takes nodes, and none of them fits where not all do, each on a node of its own.
+    *Scheduling of Artificial Intelligence Workloads in Cloud Environments Using Genetic Algorithms*, JIIBC 24(3),
+    2024, sections II–IV, with each GPU as a resource of its own. A gene is one of the nodes that have room for its
+    instance before the round (section II: only such pairs are candidates). A gang counts as one instance per node;
+    none of them fits unless all do, each on its own node.
     """
 
     def __init__(self, setting: Setting | None = None, settings: PaperSettings | None = None) -> None:

@@ -33,7 +33,7 @@ Asked = Annotated[Question, Depends(asked)]
 LISTED = 20
 """This many groups are in the table at first."""
 MOST_LISTED = 2000
-"""At most this many are in it after `groups=all`; files have the others."""
+"""At most this many are in it after `groups=all`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,6 @@ def then(
         who,
         found=found,
         title=_title(found, t),
-        sentences=_sentences(found, t),
         rows=_rows(found.groups[:listed], told, t),
         left_out=max(len(found.groups) - listed, 0),
         unfold=not groups and len(found.groups) > LISTED,
@@ -256,65 +255,6 @@ def _title(found: Answer, t: Texts) -> str:
                 part=f"{part:.0f}",
                 name=name,
             )
-
-
-def _sentences(found: Answer, t: Texts) -> list[str]:
-    """What the figures come to, and what changed against the days before."""
-    whole, before, question = found.whole, found.before, found.question
-    if not whole.jobs:
-        return []
-    told = {
-        "jobs": whole.jobs,
-        "users": whole.users,
-        "held": gpu_time(whole.gpu_hours, t),
-        "days": question.days,
-    }
-    said = []
-    if before.gpu_hours:
-        change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
-        said.append(
-            t(
-                "{jobs:# job|# jobs} of {users:# user|# users} held {held}, {change} compared with the "
-                "{days:day|# days} before.",
-                change=change,
-                **told,
-            )
-        )
-    else:
-        said.append(
-            t(
-                "{jobs:# job|# jobs} of {users:# user|# users} held {held}; no job ended in the {days:day|# days} "
-                "before.",
-                **told,
-            )
-        )
-    if whole.wait_median_s is not None:
-        waits = {
-            "now": span(whole.wait_median_s, t),
-            "long": span(whole.wait_p90_s or 0.0, t),
-        }
-        if before.wait_median_s is None:
-            said.append(t("The median wait was {now}; nine in ten waited at most {long}.", **waits))
-        else:
-            earlier = span(before.wait_median_s, t)
-            said.append(
-                t(
-                    "The median wait was {now}, before {earlier}; nine in ten waited at most {long}.",
-                    earlier=earlier,
-                    **waits,
-                )
-            )
-    if whole.idle_gpu_hours is None:
-        said.append(t("GPU use was not measured."))
-    else:
-        said.append(
-            t(
-                "Held but idle: {idle} of the {measured} that were measured.",
-                measured=gpu_time(whole.measured_gpu_hours, t),
-                idle=gpu_time(whole.idle_gpu_hours, t),
-            )
-        )
-    return said
 
 
 def _rows(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlencode
 
 from fastapi import HTTPException, Query
@@ -17,7 +17,7 @@ from berth.statistics.tables import Period
 DEFAULT_DAYS: Final = 28
 MOST_DAYS_BY_DAY: Final = 100
 """A longer period is drawn by months."""
-BY: Final = ("user", "account", "application", "server", "gpu")
+By = Literal["user", "account", "application", "server", "gpu"]
 """What is grouped by; `server` is the partition, which names the type of GPU server."""
 MOST_TEXT: Final = 512
 MOST_RANGES: Final = 12
@@ -137,10 +137,8 @@ Text = Annotated[str, Query(max_length=MOST_TEXT)]
 
 
 def asked(
-    measure: Annotated[
-        str, Query(description="What it is about.", json_schema_extra={"enum": [*Measure]})
-    ] = "use",
-    by: Annotated[str, Query(description="What is grouped by.", json_schema_extra={"enum": [*BY]})] = "user",
+    measure: Annotated[Measure, Query(description="What it is about.")] = Measure.USE,
+    by: Annotated[By, Query(description="What is grouped by.")] = "user",
     begin: Annotated[
         str,
         Query(
@@ -165,13 +163,9 @@ def asked(
     ] = None,
 ) -> Question:
     """The question in an address, or 422 in words; for FastAPI's Depends."""
-    if measure not in list(Measure):
-        raise HTTPException(422, f"no measure={measure!r}; there are {', '.join(Measure)}")
-    if by not in BY:
-        raise HTTPException(422, f"no by={by!r}; there are {', '.join(BY)}")
     chosen = {"user": user, "account": account, "application": application, "server": server, "gpu": gpu}
     found = Question(
-        Measure(measure),
+        measure,
         by,
         _date("from", begin),
         _date("to", end),

@@ -26,7 +26,6 @@ _LACKS: Final = {
     "priority": "Kubernetes fixes a pod's priority when it is made: delete it and make it again with another class.",
     "policy": "The policy is an argument of the steerer's Deployment: run berth k8s install with another --policy.",
     "requeue": "Kubernetes runs no pod again: make it again, or let a Job's controller do so.",
-    "resize": "A pod keeps the part of a GPU that it was placed with.",
 }
 
 

@@ -46,7 +46,7 @@ _ESCAPE = re.compile(
 _CUT_OFF = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _OWN = ("hold", "release", "cancel", "requeue", "priority")
 _UNENDED = ("waiting", "held", "starting", "running", "suspending", "suspended", "resuming")
-_OPERATORS = ("policy", "drain", "undrain", "resize")
+_OPERATORS = ("policy", "drain", "undrain")
 
 
 class LocalSource:
@@ -180,8 +180,6 @@ class LocalSource:
                 )
             answer = self._ask(POLICY_PATIENCE_S, do="policy", name=name, cwd="/")
             return f"{answer['policy']} decides"
-        if action == "resize":
-            return self._resize(word_of(values, "id"), number_of(values, "value"))
         node, _, index = word_of(values, "id").rpartition(":")
         if node not in ("", self._node):
             raise SettingError(
@@ -208,20 +206,6 @@ class LocalSource:
         told += [answer["note"]] if answer.get("note") else []
         return "; ".join(told)
 
-    def _resize(self, name: str, mem_mib: int) -> str:
-        """Change the limit of memory of a partition that is no job's: a job's is the queue's to give."""
-        from berth.partition.gpus import gpus
-        from berth.partition.lifecycle import resize
-
-        told = self._ask(do="status")
-        if any(f"partition {name}" == each["name"] for gpu in told["gpus"] for each in gpu["strangers"]):
-            known = [] if told["fake"] else gpus()
-            changed = resize(name, mem_mib=mem_mib, gpus=known)
-            return f"partition {name}: {changed[0].limit_bytes >> 20} MiB"
-        raise SettingError(
-            f"there is no partition '{name}' beside the jobs; a job's is changed by what it asks for"
-        )
-
 
 def command_of(action: str, values: dict[str, Any]) -> str | None:
     """The command of the local queue that does an action, or None where there is none."""
@@ -237,7 +221,6 @@ def command_of(action: str, values: dict[str, Any]) -> str | None:
         "policy": f"berth policy {value}",
         "drain": f"berth drain {gpu}",
         "undrain": f"berth undrain {gpu}",
-        "resize": f"berth partition resize {what} --mem {value}M",
     }.get(action)
 
 

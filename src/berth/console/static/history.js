@@ -53,14 +53,14 @@
       byId("jobs-caption").textContent = told.detail ?? String(answer.status);
       return;
     }
-    showJobs(told, search);
+    showJobs(told);
     if (move) {
       byId("jobs-title").focus({ preventScroll: true });
       place.scrollIntoView({ block: "start" });
     }
   }
 
-  function showJobs(told, search) {
+  function showJobs(told) {
     const titles = new Map(texts.columns);
     const shown = [...titles.keys()].filter(
       (name) => !["name", "command", "gpu_use"].includes(name) || told.attempts.some((job) => job[name] !== null && job[name] !== ""),
@@ -99,7 +99,6 @@
     byId("jobs-note").textContent = told.own_only ? texts.own : "";
     byId("jobs-before").disabled = told.page <= 1;
     byId("jobs-next").disabled = told.page >= pages;
-    byId("jobs-csv").href = `/api/v1/history/jobs?${search}&format=csv`;
   }
 
   // Change the address and list what it then asks for.

@@ -1,15 +1,6 @@
 "use strict";
 // Asking, following and showing a what-if.
 (() => {
-  // The hint of a page goes when it was read.
-  for (const hint of document.querySelectorAll("[data-hint]")) {
-    const name = `hint-${hint.dataset.hint}`;
-    const button = hint.querySelector("button");
-    hint.hidden = localStorage.getItem(name) === "read";
-    button.hidden = false;
-    button.addEventListener("click", () => { localStorage.setItem(name, "read"); hint.hidden = true; });
-  }
-
   const form = document.getElementById("ask");
   if (form !== null) {
     const refused = document.getElementById("refused");

@@ -1,4 +1,4 @@
-"""A worker as the console sees it: a process of its own group, with what it says."""
+"""A worker as the console sees it, with what it says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from berth.console.what_if.worker import LOG
 
@@ -19,36 +19,9 @@ THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_T
 """A replay uses one processor; libraries would reserve memory for a thread on each."""
 
 
-class Child(Protocol):
-    """A worker that was started."""
+class Child:
+    """A worker that was started, in a process group of its own."""
 
-    def status(self) -> int | None:
-        """Its exit status, negative for a signal, or None while it runs."""
-        ...
-
-    def news(self) -> list[dict[str, Any]]:
-        """What it has said since this was last asked."""
-        ...
-
-    def rss_mib(self) -> int:
-        """The memory that it has now; 0 if it has ended."""
-        ...
-
-    def stop(self) -> None:
-        """End it and its children at once; nothing if it has ended."""
-        ...
-
-
-Start = Callable[[Path, int], Child]
-"""Starts a worker on a question's folder, with a limit of memory in MiB."""
-
-
-def starter(history: Path) -> Start:
-    """What starts workers that replay this history."""
-    return lambda folder, mem_mib: _Process(folder, history, mem_mib)
-
-
-class _Process:
     def __init__(self, folder: Path, history: Path, mem_mib: int) -> None:
         with (folder / LOG).open("ab") as log:
             self._process = subprocess.Popen(
@@ -68,9 +41,11 @@ class _Process:
         self._rest = b""
 
     def status(self) -> int | None:
+        """Its exit status, negative for a signal, or None while it runs."""
         return self._process.poll()
 
     def news(self) -> list[dict[str, Any]]:
+        """What it has said since this was last asked."""
         assert self._process.stdout is not None
         with suppress(BlockingIOError):
             while piece := os.read(self._process.stdout.fileno(), 1 << 16):
@@ -85,6 +60,7 @@ class _Process:
         return found
 
     def rss_mib(self) -> int:
+        """The memory that it has now; 0 if it has ended."""
         try:
             words = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()
         except OSError:
@@ -92,6 +68,7 @@ class _Process:
         return int(words[1]) * PAGE >> 20
 
     def stop(self) -> None:
+        """End it and its children at once; nothing if it has ended."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -99,3 +76,12 @@ class _Process:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+Start = Callable[[Path, int], Child]
+"""Starts a worker on a question's folder, with a limit of memory in MiB."""
+
+
+def starter(history: Path) -> Start:
+    """What starts workers that replay this history."""
+    return lambda folder, mem_mib: Child(folder, history, mem_mib)

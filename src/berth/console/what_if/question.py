@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pydantic import BaseModel, Field
 from berth.errors import SettingError
 from berth.history.values.moments import since_ms
 from berth.interference import MODES
-from berth.policies import SCHEMES, WRAPPERS, make_policy, names, policies_found
+from berth.policies import WRAPPERS, make_policy
 from berth.traces.nodes import nodes_from_spec
 
 INTERFERENCES = ("none", *MODES)
@@ -124,24 +123,9 @@ def command(question: Question, history: Path) -> str:
 
 
 def _check_policy(policy: str) -> None:
-    parts = policy.split("+")
-    known = names()
-    for part in parts:
-        if part not in known:
-            near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
-            hint = f" (did you mean '{near[0]}'?)" if near else ""
-            raise SettingError(
-                f"no policy '{policy}': there is no '{part}'{hint}; choose from the list, or join an order and a"
-                " placement, such as sjf+best-fit"
-            )
     if not NAME.fullmatch(policy):
         raise SettingError(f"no policy '{policy}'; expected NAME or ORDER+PLACEMENT, such as sjf+best-fit")
-    if not set(parts) & policies_found().keys():
-        make_policy(policy)  # raises PolicyError for what does not go together
-    elif parts[0] in SCHEMES and len(parts) > 3:
-        raise SettingError(
-            f"no policy '{policy}'; at most a scheme and an order may stand before {parts[-1]}"
-        )
+    make_policy(policy)  # raises PolicyError for what there is not, and what does not go together
 
 
 def _check_cluster(spec: str) -> None:

@@ -101,40 +101,7 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
     try:
         jobs = json.loads(text)["jobs"]
         for job in jobs:
-            state = job["job_state"]
-            state = state[0] if isinstance(state, list) else state
-            if state not in ("PENDING", *_STARTED):
-                continue
-            asked = resources(str(job.get("tres_req_str") or ""))
-            limit = _number(job.get("time_limit"))
-            one = Queued(
-                job_id=str(job["job_id"]),
-                user=str(job.get("user_name") or job.get("user_id") or ""),
-                account=str(job.get("account") or ""),
-                virtual_cluster=str(job.get("partition") or ""),
-                application=read_rules().application(
-                    str(job.get("comment") or ""), str(job.get("name") or ""), str(job.get("command") or "")
-                ),
-                qos=str(job.get("qos") or ""),
-                gpu_model=asked.gpu_model,
-                gpus=asked.gpus,
-                share_milli=1000,
-                cpu_milli=1000 * asked.cpus,
-                mem_mib=asked.mem_mib,
-                time_limit_ms=None if limit is None else limit * 60_000,
-                node_count=_number(job.get("node_count")) or 1,
-                queued_ms=(_number(job["submit_time"]) or 0) * 1000,
-                start_ms=(_number(job.get("start_time")) or 0) * 1000 if state in _STARTED else None,
-                label=_label(job),
-                reason=str(job.get("state_reason") or "").removeprefix("None"),
-                suspended=state == "SUSPENDED",
-                blocked=state == "PENDING" and _is_blocked(job),
-            )
-            waiting = tasks_of(str(job.get("array_task_string") or "")) if state == "PENDING" else ()
-            array = _number(job.get("array_job_id")) or one.job_id
-            yield from (replace(one, job_id=f"{array}_{task}", label="") for task in waiting)
-            if not waiting:
-                yield one
+            yield from _queued(_row(job), str(path))
     except KeyError as error:
         if error.args[0] == "job_state" and "time" in job:
             raise HistoryError(
@@ -148,11 +115,33 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
         raise HistoryError(f"{path} is not what `squeue --json` prints: {error}") from error
 
 
-def _is_blocked(job: Mapping[str, Any]) -> bool:
-    """Whether it waits for something else than GPUs; a job that berth holds until it places it waits for them."""
-    reason = str(job.get("state_reason"))
-    held_by_berth = bool(note_in(str(job.get("admin_comment") or "")))
-    return reason in BEFORE and not (reason == "JobHeldAdmin" and held_by_berth)
+_IN_SQUEUE: Final = {
+    **{"jobidraw": "job_id", "account": "account", "partition": "partition", "qos": "qos"},
+    **{"reqtres": "tres_req_str", "comment": "comment", "jobname": "name", "submitline": "command"},
+    **{"reason": "state_reason"},
+}
+"""sacct's names of columns, in lower case, and squeue's of the same texts."""
+
+
+def _row(job: Mapping[str, Any]) -> dict[str, str]:
+    """A job of squeue's as a row of sacct's."""
+    state = job["job_state"]
+    row = {name: str(job.get(other) or "") for name, other in _IN_SQUEUE.items()}
+    limit, array = _number(job.get("time_limit")), _number(job.get("array_job_id")) or job["job_id"]
+    note = note_in(str(job.get("admin_comment") or ""))
+    return {
+        **row,
+        "state": state[0] if isinstance(state, list) else state,
+        "user": str(job.get("user_name") or job.get("user_id") or ""),
+        "submit": str(_number(job["submit_time"])),
+        "start": str(_number(job.get("start_time"))),
+        "timelimitraw": "" if limit is None else str(limit),
+        "nnodes": str(_number(job.get("node_count")) or 1),
+        "jobid": f"{array}_[{job.get('array_task_string') or ''}",
+        "label": _label(job),
+        # A job that berth holds until it places it waits for GPUs.
+        "freed": "yes" if note and row["reason"] == "JobHeldAdmin" else "",
+    }
 
 
 def _label(job: Mapping[str, Any]) -> str:
@@ -193,41 +182,47 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
         )
     for number, values in enumerate(csv.reader(lines[1:], delimiter=delimiter, quoting=csv.QUOTE_NONE), 2):
         row = dict(zip(names, values, strict=False))
-        state = row.get("state", "").partition(" ")[0]
-        if state not in ("PENDING", *_STARTED) or "." in row["jobidraw"]:
-            continue
-        asked = resources(row.get("reqtres", ""))
-        queued, nodes = slurm_ms(row["submit"]), row.get("nnodes", "")
-        reason = row.get("reason", "").removeprefix("None")
-        if queued is None:
-            raise HistoryError(f"{path}, line {number}: Submit is {row['submit']!r}, which is no time")
-        one = Queued(
-            job_id=row["jobidraw"],
-            user=row.get("user", ""),
-            account=row.get("account", ""),
-            virtual_cluster=row.get("partition", ""),
-            application=read_rules().application(
-                row.get("comment", ""), row.get("jobname", ""), row.get("submitline", "")
-            ),
-            qos=row.get("qos", ""),
-            gpu_model=asked.gpu_model,
-            gpus=asked.gpus,
-            share_milli=1000,
-            cpu_milli=1000 * asked.cpus,
-            mem_mib=asked.mem_mib,
-            time_limit_ms=_limit_ms(row),
-            node_count=int(nodes) if nodes.isdecimal() else 1,
-            queued_ms=queued,
-            start_ms=slurm_ms(row.get("start", "")) if state in _STARTED else None,
-            suspended=state == "SUSPENDED",
-            reason=reason if state == "PENDING" else "",
-            blocked=state == "PENDING" and reason in BEFORE,
-        )
-        array, bracket, tasks = row.get("jobid", "").partition("_[")
-        waiting = tasks_of(tasks) if bracket and state == "PENDING" else ()
-        yield from (replace(one, job_id=f"{array}_{task}") for task in waiting)
-        if not waiting:
-            yield one
+        yield from _queued({**row, "state": row.get("state", "").partition(" ")[0]}, f"{path}, line {number}")
+
+
+def _queued(row: Mapping[str, str], where: str) -> Iterator[Queued]:
+    """The jobs of a row of sacct's: none for a step or one that has ended, and one for each task that waits."""
+    state, reason, nodes = row["state"], row.get("reason", "").removeprefix("None"), row.get("nnodes", "")
+    if state not in ("PENDING", *_STARTED) or "." in row["jobidraw"]:
+        return
+    waits = state == "PENDING"
+    asked = resources(row.get("reqtres", ""))
+    queued_ms = slurm_ms(row["submit"])
+    if queued_ms is None:
+        raise HistoryError(f"{where}: Submit is {row['submit']!r}, which is no time")
+    one = Queued(
+        job_id=row["jobidraw"],
+        user=row.get("user", ""),
+        account=row.get("account", ""),
+        virtual_cluster=row.get("partition", ""),
+        application=read_rules().application(
+            row.get("comment", ""), row.get("jobname", ""), row.get("submitline", "")
+        ),
+        qos=row.get("qos", ""),
+        gpu_model=asked.gpu_model,
+        gpus=asked.gpus,
+        share_milli=1000,
+        cpu_milli=1000 * asked.cpus,
+        mem_mib=asked.mem_mib,
+        time_limit_ms=_limit_ms(row),
+        node_count=int(nodes) if nodes.isdecimal() else 1,
+        queued_ms=queued_ms,
+        start_ms=None if waits else slurm_ms(row.get("start", "")),
+        label=row.get("label", ""),
+        reason=reason if waits else "",
+        suspended=state == "SUSPENDED",
+        blocked=waits and reason in BEFORE and not row.get("freed"),
+    )
+    array, bracket, tasks = row.get("jobid", "").partition("_[")
+    waiting = tasks_of(tasks) if bracket and waits else ()
+    yield from (replace(one, job_id=f"{array}_{task}", label="") for task in waiting)
+    if not waiting:
+        yield one
 
 
 def _limit_ms(row: Mapping[str, str]) -> int | None:

@@ -184,5 +184,9 @@ def _header(path: Path, where: str, encoding: str) -> str:
         raise HistoryError(f"{where} is empty; expected a header line and rows, as `sacct -P` prints them")
     try:
         return line.decode(encoding).lstrip("\ufeff")
-    except (UnicodeDecodeError, LookupError) as error:
+    except LookupError as error:
+        raise HistoryError(
+            f"no encoding '{encoding}'; there are utf-8, latin-1, utf-16 and others of Python"
+        ) from error
+    except UnicodeDecodeError as error:
         raise HistoryError(f"{where}, line 1 is not {encoding}: {error}") from error

@@ -9,11 +9,10 @@ import duckdb
 from berth.errors import HistoryError
 from berth.history.store.database import at, connect, first_line, literal
 from berth.history.store.folder import History
-from berth.history.store.import_result import ImportResult, Options, Rejections
+from berth.history.store.import_result import ImportResult, Options, Rejections, Staged
 from berth.history.store.lookups import hide
 from berth.history.store.pseudonyms import PSEUDONYMISED, key_mark
 from berth.history.store.record_files import ADDED, SCHEMA
-from berth.history.store.staged import Staged
 
 
 def import_records(

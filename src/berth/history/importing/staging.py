@@ -17,10 +17,9 @@ from berth.history.importing.job_row import JobRow, stage_rows
 from berth.history.importing.node_models import read_models
 from berth.history.importing.text_table import read_file, size_mib
 from berth.history.store.database import at, count, first_line, literal
-from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections
+from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections, Staged
 from berth.history.store.lookups import applications_of, hide, look_up
 from berth.history.store.pseudonyms import key_mark
-from berth.history.store.staged import Staged
 from berth.history.values.applications import read_rules
 
 

@@ -35,14 +35,13 @@ from berth.errors import HistoryError
 from berth.files import whole_file
 from berth.history.store.database import at, count, first_line
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
-from berth.history.store.import_result import ImportResult, Rejected, Rejections
+from berth.history.store.import_result import ImportResult, Rejected, Rejections, Staged
 from berth.history.store.index import KINDS, UNDOABLE, VERSION, Index, PastImport
 from berth.history.store.merge import Merge, copy_records
 from berth.history.store.reader import HistoryReader, history_is_there
 from berth.history.store.series_merge import SeriesMerge
 from berth.history.store.spool_marks import Mark, read_marks, write_marks
-from berth.history.store.staged import Staged
-from berth.history.store.usage import UsageMerge, copy_usage, write_usage
+from berth.history.store.usage import UsageMerge, copy_usage
 
 FILE_MODE = 0o640
 """Its owner's group may read a history, and nobody else: it tells who ran what."""
@@ -196,7 +195,7 @@ class History(HistoryReader):
             merge = SeriesMerge(database, staged, [self.folder / name for name in index.series])
             if merge.new or merge.changed:
                 rows = staged.with_name("usage.parquet")
-                write_usage(merge.rows(), rows)
+                merge.write_rows(rows)
                 index = self._merged_usage(database, index, rows, merge.sources()).index
                 (self.folder / "series").mkdir(mode=FOLDER_MODE, exist_ok=True)
                 number = index.next_number

@@ -14,8 +14,8 @@ from pathlib import Path
 import duckdb
 
 from berth.history.store.database import count
+from berth.history.store.import_result import Staged
 from berth.history.store.record_files import SCHEMA, record_table
-from berth.history.store.staged import Staged
 
 IS_LABEL = r"((contains({0}, '_') OR contains({0}, '+')) AND regexp_full_match({0}, '\d+[_+]\d+'))"
 """Whether an id is what Slurm shows of an array's task (`12_3`) or of a part of a heterogeneous job (`12+1`)."""

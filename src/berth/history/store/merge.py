@@ -17,9 +17,9 @@ from pathlib import Path
 import duckdb
 
 from berth.history.store.database import at, count, literal, read_parquet
+from berth.history.store.import_result import Staged
 from berth.history.store.lookups import applications_of
 from berth.history.store.record_files import SCHEMA, record_table
-from berth.history.store.staged import Staged
 
 _DERIVED = ("attempt", "submit_ms")
 _OWN = tuple(name for name in SCHEMA if name not in _DERIVED)

@@ -5,17 +5,14 @@ HISTORY/series/*.parquet    a row a value, in the columns of SERIES; where sever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import duckdb
-import numpy as np
 
 from berth.history.store.database import at, count, literal, read_parquet
-from berth.history.store.gpu_hours import HOUR_MS, Gpu, Track, rows_of_hour, source_of
-from berth.history.store.usage import UsageRow
+from berth.history.store.gpu_hours import HOUR_MS, ROWS_OF_HOURS, SOURCE
 
 SERIES: Final = {
     "cluster": "VARCHAR",
@@ -28,7 +25,8 @@ SERIES: Final = {
 }
 _KEY: Final = "cluster, node, gpu, job_id, metric, moment_ms"
 _GPU: Final = "cluster, node, gpu"
-_FETCHED: Final = 50_000
+_HOURS_AT_ONCE: Final = 256
+"""Hours of GPUs whose values are in memory together, with those of the hours next to them."""
 
 
 class SeriesMerge:
@@ -78,32 +76,20 @@ class SeriesMerge:
 
     def sources(self) -> tuple[str, ...]:
         """The sources of all rows that are to be made anew, of some of which there are none."""
-        found = self._database.execute(f"SELECT {_GPU}, hour FROM hours").fetchall()
-        return tuple(source_of(*each) for each in found)
+        return tuple(name for (name,) in self._database.execute(f"SELECT {SOURCE} FROM hours").fetchall())
 
-    def rows(self) -> Iterator[UsageRow]:
-        """The rows of every hour that the new values say something of."""
-        wanted: dict[tuple[str, str, str], list[int]] = {}
-        for *place, hour in self._database.execute(f"SELECT {_GPU}, hour FROM hours ORDER BY ALL").fetchall():
-            wanted.setdefault((place[0], place[1], place[2]), []).append(hour)
-        with self._database.cursor() as reader:
-            found = reader.execute(
-                f"SELECT {_KEY}, max(value) AS value FROM (FROM staged UNION ALL FROM known) "
-                f"GROUP BY ALL ORDER BY {_KEY}"
+    def write_rows(self, target: Path) -> None:
+        """Write the rows of usage of every hour that the new values say something of."""
+        self._database.execute(
+            f"CREATE TABLE every AS SELECT {_KEY}, max(value) AS value "
+            f"FROM (FROM staged UNION ALL FROM known) GROUP BY ALL ORDER BY {_GPU}, moment_ms"
+        )
+        numbered = f"SELECT *, row_number() OVER (ORDER BY {_GPU}, hour) - 1 AS slot FROM hours"
+        self._database.execute(f"CREATE TABLE numbered_hours AS {numbered}")
+        for first in range(0, max(count(self._database, "SELECT count(*) FROM hours"), 1), _HOURS_AT_ONCE):
+            among = f"slot BETWEEN {first} AND {first + _HOURS_AT_ONCE - 1}"
+            self._database.execute(f"CREATE OR REPLACE TABLE some_hours AS FROM numbered_hours WHERE {among}")
+            self._database.execute(
+                f"{'INSERT INTO made' if first else 'CREATE TABLE made AS'} {ROWS_OF_HOURS}"
             )
-            rows = iter(lambda: found.fetchmany(_FETCHED), [])
-            values = (row for chunk in rows for row in chunk)
-            for (cluster, node, index), of_gpu in groupby(values, key=lambda row: row[:3]):
-                gpu = Gpu(cluster, node, index, _metrics(of_gpu))
-                for hour in wanted.get((cluster, node, index), ()):
-                    yield from rows_of_hour(gpu, hour)
-
-
-def _metrics(rows: Iterator[tuple[Any, ...]]) -> dict[str, dict[str, Track]]:
-    found: dict[str, dict[str, Track]] = {}
-    for (job, metric), each in groupby(rows, key=lambda row: row[3:5]):
-        own_rows = list(each)
-        moments = np.fromiter((row[5] for row in own_rows), np.int64, len(own_rows))
-        values = np.fromiter((row[6] for row in own_rows), np.float64, len(own_rows))
-        found.setdefault(job, {})[metric] = Track(moments, values)
-    return found
+        self._database.execute(f"COPY made TO {literal(target)} (FORMAT parquet)")

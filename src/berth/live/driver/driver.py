@@ -60,7 +60,7 @@ from berth.model import (
     WakeAt,
     gang_of,
 )
-from berth.policies import Setting, make_policy
+from berth.policies import Setting, is_oracle, make_policy
 from berth.policies.protocol import Reserving
 from berth.scheduler import (
     Attempts,
@@ -170,7 +170,6 @@ class _Decided:
         self._out_of_time = out_of_time
 
     def is_late(self) -> bool:
-        """Whether the policy is to be stopped."""
         self.late = self.late or self._out_of_time()
         return self.late
 
@@ -211,6 +210,7 @@ class Driver:
         )
         self._policy = make_policy(self.settings.policy, setting)
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
+        self._by_run_times = is_oracle(self.settings.policy)  # it would be one if its beliefs were true
         self._reserved_ms: Mapping[str, int] = {}
         self._forecast = StartForecast()
         self._starts: Mapping[str, StartInterval] = {}
@@ -249,7 +249,6 @@ class Driver:
 
     @property
     def begun(self) -> bool:
-        """Whether there was a step."""
         return self._scheduler is not None
 
     @property
@@ -294,7 +293,6 @@ class Driver:
     # What the site has
 
     def _take_in(self, now_ms: int, records: list[Record]) -> None:
-        """Take in what the site has now."""
         changed = self._names_changes.changed() if self._names_changes is not None else None
         if self._compares_all:
             self._compares_all, changed = False, None
@@ -873,17 +871,17 @@ class Driver:
 
     def _believe_anew(self, job: SiteJob, now_ms: int) -> None:
         """Have the waiting jobs that are like one which ended count with what is believed of them by now: if what they
-        are promised has moved, and after 1, 2, 4, 8 … ends."""
+        are promised has moved, and after 1, 2, 4, 8 … ends where the policy sorts them by their run times."""
         if job.alike is None:
             return
         ends, before_mib = self._believed.get(job.alike, (0, 0))
         mem_mib = self._as_promised(job).share.mem_mib
-        moved = abs(mem_mib - before_mib) * PROMISE_STEPS >= mem_mib
+        moved = abs(mem_mib - before_mib) * PROMISE_STEPS > mem_mib
         ends += 1
         if len(self._believed) >= MOST_KINDS:
             self._believed.clear()
         self._believed[job.alike] = ends, mem_mib if moved else before_mib
-        if moved or ends & (ends - 1) == 0:
+        if moved or (self._by_run_times and ends & (ends - 1) == 0):
             self._offer_alike(job, now_ms)
 
     def _offer_alike(self, job: SiteJob, now_ms: int) -> None:
@@ -1221,7 +1219,6 @@ class Driver:
         return replace(job.job, share=Share(job.job.share.milli, mem_mib))
 
     def _cards_mib(self, job: SiteJob) -> list[int]:
-        """Memory of each GPU that a job may use."""
         if job.only_gpus:
             return [self._card_mib(gpu) for gpu in job.only_gpus]
         return [
@@ -1237,7 +1234,6 @@ class Driver:
         return model.mem_mib if model is not None else 0
 
     def _slot(self, gpu: Gpu) -> GpuSlot | None:
-        """The slot of a GPU; None if the cluster has none of that name."""
         row = self.scheduler.cluster.row_of(gpu.node)
         if row is None or gpu.index >= self.scheduler.cluster.nodes[row].gpus:
             return None
@@ -1258,5 +1254,4 @@ def _unless_close(interval: StartInterval, before: StartInterval | None, now_ms:
 
 
 def _is_resized(before: SiteJob, now: SiteJob) -> bool:
-    """Whether a user asks for other GPUs or memory than before."""
     return (before.job.gpus, before.job.share) != (now.job.gpus, now.job.share)

@@ -78,7 +78,6 @@ class SiteGangs:
 
     @property
     def names(self) -> list[str]:
-        """The names of all gangs."""
         return [*self._tasks]
 
 

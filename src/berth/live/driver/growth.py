@@ -176,13 +176,11 @@ class Growth(Generic[T]):
             self._look()
 
     def end(self, entry: T) -> None:
-        """Answer a job no more."""
         growing = self.jobs.pop(entry.id, None)
         for granter in growing.granters if growing is not None else ():
             granter.close()
 
     def close(self) -> None:
-        """Answer nobody any more."""
         for growing in list(self.jobs.values()):
             self.end(growing.entry)
 

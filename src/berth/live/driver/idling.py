@@ -225,5 +225,4 @@ class Idling(Generic[T]):
 
 
 def _need_of(job: Tenant) -> Need:
-    """What a job needs to come back."""
     return Need(len(job.slots), job.slots, given_milli(job), job.share[1])

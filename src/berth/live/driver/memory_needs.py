@@ -54,7 +54,6 @@ def asks_for_memory(job: Job) -> bool:
 
 
 def as_needed(job: Job, need: MemoryNeed) -> Job:
-    """The job with what it turned out to need."""
     if not need.mib or not asks_for_memory(job):
         return job
     share = WHOLE_GPU if need.alone else Share(job.share.milli, max(job.share.mem_mib, need.mib))
@@ -62,7 +61,6 @@ def as_needed(job: Job, need: MemoryNeed) -> Job:
 
 
 def fits(job: Job, mem_mib: int, cards_mib: Sequence[int]) -> bool:
-    """Whether enough of these GPUs have that much memory."""
     return sum(card_mib >= mem_mib for card_mib in cards_mib) >= job.gpus
 
 

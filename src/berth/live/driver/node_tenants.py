@@ -119,22 +119,18 @@ class NodeTenant:
 
     @property
     def best_effort(self) -> bool:
-        """Whether it is promised no compute."""
         return not self.share[0]
 
     @property
     def promise_mib(self) -> int:
-        """Memory that is never taken away."""
         return min(self.said_mib, self.share[1])
 
     @property
     def runs(self) -> bool:
-        """Whether its processes run."""
         return self.going
 
     @property
     def makes_way(self) -> bool:
-        """Whether it is about to leave its GPUs."""
         return self.suspension == SUSPENDING
 
 
@@ -197,21 +193,9 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
     process that asks before it is known is refused. Raises PartitionError if the partition is not there."""
     parts = [part for part in find(name) if not terms.uuids or part.uuid in terms.uuids]
     share = terms.milli, min(part.limit_bytes for part in parts) >> 20
-    tenant = NodeTenant(
-        name,
-        terms.job,
-        time.time_ns(),
-        share,
-        terms.promise_mib,
-        terms.max_mib,
-        terms.peak_mib,
-        terms.priority,
-        terms.shows_max,
-        terms.uuids,
-        terms.leaves,
-        terms.interactive and terms.leaves,
-        terms.application,
-    )
+    same = {name: value for name, value in asdict(terms).items() if name not in ("promise_mib", "milli")}
+    same["interactive"] = terms.interactive and terms.leaves
+    tenant = NodeTenant(id=name, serial=time.time_ns(), share=share, said_mib=terms.promise_mib, **same)
     with room_kept(FILES):
         _write(tenant)
     end_s = time.monotonic() + wait_s
@@ -312,12 +296,10 @@ class NodeTenants:
             self._keep(tenant, ordered=True, why="")
 
     def resume(self, name: str) -> None:
-        """Let a tenant run on as soon as there is room."""
         if (tenant := self._tenants.get(name)) is not None and tenant.ordered:
             self._keep(tenant, ordered=False, resumes=True, why="")
 
     def shown(self) -> list[Shown]:
-        """Each tenant as it is now."""
         return [shown for tenant in self._tenants.values() if (shown := self._shown(tenant)) is not None]
 
     def close(self) -> None:
@@ -498,11 +480,9 @@ class NodeTenants:
     # As the host of growth and suspension
 
     def tenants(self) -> list[NodeTenant]:
-        """All of them."""
         return [*self._tenants.values()]
 
     def partition_of(self, tenant: NodeTenant) -> str:
-        """Its own name."""
         return tenant.id
 
     def most_mib(self, tenant: NodeTenant) -> int:
@@ -520,7 +500,6 @@ class NodeTenants:
         return self._strangers.get(at, 0) + sum(held)
 
     def is_counted(self, tenant: NodeTenant) -> bool:
-        """Whether NVML shows no more than libberth counts."""
         return tenant.id not in self._uncounted
 
     def room_kept(self) -> contextlib.AbstractContextManager[None]:
@@ -528,7 +507,6 @@ class NodeTenants:
         return room_kept()
 
     def grown(self, tenant: NodeTenant, mem_mib: int) -> None:
-        """Keep a limit that is about to be raised."""
         self._keep(tenant, share=(tenant.share[0], mem_mib))
 
     def lend(self, tenant: NodeTenant, to: NodeTenant) -> None:
@@ -536,31 +514,24 @@ class NodeTenants:
         self._begin_suspension(tenant, resumes=not to.suspension, lends_to=to.id)
 
     def let_resume(self, tenant: NodeTenant) -> None:
-        """Let it run on as soon as there is room."""
         self._keep(tenant, resumes=True)
 
     def application_of(self, tenant: NodeTenant) -> str:
-        """As its terms say."""
         return tenant.application
 
     def is_busy(self, tenant: NodeTenant) -> bool:
-        """Whether its GPUs worked for it at the last look, as far as NVML tells."""
         return tenant.id in self._busy
 
     def waiting(self) -> Sequence[Need]:
-        """As the site says."""
         return self.wanted
 
     def suspend_idle(self, tenant: NodeTenant) -> None:
-        """Have it leave until its next call of CUDA."""
         self._begin_suspension(tenant, resumes=False, idle=True)
 
     def away_ms(self, tenant: NodeTenant) -> int:
-        """By this machine's clock."""
         return time.time_ns() // 1_000_000 - (tenant.suspended_since_ms or 0)
 
     def act(self) -> None:
-        """Begin what is to be moved."""
         for tenant in self.tenants():
             if tenant.suspension in (SUSPENDING, RESUMING):
                 self.suspending.move(tenant)
@@ -572,7 +543,6 @@ class NodeTenants:
             self.signal(tenant, signal.SIGCONT)
 
     def signal(self, tenant: NodeTenant, number: int) -> None:
-        """Send it to the processes that use its GPUs."""
         for pid in self._pids_of(tenant):
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
@@ -588,7 +558,6 @@ class NodeTenants:
         return min(left, default=None)
 
     def left_gpus(self, tenant: NodeTenant, parked_mib: int) -> None:
-        """It is suspended."""
         if tenant.suspension == SUSPENDING:
             self._keep(tenant, suspension=SUSPENDED, parked_mib=parked_mib)
 
@@ -602,12 +571,10 @@ class NodeTenants:
                 self.signal(tenant, signal.SIGSTOP)
 
     def came_back(self, tenant: NodeTenant) -> None:
-        """It runs on."""
         if tenant.suspension == RESUMING:
             self._awake(tenant)
 
     def kept_off(self, tenant: NodeTenant) -> None:
-        """It stays suspended until it is tried again."""
         if tenant.suspension == RESUMING:
             self._keep(tenant, suspension=SUSPENDED)
 
@@ -628,13 +595,11 @@ def _plain(gpu: Gpu) -> str:
 
 
 def _pids(part: Partition | Unreadable) -> set[int]:
-    """The processes of a region, as this machine counts them."""
     found = () if isinstance(part, Unreadable) else part.processes
     return {process.outer_pid or process.pid for process in found}
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
     except (OSError, IndexError):

@@ -145,7 +145,6 @@ class MoreCards:
 
     @property
     def text(self) -> str:
-        """In words."""
         return f"{counted(self.cards, 'more card')} of model {self.model} would start {counted(self.jobs, 'job')}"
 
 
@@ -166,7 +165,6 @@ class Snapshot:
     """For each GPU model that jobs wait for; only Kubernetes tells."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "gpus": [gpu_dict(gpu) for gpu in self.gpus],
@@ -197,12 +195,10 @@ job_row = attrgetter(*JOB_FIELDS)
 
 
 def job_dict(job: LiveJob) -> dict[str, Any]:
-    """A job as JSON has it."""
     return dict(zip(JOB_FIELDS, job_row(job), strict=True))
 
 
 def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """A GPU as JSON has it."""
     return {
         **_values(gpu),
         "tenants": [_values(each) for each in gpu.tenants],

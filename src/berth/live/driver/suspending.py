@@ -83,7 +83,6 @@ class Suspending(Generic[T]):
             self.take_over(entry)
 
     def take_over(self, entry: T) -> None:
-        """The same for one job."""
         if entry.suspension == SUSPENDED:
             self.stand_still(entry)
         elif entry.suspension == SUSPENDING:
@@ -217,7 +216,6 @@ class Suspending(Generic[T]):
         return START_S + self._held_mib(entry) / self.mib_per_s
 
     def _held_mib(self, entry: T) -> int:
-        """GPU memory that a job's processes hold, on all of its GPUs together."""
         return sum(-(-part.used_bytes >> 20) for part in find(self._host.partition_of(entry)))
 
     def _free_mib(self) -> int:

@@ -63,7 +63,6 @@ class WaitReason(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
         before, reserved_ms = self.jobs_before, self.reserved_ms
         parts = [self.obstacle]
         if before:
@@ -184,7 +183,6 @@ class WaitReasons:
         return next((at for at, job in enumerate(self._queue) if self._is_unknown(job)), len(self._before))
 
     def _is_unknown(self, job: Job) -> bool:
-        """Whether nothing is known of a job's run time."""
         if job.time_limit_ms is not None:
             return False
         spread = believed_run(job, self._knowledge)

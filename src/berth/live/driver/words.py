@@ -19,12 +19,10 @@ def span_s(seconds: int) -> str:
 
 
 def span(ms: float) -> str:
-    """A length of time in the words of `span_s`."""
     return span_s(int(ms / 1000))
 
 
 def moment(ms: float | None) -> str:
-    """A moment in local time."""
     return "–" if ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 

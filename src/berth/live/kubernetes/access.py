@@ -48,7 +48,6 @@ def find_access(kubeconfig: str | None = None, context: str | None = None) -> Ac
 
 
 def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Access:
-    """The access of the pod that this runs in."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").exists():
         raise KubernetesError(f"not inside a pod: no KUBERNETES_SERVICE_HOST, or no token in {folder}")
@@ -114,8 +113,6 @@ class _TokenFile:
 def _token(user: dict[str, Any], folder: Path) -> Callable[[], str]:
     if user.get("tokenFile"):
         return _TokenFile(folder / user["tokenFile"])
-    if "username" in user:
-        raise KubernetesError("Kubernetes has taken no user name and password since 1.19; use a token")
     token = str(user.get("token", ""))
     return lambda: token
 

@@ -116,8 +116,6 @@ dra = _messages(
 
 
 class Call(NamedTuple):
-    """One call of a service."""
-
     request: Message
     answer: Message
     streams: bool
@@ -125,8 +123,6 @@ class Call(NamedTuple):
 
 
 class Service(NamedTuple):
-    """One gRPC service."""
-
     name: str
     """With its package, as it goes over the wire."""
     calls: Mapping[str, Call]
@@ -202,7 +198,6 @@ def _handlers(service: Service, methods: object) -> Any:
 
 
 def open_channel(socket: Path) -> Any:
-    """A channel to a Unix socket; an asynchronous context."""
     return grpc.aio.insecure_channel(
         f"unix:{socket}", options=[("grpc.max_receive_message_length", 64 << 20)]
     )

@@ -34,14 +34,11 @@ class Gang:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
         return f"{'PodGroup' if self.group else 'gang'} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one pod asks for."""
-
     gpus: int
     milli: int
     mem_mib: int
@@ -119,7 +116,6 @@ def controller_of(meta: Meta) -> str:
 
 
 def pod_group(pod: Pod) -> tuple[str, str] | None:
-    """API group and name of a pod's PodGroup."""
     own = pod.spec.scheduling_group
     if own is not None and own.pod_group_name:
         return names.OWN_GROUP, own.pod_group_name

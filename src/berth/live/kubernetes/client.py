@@ -42,8 +42,6 @@ def backoff_s(attempt: int, *, most_s: float = 10.0) -> float:
 
 
 class About(NamedTuple):
-    """What an event is about."""
-
     namespace: str
     name: str
     uid: str
@@ -141,7 +139,6 @@ class Api:
         return True
 
     async def get(self, path: str, kind: type[T], *, patience_s: float = 0.0) -> T:
-        """One object."""
         return msgspec.json.decode(await self.request("GET", path, patience_s=patience_s), type=kind)
 
     async def list(

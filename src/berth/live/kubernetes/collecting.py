@@ -14,8 +14,6 @@ import json
 import logging
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +55,28 @@ class Collector:
                 f"no agent of berth in the namespace '{self._namespace}'; install them with berth k8s install"
             )
         self._into.mkdir(parents=True, exist_ok=True)  # not before: what is refused leaves no folder behind
-        return {node: said async for node, said in self._of(pods)}
+        free, one = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
+
+        async def of(pod: dict[str, Any]) -> tuple[str, str]:
+            """The node, and what came of it: some agents are asked at once, and archives taken over one by one."""
+            name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "no node")
+            known = {"known": self._has[node]} if node in self._has else {}
+            ports = (each for container in pod["spec"]["containers"] for each in container.get("ports", ()))
+            served = (each["containerPort"] for each in ports if each.get("name") == "metrics")
+            path = f"{self._path}/{name}:{next(served, names.METRICS_PORT)}/proxy/history"
+            async with free:
+                try:
+                    told = await self._api.request("GET", path, params=known, patience_s=PATIENCE_S)
+                except ApiError as error:
+                    return node, f"{LEFT_OUT}: {error}"
+                if not told:
+                    return node, "nothing new" if node in self._has else "no pod has ended there yet"
+                async with one:
+                    return node, await asyncio.to_thread(self._take, told, node)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(of(pod)) for pod in pods]
+        return dict(task.result() for task in tasks)
 
     async def follow(self, every_s: float) -> None:
         """Collect every so many seconds until cancelled. What fails is logged when it begins to."""
@@ -73,36 +92,6 @@ class Collector:
                 if before.get(node) != why:
                     log.warning("%s: %s", node, why)
             await asyncio.sleep(every_s)
-
-    async def _of(self, pods: list[dict[str, Any]]) -> AsyncIterator[tuple[str, str]]:
-        """Node and result as the agents answer: some are asked at once, and archives taken over one by one."""
-        free = asyncio.Semaphore(AT_ONCE)
-
-        async def asked(pod: dict[str, Any]) -> tuple[str, bytes | ApiError]:
-            async with free:
-                return await self._ask(pod)
-
-        async with AsyncExitStack() as stack:
-            tasks = [asyncio.create_task(asked(pod)) for pod in pods]
-            for task in tasks:
-                stack.callback(task.cancel)
-            for ready in asyncio.as_completed(tasks):
-                node, told = await ready
-                if isinstance(told, ApiError):
-                    yield node, f"{LEFT_OUT}: {told}"
-                elif not told:
-                    yield node, "nothing new" if node in self._has else "no pod has ended there yet"
-                else:
-                    yield node, await asyncio.to_thread(self._take, told, node)
-
-    async def _ask(self, pod: dict[str, Any]) -> tuple[str, bytes | ApiError]:
-        name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "no node")
-        known = {"known": self._has[node]} if node in self._has else {}
-        path = f"{self._path}/{name}:{names.METRICS_PORT}/proxy/history"
-        try:
-            return node, await self._api.request("GET", path, params=known, patience_s=PATIENCE_S)
-        except ApiError as error:
-            return node, error
 
     def _take(self, archive: bytes, node: str) -> str:
         history = open_history(self._into, importing=f"the node {node}")

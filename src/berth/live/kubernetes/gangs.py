@@ -27,8 +27,6 @@ class _Members:
 
 
 class Gangs:
-    """The gangs of a cluster, by namespace and name."""
-
     def __init__(self) -> None:
         self._members: dict[Key, _Members] = {}
         self._groups: dict[Key, PodGroup] = {}
@@ -69,7 +67,6 @@ class Gangs:
         return SiteGang("/".join(gang.key), least, whole=True) if least else None
 
     def leave(self, gang: Gang, uid: str, *, completed: bool = False) -> None:
-        """A pod of a gang is gone, or has ended."""
         members = self._members.setdefault(gang.key, _Members(gang.size))
         members.there.pop(uid, None)
         members.ended.discard(uid)

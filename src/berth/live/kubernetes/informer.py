@@ -11,7 +11,7 @@ import msgspec
 
 from berth.errors import ApiError
 from berth.live.kubernetes.client import Api, backoff_s
-from berth.live.kubernetes.objects import Meta, decoded
+from berth.live.kubernetes.objects import Meta, OfMeta, decoded
 
 log = logging.getLogger(__name__)
 
@@ -20,16 +20,10 @@ REFUSED_S = 60.0
 
 
 class HasMeta(Protocol):
-    """An object of Kubernetes."""
-
     metadata: Meta
 
 
 T = TypeVar("T", bound=HasMeta)
-
-
-class _Versioned(msgspec.Struct):
-    metadata: Meta
 
 
 class Informer(Generic[T]):
@@ -71,7 +65,6 @@ class Informer(Generic[T]):
         self._seen = 0  # lines of watches
 
     def values(self) -> list[T]:
-        """All that is there."""
         return list(self._there.values())
 
     async def run(self) -> None:
@@ -135,7 +128,7 @@ class Informer(Generic[T]):
 
     async def _watch(self) -> None:
         decoder = msgspec.json.Decoder(self._kind)
-        only_meta = msgspec.json.Decoder(_Versioned)
+        only_meta = msgspec.json.Decoder(OfMeta)
         async for change in self.api.watch(self.path, {**self._params, "resourceVersion": self._version}):
             self._seen += 1
             if change.type == "BOOKMARK":

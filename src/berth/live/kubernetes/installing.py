@@ -1,20 +1,19 @@
-"""Put manifests on a cluster, made if they are missing and brought up to date if they are there; take them away."""
+"""Put berth on a cluster and take it out: manifests, the gates of pods that wait, what agents wrote into nodes."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
+import msgspec
+
 from berth.errors import ApiError
-from berth.live.kubernetes import names
+from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.client import MERGE_PATCH, Api
 
-_OF_0_2 = {
-    "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
-    "v1": ("ServiceAccount", "Service"),
-    "apps/v1": ("Deployment",),
-}
-"""The kinds of what berth 0.2 installed, each as `berth-scheduler` and `berth-extender`."""
+GATED_S = 10.0
+"""How long to wait for API servers to stop adding the gate: they take in a deleted policy after about a second."""
 
 
 async def apply(api: Api, manifest: dict[str, Any]) -> str:
@@ -23,9 +22,10 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
     try:
         await api.request("POST", path, manifest, patience_s=10)
     except ApiError as error:
-        if error.status == 404 and "AdmissionPolicy" in kind:
-            older = "1.30" if kind.startswith("Validating") else "1.36: write the gate into pods yourself"
-            return f"{kind} {name} left out: this cluster is older than {older}"
+        if error.status == 404 and kind.startswith("MutatingAdmissionPolicy"):
+            return (
+                f"{kind} {name} left out: this cluster is older than 1.36: write the gate into pods yourself"
+            )
         if error.status != 409:
             raise
         await api.request("PATCH", f"{path}/{name}", manifest, content_type=MERGE_PATCH, patience_s=10)
@@ -41,16 +41,74 @@ async def take_away(api: Api, manifest: dict[str, Any]) -> str:
     return f"{kind} {name} deleted" if is_there else ""
 
 
-def manifests_of_0_2() -> list[dict[str, Any]]:
-    """What berth 0.2 installed and this version takes away, as far as it is needed for that."""
-    place = {"namespace": names.NAMESPACE}
-    return [
-        {"apiVersion": version, "kind": kind, "metadata": {"name": name, **in_namespace}}
-        for version, kinds in _OF_0_2.items()
-        for kind in kinds
-        for in_namespace in [{} if kind.startswith("Cluster") else place]
-        for name in ("berth-scheduler", "berth-extender")
-    ]
+async def clean(api: Api) -> list[str]:
+    """Lift all gates, so that kube-scheduler alone decides, and remove what the agents wrote into nodes. Returns what
+    was done, in words. Raises ApiError."""
+    done = []
+    await _until_ungated(api)
+    async for _, pods in api.list("/api/v1/pods", objects.Pod):
+        for pod in pods:
+            gates = [gate for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
+            if len(gates) == len(pod.spec.scheduling_gates):
+                continue
+            meta = pod.metadata
+            body = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": gates or None}}
+            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
+            if await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
+                done.append(f"the gate of pod {meta.namespace}/{meta.name} is lifted")
+    async for _, nodes in api.list("/api/v1/nodes", objects.Node):
+        for node in nodes:
+            name, path = node.metadata.name, f"/api/v1/nodes/{node.metadata.name}"
+            ours = {key: None for key in node.metadata.labels if key.startswith(_PREFIX)}
+            body = {"metadata": {"labels": ours}}
+            if ours and await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
+                done.append(f"the labels of node {name} are removed")
+            counted = dict.fromkeys(_COUNTED & node.status.allocatable.keys())
+            body = {"status": {"capacity": counted, "allocatable": counted}}
+            if counted and await api.change(
+                "PATCH", f"{path}/status", body, content_type=MERGE_PATCH, patience_s=10
+            ):
+                done.append(f"the resources of node {name} are removed")
+    try:
+        async for _, slices in api.list(_SLICES, objects.ResourceSlice):
+            for each in slices:
+                path = f"{_SLICES}/{each.metadata.name}"
+                if each.spec.driver == names.DRIVER and await api.change("DELETE", path, patience_s=10):
+                    done.append(f"ResourceSlice {each.metadata.name} deleted")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    return done
+
+
+_PREFIX = "berth.dev/"
+_COUNTED = {names.ASKED_MILLI, names.ASKED_MEM_MIB}
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+async def _until_ungated(api: Api) -> None:
+    """Wait until new pods get no gate, because a gate would stay; for `GATED_S` if the API server does not say."""
+    asks = {"name": "main", "image": "none", "resources": {"limits": {names.RESOURCE: "1"}}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "berth-uninstall-tries"},
+        "spec": {"containers": [asks]},
+    }
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + GATED_S
+    while loop.time() < end_s:
+        try:
+            text = await api.request(
+                "POST", "/api/v1/namespaces/default/pods", body, params={"dryRun": "All"}, patience_s=10
+            )
+            made = msgspec.json.decode(text, type=objects.Pod)
+        except ApiError:  # such as a rule of that namespace
+            await asyncio.sleep(0.5)
+            continue
+        if names.GATE not in [gate.name for gate in made.spec.scheduling_gates]:
+            return
+        await asyncio.sleep(0.1)
 
 
 def _path(manifest: dict[str, Any]) -> str:

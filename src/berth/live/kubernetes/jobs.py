@@ -11,8 +11,6 @@ from berth.model import WHOLE_GPU, GpuModel, Job, Share
 
 
 class Cards:
-    """The GPU models of a cluster."""
-
     def __init__(self, models: Iterable[GpuModel]) -> None:
         self.models = frozenset(models)
         self.sizes_mib = sorted({model.mem_mib for model in self.models})

@@ -19,8 +19,6 @@ _MARK = re.compile("@([a-zA-Z_]+)@")
 
 @dataclass(frozen=True)
 class Install:
-    """How to install."""
-
     image: str
     """The container image of berth; none is published, and an image of a name that anyone may take is not run as
     root on every node by default."""
@@ -55,6 +53,7 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
 
     made = yaml.safe_load(TEMPLATE.read_text("utf-8"))
     words = made.pop("words")
+    del made["of-0.2"]
     # With `--right-size apply`, kube-scheduler would count what was asked for, and not what is given.
     parts = "" if install.right_size == "apply" else words["parts"]
     words |= {kind: parts.replace("@kind@", kind) for kind in ("containers", "initContainers")}
@@ -71,6 +70,14 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
         made["tenants"] = [manifest_of(install.quota, borrow=install.borrow, reclaim=install.reclaim)]
     left_out = {"gate": install.mode == "advise", "device-class": not install.claims}
     return {name: each for name, each in made.items() if not left_out.get(name)}
+
+
+def manifests_of_0_2() -> list[Manifest]:
+    """What berth 0.2 installed, as far as it is needed to take it away."""
+    import yaml
+
+    found: list[Manifest] = yaml.safe_load(TEMPLATE.read_text("utf-8"))["of-0.2"]
+    return found
 
 
 def _filled(told: Any, values: Mapping[str, str]) -> Any:
@@ -124,11 +131,9 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
             text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")
         text = text.replace(f":{names.NAMESPACE}:", ":{{ .Release.Namespace }}:")
-        if name in ("admission", "gate"):
-            kind = "Validating" if name == "admission" else "Mutating"
-            there = f'.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/{kind}AdmissionPolicy"'
-            if name == "gate":  # where only advice is given, pods are another's to start
-                there = f'and ({there}) (ne .Values.mode "advise")'
+        if name == "gate":  # where only advice is given, pods are another's to start
+            kind = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+            there = f'and (.Capabilities.APIVersions.Has "{kind}") (ne .Values.mode "advise")'
             text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
         files[f"templates/{name}.yaml"] = text
     chart = {
@@ -143,7 +148,6 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
 
 
 def as_yaml(documents: list[Manifest]) -> str:
-    """The text of several documents."""
     import yaml
 
     return "---\n".join(yaml.safe_dump(each, sort_keys=False, width=1000) for each in documents)

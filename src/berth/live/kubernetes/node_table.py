@@ -8,20 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.constraints import Kinds
 from berth.live.kubernetes.jobs import Cards
-from berth.live.kubernetes.kinds import Kinds
 from berth.live.kubernetes.nodes import View
-from berth.model import Share
+from berth.model import Node, Share
 
 log = logging.getLogger(__name__)
 
 WHOLE = Share(1000, 1 << 24)
 """All of a GPU; the memory is cut to what the card has."""
-NOTHING = Share(0, 0)
 
 
 @dataclass(slots=True)
@@ -34,15 +32,6 @@ class Seat:
     """By the place of the GPU."""
     some_gpus: int = 0
     """Whole GPUs besides, of which it does not say which."""
-
-
-class Refreshed(NamedTuple):
-    """What has become of the nodes."""
-
-    moved: tuple[str, ...]
-    """Nodes that came or went, or whose GPUs are others or in other places: pods there are to be looked at again."""
-    has_other_models: bool
-    """Whether the cluster has other GPU models than before."""
 
 
 class NodeTable:
@@ -82,20 +71,17 @@ class NodeTable:
         return True
 
     def gone(self, node: api.Node) -> None:
-        """A node is gone."""
         self._objects.pop(node.metadata.name, None)
         self._dirty[node.metadata.name] = None
 
     # What pods are on it
 
     def seat(self, uid: str, node: str, seat: Seat) -> None:
-        """A pod is there that is no job of the driver's."""
         if self._pods.setdefault(node, {}).get(uid) != seat:
             self._pods[node][uid] = seat
             self._dirty[node] = None
 
     def run(self, uid: str, node: str, gpus: Mapping[int, Share]) -> None:
-        """A job of the driver's is there, on these GPUs."""
         pods = self._pods.setdefault(node, {})
         if uid in pods and pods[uid] is None and self._used[node].get(uid) == gpus:
             return
@@ -105,7 +91,6 @@ class NodeTable:
         self._job_moved(node, gpus)
 
     def leave(self, uid: str, node: str) -> None:
-        """A pod is no longer there."""
         pods = self._pods.get(node, {})
         if uid not in pods:
             return
@@ -126,11 +111,11 @@ class NodeTable:
 
     @property
     def has_news(self) -> bool:
-        """Whether `refresh` has something to do."""
         return bool(self._dirty) or self._kinds.stale
 
-    def refresh(self) -> Refreshed:
-        """Read again what has changed."""
+    def refresh(self) -> tuple[tuple[str, ...], bool]:
+        """Read again what has changed. Returns the nodes that came or went, or whose GPUs are others or in other
+        places, for pods there are to be looked at again; and whether the cluster has other GPU models than before."""
         models, read = self.cards.models, [*self._dirty]
         moved = tuple(name for name in read if self._read(name))
         if read:
@@ -146,10 +131,9 @@ class NodeTable:
             self._others = {gpu: share for each in self._others_of.values() for gpu, share in each.items()}
         if dirty or stale:
             self._nodes = tuple(self._told.values())
-        return Refreshed(moved, self.cards.models != models)
+        return moved, self.cards.models != models
 
     def nodes(self) -> tuple[SiteNode, ...]:
-        """The nodes, as of the last `refresh`."""
         return self._nodes
 
     def node_state(self, name: str) -> NodeState:
@@ -190,15 +174,20 @@ class NodeTable:
     def _site_node(self, name: str) -> SiteNode:
         view, pods = self.views[name], self._pods.get(name, {})
         seats = [seat for seat in pods.values() if seat is not None]
-        view.foreign_cpu_milli = sum(seat.cpu_milli for seat in seats)
-        view.foreign_mem_mib = sum(seat.mem_mib for seat in seats)
-        view.pods, view.labels = len(pods), self._kinds.labels_on(name)
+        node = Node(
+            name,
+            len(view.gpus),
+            view.model if view.gpus else None,
+            max(0, view.cpu_milli - sum(seat.cpu_milli for seat in seats)),
+            max(0, view.mem_mib - sum(seat.mem_mib for seat in seats)),
+            self._kinds.labels_on(name),
+        )
         state = NodeState.UP
         if name not in self._objects:
             state = NodeState.LOST
-        elif view.cordoned or not view.ready or view.pods >= view.pods_most:
+        elif view.cordoned or not view.ready or len(pods) >= view.pods_most:
             state = NodeState.DRAINED
-        before, node = self._told.get(name), view.node()
+        before = self._told.get(name)
         return before if before is not None and before == (node, state) else SiteNode(node, state)
 
     # What others use
@@ -213,28 +202,21 @@ class NodeTable:
         for at, gpu in enumerate(view.gpus):
             if not gpu.is_open:  # all that no job has
                 has = [gpus[at] for gpus in jobs if at in gpus]
-                milli, mem_mib = (
-                    sum(each.milli for each in has),
-                    sum(each.mem_mib or card_mib for each in has),
-                )
-                used[at] = Share(max(0, 1000 - milli), max(0, card_mib - mem_mib))
+                milli = 1000 - sum(each.milli for each in has)
+                mem_mib = card_mib - sum(each.mem_mib or card_mib for each in has)
+                used[at] = Share(max(0, milli), max(0, mem_mib))
         seats = [seat for seat in self._pods.get(name, {}).values() if seat is not None]
         for seat in seats:
             for at, share in seat.gpus.items():
-                used[at] = _sum(used.get(at, NOTHING), share)
+                before = used.get(at, Share(0, 0))
+                used[at] = Share(before.milli + share.milli, before.mem_mib + share.mem_mib)
+        # Which GPUs some have can only be guessed: those that nobody is known to have, the last first.
         of_jobs = set[int]().union(*jobs)
-        for seat in (
-            seats
-        ):  # which GPUs it has can only be guessed: those that nobody is known to have, the last first
+        for seat in seats:
             free = [at for at in reversed(range(len(view.gpus))) if at not in used and at not in of_jobs]
-            for at in free[: seat.some_gpus]:
-                used[at] = WHOLE
+            used |= dict.fromkeys(free[: seat.some_gpus], WHOLE)
         return {
             Gpu(name, at): Share(min(1000, share.milli), min(card_mib, share.mem_mib) if card_mib else 0)
             for at, share in used.items()
             if at < len(view.gpus)
         }
-
-
-def _sum(one: Share, other: Share) -> Share:
-    return Share(one.milli + other.milli, one.mem_mib + other.mem_mib)

@@ -1,10 +1,15 @@
-"""A node as the steerer sees it: its GPUs by labels, what others use of it, what it is called."""
+"""A node as the steerer sees it, with its GPUs by labels.
+
+Several GPUs stand in the value of one label as `0-3.6`: label values take letters, digits, `-`, `_`, `.` and at most 63
+characters.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from berth.errors import AskError
@@ -12,16 +17,17 @@ from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import NodeTraits
-from berth.live.kubernetes.gpu_labels import MOST_GPUS, indices_of
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
-from berth.model import GpuModel, Node
+from berth.model import GpuModel
 
 MOST_PODS = 1 << 20
+MOST_GPUS = 64
+"""Of a node; a label that says more is a mistake."""
+MOST_CHARACTERS = 63
+_PART = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 class Gpu(NamedTuple):
-    """One GPU of a node."""
-
     index: int  # type: ignore[assignment]  # it hides tuple.index, which a GPU does not need
     """By which the node knows it."""
     healthy: bool = True
@@ -36,8 +42,6 @@ class Gpu(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """A node with what is known of it; `node()` is what the scheduler's cluster is told."""
-
     name: str
     gpus: list[Gpu] = field(default_factory=list)
     """Those that pods can have."""
@@ -45,32 +49,14 @@ class View:
     cpu_milli: int = 0
     mem_mib: int = 0
     pods_most: int = MOST_PODS
-    pods: int = 0
-    """How many are on it, of all schedulers."""
-    foreign_cpu_milli: int = 0
-    """What pods take that are not steered."""
-    foreign_mem_mib: int = 0
     traits: NodeTraits = field(default_factory=lambda: NodeTraits("", {}, []))
     cordoned: bool = False
     ready: bool = True
     problem: str = ""
     """What its labels say that makes no sense."""
-    labels: tuple[str, ...] = ()
-    """The names of the constraints that it satisfies."""
-
-    def node(self) -> Node:
-        """The node as the cluster counts it: without what others use of its CPU and memory."""
-        return Node(
-            self.name,
-            len(self.gpus),
-            self.model if self.gpus else None,
-            max(0, self.cpu_milli - self.foreign_cpu_milli),
-            max(0, self.mem_mib - self.foreign_mem_mib),
-            self.labels,
-        )
 
     def read(self, node: api.Node) -> None:
-        """Take over what the API says now; what is used stays. A kubelet takes no notice of a resource that it does not
+        """Take over what the API says now. A kubelet takes no notice of a resource that it does not
         have, so that a node without `berth.dev/gpu` has no GPU for pods."""
         there = node.status.allocatable
         self.problem = ""
@@ -124,3 +110,32 @@ def _model(name: str, mib: int) -> GpuModel:
         return GpuModel(name)
     found = card_model(name, mib)
     return found if found.mem_mib == mib else replace(found, mem_mib=mib)
+
+
+def label_of(indices: Iterable[int]) -> str:
+    """The value of a label that names these GPUs. Raises AskError where it would be too long for a label."""
+    there = sorted(set(indices))
+    starts = [at for at, index in enumerate(there) if not at or there[at - 1] != index - 1]
+    runs = [there[start:end] for start, end in pairwise([*starts, len(there)])]
+    text = ".".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    if len(text) > MOST_CHARACTERS:
+        raise AskError(
+            f"GPUs {text} do not fit into a label of {MOST_CHARACTERS} characters; serve GPUs whose numbers follow"
+            " each other"
+        )
+    return text
+
+
+def indices_of(text: str) -> tuple[int, ...]:
+    """The GPUs that a label's value names, in order. Raises AskError."""
+    found: set[int] = set()
+    for part in text.split(".") if text else ():
+        said = _PART.fullmatch(part)
+        first = int(said[1]) if said else 0
+        last = int(said[2] or first) if said else -1
+        if not 0 <= last - first < MOST_GPUS:
+            raise AskError(f"'{text[:63]}' names no GPUs; expected numbers and ranges such as 0-3.6")
+        found.update(range(first, last + 1))
+    if len(found) > MOST_GPUS:
+        raise AskError(f"'{text[:63]}' names {len(found)} GPUs; expected at most {MOST_GPUS}")
+    return tuple(sorted(found))

@@ -20,7 +20,7 @@ def decoded(item: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T | None:
     try:
         return decoder.decode(item)
     except msgspec.ValidationError as error:
-        meta = msgspec.json.decode(item, type=_OfMeta).metadata
+        meta = msgspec.json.decode(item, type=OfMeta).metadata
         log.warning("%s/%s is passed over: %s", meta.namespace, meta.name, error)
         return None
 
@@ -47,7 +47,7 @@ class Meta(Struct):
     owner_references: list[Owner] = []
 
 
-class _OfMeta(Struct):
+class OfMeta(Struct):
     metadata: Meta = msgspec.field(default_factory=Meta)
 
 
@@ -177,6 +177,7 @@ class Condition(Struct):
 class Terminated(Struct):
     exit_code: int = 0
     reason: str = ""
+    finished_at: str | None = None
 
 
 class State(Struct):
@@ -289,7 +290,5 @@ class Page(Struct):
 
 
 class Change(Struct):
-    """One line of a watch."""
-
     type: str
     object: msgspec.Raw

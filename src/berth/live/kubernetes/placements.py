@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 
 from berth.live.kubernetes import names
-from berth.live.kubernetes.gpu_labels import MOST_GPUS
+from berth.live.kubernetes.nodes import MOST_GPUS, View
 from berth.model import NO_GPU, Share
 
 if TYPE_CHECKING:  # the nodes' agents do without: 13 MiB less on each node
     from berth.live.driver.site import Start
-    from berth.live.kubernetes.nodes import View
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
 Milli = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
@@ -84,14 +83,19 @@ class Measured(msgspec.Struct, frozen=True):
         )
 
 
-def gpu_memory_of(annotations: Mapping[str, str]) -> GpuMemory | None:
-    """What a pod has by now; None where no agent has said so, or it makes no sense."""
-    return _written(annotations, names.GPU_MEMORY, GpuMemory)
+_KEYS: Mapping[type[msgspec.Struct], str] = {
+    Placed: names.PLACEMENT,
+    GpuMemory: names.GPU_MEMORY,
+    Measured: names.MEASURED,
+}
 
 
-def measured_of(annotations: Mapping[str, str]) -> Measured | None:
-    """What was measured of a pod; None where nothing was, or it makes no sense."""
-    return _written(annotations, names.MEASURED, Measured)
+def said_of(annotations: Mapping[str, str], kind: type[T]) -> T | None:
+    """What a pod's annotation of this kind says; None where it has none, or one that berth did not write."""
+    try:
+        return msgspec.json.decode(annotations.get(_KEYS[kind], ""), type=kind)
+    except msgspec.DecodeError:
+        return None
 
 
 def annotation_of(start: Start, view: View, policy: str, lifted_ms: int) -> str:
@@ -116,18 +120,6 @@ def lifted_at(annotation: str, now_ms: int) -> str:
 def share_words(share: Share) -> str:
     """What is enough for a pod, as the annotation `berth.dev/enough` has it."""
     return f"{share.milli} milli and {share.mem_mib} MiB"
-
-
-def placed_of(annotations: Mapping[str, str]) -> Placed | None:
-    """The placement that a pod carries; None where it carries none, or one that berth did not write."""
-    return _written(annotations, names.PLACEMENT, Placed)
-
-
-def _written(annotations: Mapping[str, str], key: str, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(annotations.get(key, ""), type=kind)
-    except msgspec.DecodeError:
-        return None
 
 
 def places_of(placed: Placed, view: View) -> tuple[int, ...] | None:

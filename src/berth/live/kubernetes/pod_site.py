@@ -33,7 +33,10 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask, ask_of, created_ms
 from berth.live.kubernetes.constraints import (
+    MOST_KINDS,
+    MOST_OF_ONE,
     Constraint,
+    Kinds,
     has_unread_rules,
     keeps_others_away,
     required_terms,
@@ -42,7 +45,6 @@ from berth.live.kubernetes.constraints import (
 from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
-from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (
@@ -50,13 +52,11 @@ from berth.live.kubernetes.placements import (
     Measured,
     Placed,
     annotation_of,
-    gpu_memory_of,
-    measured_of,
-    placed_of,
     places_of,
+    said_of,
     share_words,
 )
-from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -68,6 +68,9 @@ to leave, or to be made."""
 SILENCE_MS = 360_000
 """How long kube-scheduler may say nothing of a pod, while it binds pods whose gates were lifted later. By then it has
 looked again at all that it has put aside, which it does after five minutes."""
+RELEASE_TIMES, MOST_RELEASED = 6, 20
+"""How many times the patience a pod waits that no node can hold before it is released, and how many pods at once: a
+node whose agent starts anew has no GPUs for a moment."""
 LEAVE_MS = 600_000
 """How long a pod may take to leave its GPUs before it is evicted; the driver has half of that to move what it holds."""
 AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
@@ -83,8 +86,6 @@ _DONE = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a cluster is steered."""
-
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
     quotas: Mapping[str, int] | None = None
@@ -117,7 +118,7 @@ class State(StrEnum):
     LIFTED = "lifted"
     """kube-scheduler may bind it."""
     STRAY = "stray"
-    """The same, and it has no part of a GPU: its node refused it."""
+    """The same, and it has no part of a GPU: its node refused it, no node could hold it, or it had no gate."""
     RUNS = "runs"
     """It is bound, and has its part."""
     OTHER = "other"
@@ -145,12 +146,12 @@ class Entry:
     kind: Constraint | None = None
     """What it waits with."""
     label: str = ""
+    gang: SiteGang | None = None
+    """The gang that it waits with."""
     variant: int = 0
     """Which size of card is looked for, if it asks for a part of a card's memory."""
     start_failures: int = 0
     not_before_ms: int = 0
-    refused_ms: int | None = None
-    """Since when kube-scheduler refuses it."""
     leaving: bool = False
     """Whether berth evicts it."""
     no_room: bool = False
@@ -158,7 +159,6 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
         return f"{self.namespace}/{self.name}"
 
     @property
@@ -211,8 +211,9 @@ class PodSite:
         self._ends: list[End | FailedStart] = []
         self._on: dict[str, dict[str, None]] = {}  # node -> pods there
         self._avoided: dict[tuple[str, object], _Avoided] = {}
-        self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
+        self._refused: dict[str, int] = {}  # pods that kube-scheduler refuses -> since when
         self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
+        self._unheld: dict[str, int] = {}  # pods that no node can hold -> since when
         self._heard_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
@@ -225,33 +226,26 @@ class PodSite:
     # What the driver asks
 
     def nodes(self) -> tuple[SiteNode, ...]:
-        """See `Site`."""
         return self.table.nodes()
 
     def waiting(self) -> Mapping[str, SiteJob]:
-        """See `Site`."""
         return self._waiting
 
     def running(self) -> Mapping[str, SiteRun]:
-        """See `Site`."""
         return self._running
 
     def others(self) -> Mapping[Gpu, Share]:
-        """See `Site`."""
         return self.table.others()
 
     def ended(self) -> list[End | FailedStart]:
-        """See `Site`."""
         ends, self._ends = self._ends, []
         return ends
 
     def changed(self) -> Set[str]:
-        """See `NamesChanges`."""
         changed, self._changed = self._changed, {}
         return changed.keys()
 
     def ended_tasks(self, gang: str) -> int:
-        """See `HasGangs`."""
         return self.gangs.completed(gang)
 
     # What the driver wants
@@ -296,7 +290,7 @@ class PodSite:
         if entry is not None and entry.state is State.WAITING:
             entry.start_failures, entry.not_before_ms = again.start_failures, again.not_before_ms
             entry.why = again.why
-            self._requeue(entry)
+            self._queue(entry)
 
     def give_up(self, given_up: GiveUp) -> None:
         """What has ended here has ended for good."""
@@ -315,15 +309,13 @@ class PodSite:
         entry = self.entries.get(job_id)
         if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
             return None
-        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
-        """Have a pod leave its GPUs, and keep what it has done."""
         self._order(job_id, leaves=True)
 
     def resume(self, job_id: str) -> None:
-        """Let a suspended pod run on."""
         self._order(job_id, leaves=False)
 
     def _order(self, job_id: str, *, leaves: bool) -> None:
@@ -342,11 +334,9 @@ class PodSite:
     # What the cluster says
 
     def pod_group_changed(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        """A PodGroup came or changed."""
         self._look_again(self.gangs.group_changed(api_group, group), now_ms)
 
     def pod_group_gone(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        """A PodGroup is gone."""
         self._look_again(self.gangs.group_gone(api_group, group), now_ms)
 
     def node_changed(self, node: api.Node, now_ms: int) -> None:
@@ -358,7 +348,6 @@ class PodSite:
                     avoided.until_ms[node.metadata.name] = now_ms
 
     def node_gone(self, node: api.Node) -> None:
-        """A node is gone."""
         self.table.gone(node)
         self.stirred = True
 
@@ -375,7 +364,6 @@ class PodSite:
             entry.why = "berth fails to read it; its log says why"
 
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
-        """A pod is gone."""
         self._learned.discard(pod.metadata.uid)
         self._leave.pop(pod.metadata.uid, None)
         entry = self.entries.get(pod.metadata.uid)
@@ -389,37 +377,45 @@ class PodSite:
     def refresh(self, now_ms: int) -> None:
         """Take in what the nodes have become, and what time has brought; to be called before each step."""
         self.stirred, self._refreshed_ms = False, now_ms
-        refreshed = self.table.refresh()
-        for name in refreshed.moved:
+        moved, has_other_models = self.table.refresh()
+        for name in moved:
             there = [*self._on.get(name, ())]
             for entry in (self.entries[uid] for uid in there if uid in self.entries):
                 entry.no_room = False  # its GPUs may be back
             self._look_again(there, now_ms)
-        if refreshed.has_other_models:
+        if has_other_models:
             asked = (each for each in self.entries.values() if each.state is State.WAITING)
             sizes = self.settings.right_size == "apply"
             for entry in [
                 each for each in asked if each.ask and (sizes or each.ask.models or each.ask.mem_milli)
             ]:
-                self._requeue(entry)
+                self._queue(entry)
         if self.kinds.left and self._crowded:
             self.kinds.left = False
             first = [*self._crowded][: MOST_OF_ONE // 2]
             for uid in first:  # one for which there is still no room goes behind those not looked at
                 del self._crowded[uid]
             self._look_again(first, now_ms)
-        for uid in [*self._refused]:
-            entry = self.entries[uid]
-            if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
-                self._give_back(entry, now_ms)
+        for uid, since_ms in [*self._refused.items()]:
+            if uid in self._refused and now_ms - since_ms >= self.settings.patience_ms:
+                self._give_back(self.entries[uid], now_ms)
         for uid, since_ms in [*self._silent.items()]:
             if uid in self._silent:  # else its part went with that of another pod of its gang
                 self._mind_silence(self.entries[uid], now_ms - since_ms)
         for uid, since_ms in self._leave.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
+        late_ms = now_ms - RELEASE_TIMES * self.settings.patience_ms
+        due = (
+            each
+            for uid, since_ms in self._unheld.items()
+            if since_ms <= late_ms and (each := self.entries.get(uid))
+        )
+        for entry in sorted(due, key=lambda each: each.order)[:MOST_RELEASED]:
+            self._unheld[entry.uid] = now_ms
+            self._release(entry)
         self._forgive(now_ms)
-        if refreshed.moved or self.kinds.stale:
+        if moved or self.kinds.stale:
             self.table.refresh()
 
     def profiles_grew(self) -> None:
@@ -427,18 +423,16 @@ class PodSite:
         self.stirred = True
         if self.settings.right_size == "apply":
             for entry in [each for each in self.entries.values() if each.state is State.WAITING]:
-                self._requeue(entry)
+                self._queue(entry)
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
-        if not (self._avoided or self._refused or self._leave or self._silent):
-            return None
         times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
-        refused = (self.entries[uid].refused_ms for uid in self._refused)
-        times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
+        times += [since_ms + self.settings.patience_ms for since_ms in self._refused.values()]
         for since_ms in self._silent.values():
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
+        times += [since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unheld.values()]
         staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
         times += [self._leave[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
@@ -470,6 +464,10 @@ class PodSite:
                 entry.no_room = True
                 self._only_count(entry, _placed(entry.pod))
 
+    def cannot_hold(self, uids: Iterable[str]) -> None:
+        """No node could hold these pods if nothing else of berth ran there."""
+        self._unheld = {uid: self._unheld.get(uid, self._refreshed_ms) for uid in uids}
+
     def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
         """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
         entry = self.entries.get(job.id)
@@ -479,22 +477,25 @@ class PodSite:
         at = next((at for at, other in enumerate(sizes) if fits(other)), None)
         if at is not None and at != entry.variant:
             entry.variant = at
-            self._requeue(entry)
+            self._queue(entry)
 
     def lacks(self, entry: Entry) -> str:
         """What nodes are short of for a pod that no node may run, as `2 no label zone=a, 5 taint gpu:NoSchedule`."""
         if entry.ask is None:
             return ""
         counts: Counter[str] = Counter()
-        models = self.table.cards.called(entry.ask.models)
+        kind = entry.kind or entry.ask.constraint
         for view in self.table.views.values():
             why = "not ready" if not view.ready else "cordoned" if view.cordoned else ""
-            why = why or why_not(entry.kind or entry.ask.constraint, view.traits)
-            counts[why or _lacks(entry.ask, view, models)] += 1
+            counts[why or self._lack(entry.ask, kind, view)] += 1
         del counts[""]
         most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_GROUPS]
         said = ", ".join(f"{count:,} {why}" for why, count in most)
         return f"of {len(self.table.views):,} nodes, {said}" if said else ""
+
+    def _lack(self, ask: Ask, kind: Constraint, view: View) -> str:
+        """What a node lacks for a pod if nothing else runs there; empty if nothing."""
+        return why_not(kind, view.traits) or _lacks(ask, view, self.table.cards.called(ask.models))
 
     # How: pods that wait
 
@@ -509,11 +510,13 @@ class PodSite:
     def _is_unbound(self, pod: api.Pod, now_ms: int) -> None:
         meta = pod.metadata
         gates = [gate.name for gate in pod.spec.scheduling_gates]
-        placed = _placed(pod)
+        placed, ask = _placed(pod), _ask_of(pod) if self.settings.advise else None
         entry = self.entries.get(meta.uid)
         if meta.deletion_timestamp is not None:
             if entry is not None:
                 self._forget(entry)
+        elif names.GATE in gates and entry is not None and entry.state is State.STRAY:
+            entry.pod = pod  # it is about to be released
         elif names.GATE in gates:
             others = [gate for gate in gates if gate != names.GATE]
             held = f"held by scheduling gate {', '.join(others)}" if others else ""
@@ -522,27 +525,24 @@ class PodSite:
             self._waits(self._entry(pod), held, now_ms)
         elif placed is not None:
             self._is_lifted(self._entry(pod), placed, now_ms)
-        elif self.settings.advise and self._wants(pod):
+        elif self.settings.advise and (ask is None or ask.gpus):
             self._waits(self._entry(pod), "", now_ms)
-        elif entry is not None and entry.state in (State.LIFTED, State.STRAY):
-            entry.pod = pod
-            self._become(entry, State.STRAY)
-            entry.why = entry.why or _refusal(pod)
         elif pod.spec.scheduler_name == names.OLD_SCHEDULER:
             self._become(entry := self._entry(pod), State.HELD)
             entry.why = (
                 f"it names the scheduler '{names.OLD_SCHEDULER}', which was that of berth 0.2; make it again without"
                 " schedulerName"
             )
+        elif any(names.RESOURCE in each.resources.requests for each in pod.spec.containers) or (
+            entry is not None and entry.state in (State.LIFTED, State.STRAY)
+        ):
+            entry = self._entry(pod)
+            if entry.state not in (State.LIFTED, State.STRAY):
+                entry.why = ""
+            self._become(entry, State.STRAY)
+            entry.why = entry.why or _refusal(pod)
         elif entry is not None:
             self._forget(entry)
-
-    def _wants(self, pod: api.Pod) -> bool:
-        """Whether a pod asks for GPUs in words that berth reads."""
-        try:
-            return ask_of(pod).gpus > 0
-        except AskError:
-            return True
 
     def _waits(self, entry: Entry, held: str, now_ms: int) -> None:
         """A gated pod is there; it waits unless something else holds it."""
@@ -563,15 +563,15 @@ class PodSite:
             self._become(entry, State.HELD)
             entry.why = held
             return
-        if entry.state is State.WAITING and entry.ask == before and self._gang_of(entry) == gang:
+        if entry.state is State.WAITING and entry.ask == before and entry.gang == gang:
             return
         if before is not None and before != entry.ask:
             entry.version += 1
         if entry.state is not State.WAITING:
             self._become(entry, State.WAITING)
-            self._joins(entry, now_ms)
             entry.why = ""
-        self._queue(entry, gang)
+        entry.gang = gang
+        self._queue(entry)
 
     def _asks(self, entry: Entry, ask: Ask) -> Ask:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
@@ -579,10 +579,6 @@ class PodSite:
         if before is not None and before.gang is not None and ask.gang != before.gang:
             self.gangs.leave(before.gang, entry.uid)
         return ask
-
-    def _gang_of(self, entry: Entry) -> SiteGang | None:
-        job = self._waiting.get(entry.uid)
-        return None if job is None else job.gang
 
     def _joins(self, entry: Entry, now_ms: int) -> bool:
         """Have a pod wait with its kind; False if too many different ones wait."""
@@ -604,11 +600,7 @@ class PodSite:
         entry.kind, entry.label = kind, label
         return True
 
-    def _requeue(self, entry: Entry) -> None:
-        """The same with the gang that it has."""
-        self._queue(entry, self._gang_of(entry))
-
-    def _queue(self, entry: Entry, gang: SiteGang | None) -> None:
+    def _queue(self, entry: Entry) -> None:
         """Have the driver see a waiting pod as it is now."""
         uid = entry.uid
         job = SiteJob(
@@ -618,7 +610,7 @@ class PodSite:
             not_before_ms=entry.not_before_ms,
             why=entry.why,
             version=entry.version,
-            gang=gang,
+            gang=entry.gang,
             only_gpus=self._gpus_of(entry.node) if entry.node else (),
         )
         self._waiting[uid] = job
@@ -635,6 +627,9 @@ class PodSite:
         enough = self.enough(job) if self.settings.right_size == "apply" else None
         return job if enough is None else replace(job, share=enough)
 
+    def _tenant(self, entry: Entry) -> str:
+        return self._tenants.get(entry.namespace, entry.namespace)
+
     def _as_asked(self, entry: Entry) -> Job:
         assert entry.ask is not None
         ask, cards = entry.ask, self.table.cards
@@ -643,11 +638,33 @@ class PodSite:
             ask = with_memory(ask, need, cards)
         labels = (entry.label,) if entry.label else ()
         job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, cards)
-        if (tenant := self._tenants.get(entry.namespace, entry.namespace)) != entry.namespace:
+        if (tenant := self._tenant(entry)) != entry.namespace:
             job = replace(job, virtual_cluster=tenant)
         if ask.gpus and ask.mem_milli and entry.variant and (sizes := [*cards.variants(job, ask)]):
             return sizes[entry.variant % len(sizes)]
         return job
+
+    def _release(self, entry: Entry) -> None:
+        """Lift the gate of a pod that no node can hold, within the quota of its namespace. Pods of a gang stay: they
+        could start without the others."""
+        if entry.state is not State.WAITING or entry.node:
+            return
+        assert entry.ask is not None
+        if entry.ask.gang is not None or not all(
+            self._lack(entry.ask, entry.ask.constraint, view) for view in self.table.views.values()
+        ):
+            return  # other pods may leave no room
+        if self.settings.quotas is not None:
+            tenant, states = self._tenant(entry), (State.LIFTED, State.STRAY, State.RUNS)
+            there = (each for each in self.entries.values() if self._tenant(each) == tenant)
+            held = sum(each.ask.gpus for each in there if each.ask is not None and each.state in states)
+            if held + entry.ask.gpus > self.settings.quotas.get(tenant, 0):
+                return
+        lacks = self.lacks(entry) or "there are none"
+        self._become(entry, State.STRAY)
+        entry.why = f"no node can hold it: {lacks}. Its gate is lifted, so that an autoscaler may make one"
+        self._do(Release(entry.uid, entry.namespace, entry.name))
+        self._do(Tell(entry.uid, entry.namespace, entry.name, "Released", entry.why, False))
 
     # How: pods whose gate is lifted
 
@@ -664,11 +681,9 @@ class PodSite:
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
             entry.why = f"kube-scheduler refuses it on node {entry.node}: {words}"
-            if entry.refused_ms is None:
-                entry.refused_ms = now_ms
-                self._refused[entry.uid] = None
+            self._refused.setdefault(entry.uid, now_ms)
             return
-        entry.refused_ms, entry.why = None, ""
+        entry.why = ""
         self._refused.pop(entry.uid, None)
         if placed.at_ms and _is_silent(entry.pod) and not entry.leaving:
             self._silent[entry.uid] = placed.at_ms
@@ -709,7 +724,6 @@ class PodSite:
                 self._take_away(other, f"pod {entry.name} of its gang cannot start: {why}", reason)
 
     def _pinned(self, pod: api.Pod) -> set[str]:
-        """The nodes whose hostnames a pod requires."""
         hosts = {
             host
             for term in required_terms(pod.spec)
@@ -723,7 +737,7 @@ class PodSite:
     def _take_away(self, entry: Entry, why: str, reason: str) -> None:
         """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
         assert entry.pod is not None
-        entry.why, entry.refused_ms = why, None
+        entry.why = why
         self._refused.pop(entry.uid, None)
         self._silent.pop(entry.uid, None)
         if any(owner.controller for owner in entry.pod.metadata.owner_references):
@@ -754,7 +768,7 @@ class PodSite:
         """Pods of one owner avoid other nodes than before."""
         for entry in self.entries.values():
             if entry.state is State.WAITING and entry.owner == owner and self._joins(entry, now_ms):
-                self._requeue(entry)
+                self._queue(entry)
 
     # How: pods that are bound
 
@@ -764,7 +778,6 @@ class PodSite:
             self._repels.setdefault(entry.namespace, set()).add(entry.uid)
         self._move(entry, node)
         self._refused.pop(entry.uid, None)
-        entry.refused_ms = None
         placed = _placed(pod)
         if placed is not None:
             self._heard_ms = max(self._heard_ms, placed.at_ms)
@@ -787,12 +800,11 @@ class PodSite:
                 entry.version += 1  # a start that is under way is not this one
                 self._become(entry, State.WAITING)
                 entry.why = ""
-                self._requeue(entry)
+                self._queue(entry)
             return
         self._only_count(entry, placed)
 
     def _only_count(self, entry: Entry, placed: Placed | None) -> None:
-        """Count a pod that is no job of the driver's."""
         assert entry.pod is not None
         self._become(entry, State.OTHER)
         seat = self._seat(entry.pod, placed)
@@ -825,7 +837,7 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
-        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
         if memory is not None and share.mem_mib:  # as far as it has grown
             share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
         run = SiteRun(
@@ -858,7 +870,6 @@ class PodSite:
         return None
 
     def _evict_instead(self, entry: Entry, why: str) -> None:
-        """Evict a pod that could not be suspended."""
         if not entry.leaving:
             self._remove(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
 
@@ -885,7 +896,7 @@ class PodSite:
         """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
         meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
         self._leave.pop(meta.uid, None)
-        completed, measured = pod.status.phase == "Succeeded", measured_of(meta.annotations)
+        completed, measured = pod.status.phase == "Succeeded", said_of(meta.annotations, Measured)
         known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
         if not completed and measured is not None and measured.refused > 0:
             if meta.uid not in self._learned and _placed(pod) is not None:
@@ -929,7 +940,7 @@ class PodSite:
                 del self._needs[next(iter(self._needs))]
             for other in [each for each in self.entries.values() if each.state is State.WAITING]:
                 if other.ask is not None and other.owner == owner:
-                    self._requeue(other)
+                    self._queue(other)
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
             message = f"{message}; the next pod of {ask.owner} gets {gets}"
         if meta.uid in self.entries:  # else it ended before this steerer began, and another has said so
@@ -970,6 +981,7 @@ class PodSite:
             if entry.kind is not None:
                 self.kinds.leave(entry.kind)
                 entry.kind, entry.label = None, ""
+            entry.gang = None
         if state not in (State.LIFTED, State.RUNS):
             self._running.pop(uid, None)
             if entry.node:
@@ -1029,7 +1041,7 @@ def _ask_of(pod: api.Pod) -> Ask | None:
 def _placed(pod: api.Pod) -> Placed | None:
     """The placement of a pod; None if it has none, or that of another pod."""
     said = pod.metadata.annotations
-    placed = placed_of(said)
+    placed = said_of(said, Placed)
     if placed is None or said.get(names.PLACED_UID, pod.metadata.uid) != pod.metadata.uid:
         return None
     return placed

@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from berth.errors import ApiError
 from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
+from berth.live.driver.renewing import Renewal
 from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.driver.warming import warm_up
@@ -27,11 +29,9 @@ from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.client import Api, backoff_s
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
-from berth.live.kubernetes.listening import Heard, heard, until_listed
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.renewing import Renewal
-from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.model import Job, Share
 
@@ -61,13 +61,15 @@ QUIET_MS = 1000
 AGAIN_S = 60.0
 """Time after which a reason that has changed in its numbers alone is written again."""
 RESTARTS_S = 1.0
+ALIVE_S = 10.0
+WITHOUT_POD_GROUPS = (
+    "pods of PodGroups wait, and all others are placed; give berth the rule: berth k8s install"
+)
 _NUMBERS = re.compile(r"; (?:expected to start|start unknown)[^;]*|[\d.,:]+")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a steerer runs."""
-
     settings: Settings = field(default_factory=Settings)
     once: bool = False
     """Decide until nothing more can start, lift those gates, and stop."""
@@ -76,14 +78,14 @@ class Options:
     """Of the Lease."""
     elect: bool = True
     """Whether another steerer may run, so that one of them is to be elected."""
+    alive_file: Path | None = None
+    """Touched every `ALIVE_S` while it can decide, elected or not: a liveness probe looks at its age."""
     own_process: bool = False
     """Whether the process does nothing else, so that its garbage collector and threads may be set to suit it."""
 
 
 @dataclass
 class Counts:
-    """What a steerer has done since it began."""
-
     placed: int = 0
     advised: int = 0
     removed: int = 0
@@ -138,6 +140,18 @@ class Steering:
     async def run(self) -> None:
         """Warm up, be elected, lead; begin anew when the lease is lost, or tenants have other quotas."""
         self._loop = asyncio.get_running_loop()
+        alive = asyncio.create_task(self._show_life(), name="alive")
+        try:
+            await self._run()
+        finally:
+            alive.cancel()
+
+    async def _show_life(self) -> None:
+        while self.options.alive_file is not None:
+            await self._in_thread(self.options.alive_file.touch)  # a decision that hangs holds the thread
+            await asyncio.sleep(ALIVE_S)
+
+    async def _run(self) -> None:
         knowledge = make_knowledge(self._settings.knowledge, grows=True)
         await self._loop.run_in_executor(None, warm_up, self._settings.policy, knowledge)
         while True:
@@ -193,7 +207,6 @@ class Steering:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _take_tenants(self, tenants: Tenants) -> None:
-        """Have namespaces the quotas that are in force."""
         settings = replace(
             self._settings, quotas=tenants.quotas, borrow=tenants.borrow, reclaim=tenants.reclaim
         )
@@ -311,8 +324,9 @@ class Steering:
             log.warning("%s", refused)
         if self._settings.advise:
             self._advise(done)
-        elif driver.unplaced:
+        else:
             site.displace(driver.unplaced, driver.free_on)
+            site.cannot_hold(driver.misfits)
         switch_cards(site, driver)
         return done
 
@@ -438,6 +452,8 @@ class Steering:
             self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
         elif isinstance(step, Withdraw):
             await writing.withdraw(self.api, step)
+        elif isinstance(step, Release):
+            await writing.release(self.api, step)
         elif isinstance(step, Suspend):
             await writing.suspend(self.api, step)
         elif isinstance(step, Remove):
@@ -447,10 +463,7 @@ class Steering:
 
     def _fail(self, step: Lift, why: str) -> None:
         self.counts.failed += 1
-        self._note(partial(self.site.start_failed, step.uid, why))
-
-    def _note(self, what: Callable[[], None]) -> None:
-        self._inbox.append((what, ()))
+        self._inbox.append((self.site.start_failed, (step.uid, why)))
         self._wake.set()
 
     # What is told
@@ -516,6 +529,62 @@ class Steering:
         return told
 
 
+class Heard(NamedTuple):
+    """One kind of objects, and what a site does with each."""
+
+    path: str
+    kind: type[Any]
+    changed: Callable[[Any], None]
+    gone: Callable[[Any], None]
+    without: str = ""
+    """What a site lacks that may not list them; empty: it cannot do without."""
+
+
+async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Heard]:
+    """All that a site listens to but pods, as far as the cluster serves it."""
+    found = [
+        Heard("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
+    ]
+    for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
+        if (served := await pod_groups(api, group)) is not None:
+            changed = partial(_told, site.pod_group_changed, group, now_ms)
+            gone = partial(_told, site.pod_group_gone, group, now_ms)
+            found.append(Heard(served, objects.PodGroup, changed, gone, WITHOUT_POD_GROUPS))
+    return found
+
+
+def _told(what: Callable[..., None], group: str, now_ms: Callable[[], int], found: objects.PodGroup) -> None:
+    what(group, found, now_ms())
+
+
+async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:
+    """Wait until all was listed once; raises what the informer raises."""
+    listed = asyncio.ensure_future(informer.synced.wait())
+    await asyncio.wait([listed, task], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        listed.cancel()
+        task.result()
+
+
+async def pod_groups(api: Api, group: str) -> str | None:
+    """The path of the PodGroups of an API group, in the version that the server prefers; None where it has none."""
+    for each in (await _served(api, f"/apis/{group}")).get("versions", ()):
+        path = f"/apis/{group}/{each['version']}"
+        if "podgroups" in [kind["name"] for kind in (await _served(api, path)).get("resources", ())]:
+            return f"{path}/podgroups"
+    return None
+
+
+async def _served(api: Api, path: str) -> dict[str, Any]:
+    """What the server says of an API group or a version of it; nothing where it has none."""
+    try:
+        return await api.get(path, dict[str, Any], patience_s=30)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return {}
+
+
 def steady_clock() -> Callable[[], int]:
     """Return a clock in ms since 1970 that never runs back: the time now, advanced by the monotonic clock."""
     begun_ns = time.time_ns() - time.monotonic_ns()
@@ -523,7 +592,6 @@ def steady_clock() -> Callable[[], int]:
 
 
 def driving(settings: Settings) -> DriverSettings:
-    """How a driver decides on a cluster that is steered so."""
     # The records of nodes name no virtual cluster, and quotas are compared with those that records name.
     quotas = None if settings.quotas is None else {**settings.quotas, "": 0}
     return DriverSettings(
@@ -544,7 +612,6 @@ def enough_for(site: PodSite, knowledge: Knowledge, job: Job) -> Share | None:
 
 
 def nodes_with_room(driver: Driver, job_id: str) -> list[str]:
-    """The nodes that a job would fit on now."""
     job, cluster = driver.job(job_id), driver.scheduler.cluster
     return [] if job is None else [cluster.nodes[row].name for row in cluster.fitting_nodes(job)]
 
@@ -560,18 +627,21 @@ def switch_cards(site: PodSite, driver: Driver) -> None:
 
 
 def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[str, str]:
-    """Why pods wait, by uid."""
     asked = [each.uid for each in entries if each.state is State.WAITING]
     reasons, found = driver.reasons(asked), dict[str, str]()
     for entry in entries:
         reason = reasons.get(entry.uid)
         if reason is None:
             soon = "it is about to be looked at"
+            if entry.state is State.STRAY:
+                soon = "kube-scheduler may bind it, and has not yet"
             if driver.begun and entry.uid in driver.scheduler.cluster.running:
                 soon = "it starts when those whose place it takes have left"
             found[entry.uid] = entry.why or soon
             continue
-        text = _UID.sub(lambda uid: _name_of(site, uid[0]), reason.text)
+        text = _UID.sub(
+            lambda uid: site.entries[uid[0]].title if uid[0] in site.entries else uid[0], reason.text
+        )
         if reason.kind in (WaitKind.NODES, WaitKind.MISFIT):
             text = f"no node can hold it: {site.lacks(entry) or 'others use too much of each'}"
         found[entry.uid] = f"{entry.why}; {text}" if entry.why and entry.why not in text else text
@@ -579,8 +649,3 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
 
 
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
-def _name_of(site: PodSite, uid: str) -> str:
-    entry = site.entries.get(uid)
-    return uid if entry is None else entry.title

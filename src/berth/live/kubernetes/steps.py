@@ -40,6 +40,15 @@ class Withdraw(NamedTuple):
     """The resource version at which it was refused: a pod that was bound meanwhile keeps its placement."""
 
 
+class Release(NamedTuple):
+    """Lift the gate of a pod that no node can hold, and pin it nowhere: autoscalers see it, and kube-scheduler binds it
+    to a node that they make."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
 class Suspend(NamedTuple):
     """Have the agent of a pod's node take it off its GPUs, or let it run on."""
 
@@ -70,4 +79,4 @@ class Tell(NamedTuple):
     warning: bool = True
 
 
-Step = Lift | Withdraw | Suspend | Remove | Tell
+Step = Lift | Withdraw | Release | Suspend | Remove | Tell

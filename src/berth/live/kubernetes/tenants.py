@@ -28,8 +28,6 @@ WITHOUT = "namespaces have no quotas; give berth the rule: berth k8s install"
 
 
 class Tenants(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the tenants of a cluster have."""
-
     policy: str = ""
     """The policy that was asked to keep to it."""
     quotas: dict[str, int] | None = None
@@ -50,16 +48,12 @@ def tenants_in(data: Mapping[str, str], policy: str) -> Tenants:
     parts = [part.strip() for part in data.get("quotas", "").replace("\n", ",").split(",")]
     if not (text := ",".join(filter(None, parts))):
         return Tenants(policy)
-    found = Tenants(policy, quotas_of_namespaces(text), **flags)
+    found = Tenants(
+        policy, quotas_of(text, form="NAMESPACE=GPUS, such as vision=8 or vision+speech=8"), **flags
+    )
+    tenants_of(found.quotas or ())
     make_policy(policy, Setting(quotas=found.quotas, borrow=found.borrow, reclaim=found.reclaim))
     return found
-
-
-def quotas_of_namespaces(text: str) -> dict[str, int]:
-    """Quotas as they are written: `vision=8`, or `vision+speech=8` of both together. Raises SettingError."""
-    quotas = quotas_of(text, form="NAMESPACE=GPUS, such as vision=8 or vision+speech=8")
-    tenants_of(quotas)
-    return quotas
 
 
 def tenants_of(quotas: Iterable[str]) -> dict[str, str]:
@@ -87,7 +81,6 @@ def in_force(config: objects.ConfigMap) -> Tenants:
 
 
 def fault_of(config: objects.ConfigMap, policy: str) -> str:
-    """What is wrong with a ConfigMap; empty if nothing is."""
     try:
         tenants_in(config.data, policy)
     except BerthError as error:
@@ -96,8 +89,6 @@ def fault_of(config: objects.ConfigMap, policy: str) -> str:
 
 
 class TenantsWatch:
-    """Follows the ConfigMap."""
-
     def __init__(self, api: Api, namespace: str, policy: str) -> None:
         self.tenants = Tenants(policy)
         """What is in force."""

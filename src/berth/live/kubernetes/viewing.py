@@ -11,17 +11,16 @@ import msgspec
 
 from berth.errors import ApiError, BerthError
 from berth.live.driver.driver import Driver
+from berth.live.driver.more_cards import more_cards
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import is_unserved
-from berth.live.kubernetes.listening import heard
-from berth.live.kubernetes.more_cards import more_cards
-from berth.live.kubernetes.placements import gpu_memory_of
+from berth.live.kubernetes.placements import GpuMemory, said_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
+from berth.live.kubernetes.steering import FORECAST_S, driving, heard, waits_of
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, said
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
@@ -151,9 +150,8 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
 
 
 def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:
-    """A pod on one GPU, with what its node's agent says of its growth."""
     found = Tenant(*_named(entry), milli, mem_mib)
-    memory = gpu_memory_of(entry.pod.metadata.annotations) if entry.pod is not None else None
+    memory = said_of(entry.pod.metadata.annotations, GpuMemory) if entry.pod is not None else None
     if memory is None or memory.max_mib <= memory.promise_mib:
         return found
     return replace(
@@ -167,7 +165,6 @@ def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:
 
 
 def _named(entry: Entry) -> tuple[str, str, str]:
-    """A pod's id, what stands for its user, and its name."""
     return entry.title, entry.namespace, entry.name
 
 
@@ -176,7 +173,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
     said = entry.pod.metadata.annotations if entry.pod is not None else {}
-    enough, memory = said.get(names.ENOUGH), gpu_memory_of(said)
+    enough, memory = said.get(names.ENOUGH), said_of(said, GpuMemory)
     away = memory is not None and memory.suspended_ms is not None
     return LiveJob(
         *_named(entry),

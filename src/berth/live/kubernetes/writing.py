@@ -8,13 +8,15 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH, About, Api, event
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
-from berth.live.kubernetes.placements import placed_of
-from berth.live.kubernetes.steps import Lift, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.placements import Placed
+from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,12 @@ async def withdraw(api: Api, step: Withdraw) -> None:
     gone = {names.PLACEMENT: None, names.PLACED_UID: None, names.ENOUGH: None}
     meta = {"uid": step.uid, "resourceVersion": step.version, "annotations": gone}
     await api.change("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
+
+
+async def release(api: Api, step: Release) -> None:
+    """Lift the gate of a pod and leave the rest to kube-scheduler. Raises ApiError."""
+    body = {"metadata": {"uid": step.uid}, "spec": {"schedulingGates": None}}
+    await api.change("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
 
 
 async def suspend(api: Api, step: Suspend) -> None:
@@ -166,15 +174,9 @@ class Events:
 
 
 def in_words(step: Lift) -> str:
-    """What was decided for a pod."""
-    placed = placed_of({names.PLACEMENT: step.placement})
-    gpus = (
-        ""
-        if placed is None
-        else "; ".join(f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus)
-    )
-    policy = "" if placed is None else f"{placed.policy} places it "
-    text = f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
+    placed = msgspec.json.decode(step.placement, type=Placed)
+    gpus = "; ".join(f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus)
+    text = f"{placed.policy} places it on node {step.node}{', ' if gpus else ''}{gpus}"
     return f"{text}; {step.enough} are enough by its profile" if step.enough else text
 
 

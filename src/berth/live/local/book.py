@@ -98,7 +98,6 @@ class Book:
     # What the broker does about it
 
     def changes(self) -> Changes:
-        """What has changed since this was asked last."""
         found, self.pending = self.pending, Changes()
         found.ended = tuple(self.just_ended)
         return found
@@ -111,7 +110,6 @@ class Book:
                 self.just_ended.pop(job_id, None)
 
     def take_stops(self) -> list[Entry]:
-        """The jobs whose processes are to be ended."""
         stops, self.stops = self.stops, []
         return [entry for job_id in stops if (entry := self.jobs.get(job_id)) is not None]
 
@@ -120,7 +118,6 @@ class Book:
         self.events.append(event)
 
     def take_events(self) -> list[Event]:
-        """What the brain is to be told."""
         events, self.events = self.events, []
         return events
 
@@ -269,7 +266,6 @@ class Book:
         self._begin_suspension(entry, now_ms, resumes=False)
 
     def let_resume(self, entry: Entry, now_ms: int) -> None:
-        """Let a suspended job run on as soon as there is room."""
         check_not_ended(entry)
         if entry.suspension != SUSPENDED:
             raise LiveError(f"job {entry.id} is {entry.shown_state}; only a suspended job can be resumed")
@@ -278,7 +274,6 @@ class Book:
         self.events.append(runs(entry, self.limits))
 
     def revive(self, entry: Entry, now_ms: int) -> None:
-        """Queue a job again that has ended."""
         entry.attempt += 1
         entry.queued_ms, entry.stands_ms = now_ms, 0
         entry.stop, entry.end_ms, entry.exit_code = "", None, None
@@ -316,7 +311,6 @@ class Book:
         return True
 
     def grown(self, entry: Entry, mem_mib: int) -> None:
-        """The memory of a job that starts or runs has grown to this on each of its GPUs."""
         entry.share = (entry.share[0], mem_mib)
         self.pending.entries[entry.id] = entry
         self.events.append(runs(entry, self.limits))
@@ -342,7 +336,6 @@ class Book:
             self._begin_suspension(entry, now_ms, resumes=True)
 
     def suspend_idle(self, entry: Entry, now_ms: int) -> None:
-        """Have a running job leave its GPUs until its next call of CUDA."""
         entry.idle = True
         self._begin_suspension(entry, now_ms, resumes=False)
 
@@ -353,7 +346,6 @@ class Book:
         self._begin_suspension(entry, now_ms, resumes=not to.suspension)
 
     def resumed_by_brain(self, job_id: str, now_ms: int) -> None:
-        """The brain gives a suspended job its GPUs back."""
         entry = self.jobs.get(job_id)
         if entry is not None and entry.suspension == SUSPENDED:
             entry.suspension = RESUMING
@@ -371,7 +363,6 @@ class Book:
     # What processes do
 
     def left_gpus(self, entry: Entry, parked_mib: int) -> None:
-        """All processes of a job have left its GPUs."""
         if entry.suspension == SUSPENDING:
             entry.suspension, entry.parked_mib = SUSPENDED, parked_mib
             self._wanted.discard(entry.id)
@@ -387,7 +378,6 @@ class Book:
                 self._stop(entry, PREEMPTED, now_ms)
 
     def came_back(self, entry: Entry, now_ms: int) -> None:
-        """A suspended job runs on."""
         if entry.suspension == RESUMING:
             self._awake(entry, now_ms)
             self.events.append(runs(entry, self.limits))
@@ -418,7 +408,6 @@ class Book:
                 self.events.append(runs(other, self.limits))
 
     def confirmed(self, entry: Entry, start_ms: int, now_ms: int) -> None:
-        """The job's process runs."""
         if entry.state == STARTING:
             entry.start_ms = start_ms
             entry.start_failures = 0
@@ -533,12 +522,10 @@ class Book:
         return self._wakes[0][0] if self._wakes else None
 
     def expire(self, entry: Entry, now_ms: int) -> None:
-        """Stop a job that has reached its time limit."""
         if entry.state == RUNNING and not entry.stop and not entry.suspension:
             self._stop(entry, TIMEOUT, now_ms)
 
     def lose(self, entry: Entry, now_ms: int) -> None:
-        """Stop a job whose GPU is gone."""
         if entry.state in (STARTING, RUNNING) and not entry.stop:
             self._awake(entry, now_ms)
             self._stop(entry, NODE_FAIL, now_ms)

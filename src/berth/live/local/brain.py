@@ -95,7 +95,6 @@ class Brain:
         warm_up(policy_name or self.driver.settings.policy, make_knowledge("user"), nodes)
 
     def answer(self, message: Mapping[str, Any]) -> None:
-        """Say what is to be said to one message."""
         if message["do"] == "decide":
             self.take(message["events"])
             self._decide(int(message["now_ms"]), int(message["serial"]))

@@ -26,7 +26,7 @@ from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
-from berth.live.local.deciding import Chosen, Deciding, Hooks
+from berth.live.local.deciding import Chosen, Deciding
 from berth.live.local.entry import (
     CANCELLED,
     COMPLETED,
@@ -114,16 +114,19 @@ class Broker:
         before = Chosen(
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
         )
-        self.commits = Commits(store, self._collect, self._not_written, log)
+        self.commits = Commits(store, self._collect, log)
         self.suspending: Suspending[Entry]
-        hooks = Hooks(self.now_ms, self.act, self.wake_at, self._send_others, self._has_decided)
         self.deciding = Deciding(
             self.book,
             cards.nodes(limits),
             places.history,
             chosen or before,
             log,
-            hooks,
+            now_ms=self.now_ms,
+            act=self.act,
+            wake_at=self.wake_at,
+            is_ready=self._send_others,
+            has_decided=lambda seconds: self.counters.decided.add(seconds),
             brain=brain,
             decide_s=decide_s,
             can_suspend=lambda: not self.suspending.trouble,
@@ -183,7 +186,7 @@ class Broker:
             now_ms=self.now_ms,
             used_number=lambda: self.book.next_number - 1,
             forget=self.runner.forget,
-            learned=self._has_learned,
+            learned=lambda path: self.book.add_event({"event": "profile", "path": path}),
         )
         self.counters = Counters()
         self._wake: asyncio.TimerHandle | None = None
@@ -372,7 +375,6 @@ class Broker:
             self.wake_at(wake_ms)
 
     def wake_at(self, at_ms: int) -> None:
-        """Look again then."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(0.0, (at_ms - self.now_ms()) / 1000)
         if (
@@ -416,9 +418,6 @@ class Broker:
             for future in self._waiters.pop(entry.id, ()):
                 if not future.done():
                     future.set_result(None)
-
-    def _not_written(self, error: StoreError) -> None:
-        self.log("not-written", why=str(error))
 
     def _start(self, entry: Entry) -> None:
         if entry.state != STARTING:
@@ -504,15 +503,8 @@ class Broker:
         self.act()
 
     def _send_others(self) -> None:
-        """Have a new brain told what others hold."""
         if (event := self.watch.others(self.drained, anew=True)) is not None:
             self.book.add_event(event)
-
-    def _has_decided(self, seconds: float) -> None:
-        self.counters.decided.add(seconds)
-
-    def _has_learned(self, path: str) -> None:
-        self.book.add_event({"event": "profile", "path": path})
 
     async def _note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""
@@ -526,7 +518,6 @@ class Broker:
     # Time limits, and what is done now and then
 
     async def _enforce_limits(self) -> None:
-        """Stop the jobs that have reached their time limits."""
         while True:
             await asyncio.sleep(LIMITS_S)
             now_ms = self.now_ms()

@@ -150,7 +150,6 @@ class BrokerSite:
         return changed
 
     def ended_tasks(self, gang: str) -> int:
-        """How many tasks of a gang ran and have ended."""
         return self._ended_tasks.get(gang, 0)
 
     # What the broker is to do

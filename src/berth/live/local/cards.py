@@ -233,7 +233,6 @@ def _plain(uuid: str) -> str:
 
 
 def command_of(pid: int) -> str:
-    """The name of a process; empty where it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

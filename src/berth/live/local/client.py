@@ -44,7 +44,6 @@ def _listing(ids: list[str], user: str | None, states: str | None, ended: bool, 
 
 
 def print_queue(ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None) -> None:
-    """Print the table of `berth queue`; what keeps all jobs from starting goes to standard error."""
     from berth.live.local.snapshot import jobs_of
     from berth.live.local.tables import HEAD, queue_cells, queue_lines
 
@@ -63,7 +62,6 @@ def print_status() -> None:
 def snapshot(
     ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None
 ) -> tuple[Snapshot, Message]:
-    """This machine's GPUs with the jobs that `berth queue` lists, and what else the queue says of itself."""
     from berth.live.local.snapshot import snapshot_of
 
     status, queue = _ask({"do": "status"}), _listing(ids, user, states, ended, limit)
@@ -210,7 +208,6 @@ def wait(ids: list[str], *, every: bool, timeout_s: float | None, as_json: bool)
 def control(
     name: str, ids: list[str], as_json: bool, *, every: bool = False, flags: Flags | None = None
 ) -> None:
-    """Cancel, hold, release, suspend, resume, edit or requeue jobs, and print what became of each."""
     if not ids and not every:
         raise LiveError(f"berth {name}: name jobs by their ids, as `berth queue` shows them")
     message: Message = {"do": name, "ids": ids, "all": every}

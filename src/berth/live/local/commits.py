@@ -28,14 +28,12 @@ class Commits:
         self,
         store: Store,
         collect: Callable[[], tuple[list[Statement], Callable[[], None]]],
-        failed: Callable[[StoreError], None],
         log: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
-        """`collect` gives the rows that must be written and what is to be done when they are; `failed` hears of a
-        store that cannot be written, such as of a full disk; `log` of what then went wrong."""
+        """`collect` gives the rows that must be written and what is to be done when they are; `log` hears of a store
+        that cannot be written, such as of a full disk, and of what then went wrong."""
         self._store = store
         self._collect = collect
-        self._failed = failed
         self._log = log
         self._asked: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -115,7 +113,7 @@ class Commits:
             self.broken = str(error)
             for future in waiting:
                 _settle(future, error)
-            self._failed(error)
+            self._log("not-written", why=str(error))
             return False
         self.broken = ""
         self._unwritten, todo, self._then = [], self._then, []

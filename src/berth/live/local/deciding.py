@@ -29,20 +29,6 @@ class Chosen:
     """Folders in which a user's own policy or knowledge is looked up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What the broker does when the brain has said something."""
-
-    now_ms: Callable[[], int]
-    act: Callable[[], None]
-    """Have written what has changed, stop what is to be stopped."""
-    wake_at: Callable[[int], None]
-    is_ready: Callable[[], None]
-    """A brain begins to decide, which does not know yet what others hold."""
-    has_decided: Callable[[float], None]
-    """It took this many seconds."""
-
-
 class Deciding:
     """Asks the brain whenever something has happened."""
 
@@ -53,16 +39,22 @@ class Deciding:
         history: str,
         chosen: Chosen,
         log: Callable[..., None],
-        hooks: Hooks,
         *,
+        now_ms: Callable[[], int],
+        act: Callable[[], None],
+        wake_at: Callable[[int], None],
+        is_ready: Callable[[], None],
+        has_decided: Callable[[float], None],
         brain: str = BRAIN,
         decide_s: float = DECIDE_S,
         can_suspend: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`nodes` are the machine's, `history` is the folder from which a knowledge begins. `can_suspend` tells whether
-        a running job can be suspended to make room."""
+        """`nodes` are the machine's, `history` is the folder from which a knowledge begins. `act` has written what has
+        changed; `is_ready` hears of a brain that does not know yet what others hold, `has_decided` how many seconds one
+        took. `can_suspend` tells whether a running job can be suspended to make room."""
         self._book, self._nodes, self._history = book, nodes, history
-        self._log, self._hooks, self._can_suspend = log, hooks, can_suspend
+        self._log, self._now_ms, self._can_suspend = log, now_ms, can_suspend
+        self._act, self._wake_at, self._is_ready, self._has_decided = act, wake_at, is_ready, has_decided
         self.link = Link(self._begin, self.on_message, log, brain=brain, decide_s=decide_s)
         self.chosen = chosen
         self._proposed: Chosen | None = None
@@ -101,7 +93,7 @@ class Deciding:
             "policy": policy,
             "knowledge": self._knowledge_named(policy, chosen.knowledge, trial=trial),
             "events": self._book.snapshot() if trial else self._book.begin_anew(),
-            "now_ms": self._hooks.now_ms(),
+            "now_ms": self._now_ms(),
             "paths": chosen.paths,
             "can_suspend": self._can_suspend(),
         }
@@ -126,14 +118,14 @@ class Deciding:
         self.link.ask(
             {
                 "do": "decide",
-                "now_ms": self._hooks.now_ms(),
+                "now_ms": self._now_ms(),
                 "serial": self._serial,
                 "events": self._book.take_events(),
             }
         )
 
     def on_message(self, message: Message) -> None:
-        kind, book, now_ms = message["say"], self._book, self._hooks.now_ms()
+        kind, book, now_ms = message["say"], self._book, self._now_ms()
         if kind == "start":
             share = (message["share"][0], message["share"][1])
             slots, best_effort = tuple(message["slots"]), message["best_effort"]
@@ -164,7 +156,7 @@ class Deciding:
         elif kind == "ready":
             self._log("brain-ready", policy=message["policy"], seconds=message["seconds"])
             self.policy_error = ""
-            self._hooks.is_ready()
+            self._is_ready()
             self.decide(anyway=True)
         elif kind == "decided":
             self.link.answered()
@@ -173,13 +165,12 @@ class Deciding:
                 self.policy_error = ""  # it decides again
             self.decisions += 1
             self.seconds = [*self.seconds[-999:], message["seconds"]]
-            self._hooks.has_decided(message["seconds"])
+            self._has_decided(message["seconds"])
             if message["wake_ms"] is not None:
-                self._hooks.wake_at(message["wake_ms"])
-            self._hooks.act()
+                self._wake_at(message["wake_ms"])
+            self._act()
 
     async def why(self, job_id: str) -> Message:
-        """What the brain says of a waiting job; empty if it does not answer."""
         return await self._ask_why({"do": "why", "id": job_id}, WHY_S)
 
     async def reasons(self, ids: list[str]) -> dict[str, tuple[str, int | None, int | None]]:
@@ -195,7 +186,7 @@ class Deciding:
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._whys[self._serial] = future
         serial = self._serial
-        self.link.ask({**question, "serial": serial, "now_ms": self._hooks.now_ms()}, limited=False)
+        self.link.ask({**question, "serial": serial, "now_ms": self._now_ms()}, limited=False)
         try:
             async with asyncio.timeout(seconds):
                 return await future

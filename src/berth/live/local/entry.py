@@ -99,7 +99,6 @@ class Entry:
 
     @property
     def number(self) -> str:
-        """The id of its array, or its own."""
         return self.id.partition("_")[0]
 
     @property
@@ -127,32 +126,26 @@ class Entry:
 
     @property
     def priority(self) -> int:
-        """The higher, the sooner it has its turn."""
         return self.request.priority
 
     @property
     def interactive(self) -> bool:
-        """Whether it leaves its GPUs while it is idle."""
         return self.request.interactive
 
     @property
     def shows_max(self) -> bool:
-        """Whether its programs see a card of the size that it may grow to."""
         return self.request.mem_shows_max
 
     @property
     def going(self) -> bool:
-        """Whether its attempt is neither over nor being ended."""
         return not self.stop and self.over is None
 
     @property
     def runs(self) -> bool:
-        """Whether its processes run and are not being ended."""
         return self.state == RUNNING and self.going
 
     @property
     def makes_way(self) -> bool:
-        """Whether it is about to leave its GPUs for others."""
         return self.stop == PREEMPTED or self.suspension == SUSPENDING
 
     @property
@@ -166,7 +159,6 @@ class Entry:
         return self.stands_ms or self.queued_ms, self.serial
 
     def to_dict(self) -> dict[str, Any]:
-        """What the store holds of it: what is not as at first."""
         found: dict[str, Any] = {}
         for name, default in _KEPT.items():
             value = getattr(self, name)
@@ -178,7 +170,6 @@ class Entry:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], request: Request) -> Entry:
-        """The job of what `to_dict` made."""
         fields = {**values, "request": request}
         for name in ("slots", "share"):
             if name in fields:
@@ -232,7 +223,6 @@ class Limits:
     """How many jobs share a GPU at most that ask for GPU memory alone."""
 
     def milli_of(self, request: Request) -> int:
-        """The part of each GPU that a job counts for."""
         memory_alone = request.milli == SHARED_MILLI and request.mem_mib and not request.core_pct
         return WHOLE // self.per_gpu if memory_alone else request.milli
 

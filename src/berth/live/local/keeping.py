@@ -116,7 +116,6 @@ class Keeper:
         )
 
     def close(self) -> None:
-        """End the child that records, which another broker's does again."""
         if self._child is not None:
             self._child.kill()
 

@@ -190,13 +190,11 @@ class Link:
         self._limit_start()
 
     def ask(self, message: Message, *, limited: bool = True) -> None:
-        """Send something to a brain that is ready."""
         self._send(message)
         if limited:
             self._limit(self._decide_s, "it has not decided")
 
     def answered(self) -> None:
-        """The answer that was waited for is there."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -346,5 +344,4 @@ class Link:
 
 
 def _writable_package() -> bool:
-    """Whether compiled code can be kept beside the package."""
     return os.access(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), os.W_OK)

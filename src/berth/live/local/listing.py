@@ -53,7 +53,6 @@ class Listing:
         }  # fmt: skip
 
     def _gangs(self) -> list[Message]:
-        """How many tasks of each gang wait, run and have ended."""
         gangs, found = self._broker.book.gangs, []
         for gang, tasks in gangs.tasks().items():
             running = sum(task.state in (STARTING, RUNNING) for task in tasks)
@@ -220,7 +219,9 @@ class Listing:
         """
         is_id = job_id.replace("_", "", 1).isdigit()
         store = self._broker.store
-        live = self._broker.book.named(job_id) if is_id else self._live_of_name(job_id)
+        book = self._broker.book
+        of_name = (entry for entry in book.jobs.values() if entry.request.name == job_id)
+        live = book.named(job_id) if is_id else list(of_name)
         ids = {entry.id for entry in live}
         ended = []
         if is_id:
@@ -238,9 +239,6 @@ class Listing:
         if not found:
             raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
         return found
-
-    def _live_of_name(self, name: str) -> list[Entry]:
-        return [entry for entry in self._broker.book.jobs.values() if entry.request.name == name]
 
     async def do_job(self, message: Message, caller: Caller) -> Message:
         await self._broker.commits.settled()
@@ -316,7 +314,6 @@ class Listing:
         return self.measured()
 
     def measured(self) -> Message:
-        """What Prometheus is told."""
         broker = self._broker
         counters = broker.counters
         return {

@@ -63,7 +63,6 @@ def start_failed(entry: Entry, end: End) -> Event:
 
 
 def ended(entry: Entry, how: str, end: End, end_ms: int) -> Event:
-    """The processes of an attempt are gone."""
     return {
         "event": "ended", "id": entry.id, "attempt": entry.attempt, "how": how, "end_ms": end_ms, "why": end.reason,
         "needed_mib": end.needed_mib, "peak_mib": end.peak_mib, "cpu_ms": end.cpu_ms,
@@ -80,7 +79,6 @@ def asked_mib(entry: Entry, limits: Limits) -> int:
 
 
 def _job(entry: Entry, limits: Limits) -> dict[str, Any]:
-    """A job, and what is remembered of its earlier attempts."""
     request = entry.request
     return {
         "id": entry.id, "submit_ms": entry.submit_ms, "queued_ms": entry.queued_ms, "user": entry.user,

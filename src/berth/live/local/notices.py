@@ -174,7 +174,6 @@ def _kind(where: str) -> str:
 
 
 def text_of(notice: Notice) -> str:
-    """A notice as one sentence."""
     name = f" ({notice['name']})" if notice["name"] else ""
     what = f"job {notice['job']}{name} on {notice['machine']}"
     if notice["event"] == "start":

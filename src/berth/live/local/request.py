@@ -116,7 +116,6 @@ def to_dict(request: Request) -> dict[str, Any]:
 
 
 def request_from_dict(values: Mapping[str, Any]) -> Request:
-    """The request of what `to_dict` made."""
     known = {key: value for key, value in values.items() if key in _DEFAULTS}
     for key in ("argv", "pins", "notify", "notify_on"):
         if key in known:
@@ -212,7 +211,6 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
 
 
 def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
-    """The request with what these flags change."""
     flags = _size_flags(request)
     if ".." in str(values.get("mem", "")):
         flags.pop("mem_max", None)
@@ -335,7 +333,6 @@ def _image(values: Mapping[str, Any]) -> str:
 
 
 def _gang(values: Mapping[str, Any]) -> tuple[str, int]:
-    """The name of a gang, and how many of its tasks start together."""
     if "gang" not in values:
         return "", 0
     text = str(values["gang"])
@@ -352,7 +349,6 @@ def _gang(values: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _notify(values: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Whom to tell, and of which events."""
     listed = values.get("notify", ())
     addresses = (listed,) if isinstance(listed, str) else tuple(listed)
     for address in addresses:

@@ -117,7 +117,6 @@ class Runner:
         return True
 
     def watches(self, entry: Entry) -> bool:
-        """Whether the end of its processes will be heard of."""
         return entry.id in self._watched
 
     def _prepare(self, entry: Entry, run: Run) -> None:
@@ -228,7 +227,6 @@ class Runner:
         Run(self._places.runs, entry.id, entry.start).signal(number)
 
     def partition_of(self, entry: Entry) -> str:
-        """The name of the partition of an attempt."""
         return f"job-{entry.id}-{entry.start}-{self._tag}"
 
     def throttle(self, entry: Entry, core_pct: int) -> None:

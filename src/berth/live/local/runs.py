@@ -41,21 +41,22 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it is there and has not ended."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                words = file.read().rpartition(b")")[2].split()
-        except OSError:
-            return False
-        return int(words[19]) == self.start and words[0] not in (b"Z", b"X")
+        words = self._stat()
+        return bool(words) and int(words[19]) == self.start and words[0] not in (b"Z", b"X")
 
     @property
     def taken(self) -> bool:
         """Whether another process has its number by now."""
+        words = self._stat()
+        return bool(words) and int(words[19]) != self.start
+
+    def _stat(self) -> list[bytes]:
+        """What the kernel tells of the process with its number, behind its name; empty if there is none."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return int(file.read().rpartition(b")")[2].split()[19]) != self.start
+                return file.read().rpartition(b")")[2].split()
         except OSError:
-            return False
+            return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,6 @@ class Run:
             ) from error
 
     def spawn(self) -> int:
-        """Start the shim; its pid."""
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         try:
             return os.posix_spawn(

@@ -74,7 +74,6 @@ class Service:
         return {"ok": True, **answer}
 
     async def do_wait(self, message: Message, caller: Caller) -> Message:
-        """The states and exits of jobs, when they have ended."""
         broker = self._broker
         if message.get("all"):
             entries = [entry for entry in broker.book.jobs.values() if entry.uid == caller.uid]
@@ -159,7 +158,7 @@ class Service:
         broker.counters.submitted += len(made)
         broker.act()
         return {
-            "ids": _grouped(made),
+            "ids": list(dict.fromkeys(entry.number for entry in made)),  # an array's once
             "count": len(made),
             "note": self.listing.note(),
             "hints": self._hints(made, message["jobs"]),
@@ -407,8 +406,3 @@ def _caller(connection: socket.socket, gone: Callable[[], bool]) -> Caller:
     answers = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", answers)
     return Caller(uid, gone)
-
-
-def _grouped(made: Iterable[Entry]) -> list[str]:
-    """The id of each submission: an array's once."""
-    return list(dict.fromkeys(entry.number for entry in made))

@@ -26,12 +26,10 @@ def snapshot_of(status: Mapping[str, Any], *listings: Mapping[str, Any], node: s
 
 
 def gpus_of(gpus: Iterable[Mapping[str, Any]], node: str = "") -> tuple[Gpu, ...]:
-    """The GPUs of an answer."""
     return tuple(replace(gpu_of(each), node=node) for each in gpus)
 
 
 def jobs_of(listing: Mapping[str, Any], node: str = "") -> tuple[LiveJob, ...]:
-    """The jobs of an answer to `queue`."""
     jobs = (LiveJob(*row) for row in listing["rows"])
     return tuple(replace(job, where=f"{node} {job.where}") if node and job.where else job for job in jobs)
 

@@ -44,7 +44,6 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITH
 
 
 def of_entry(entry: Entry) -> Statement:
-    """The row of a job."""
     ended = 0 if entry.state not in ENDED else max(1, entry.end_ms or 1)
     row = (entry.id, int(entry.number), entry.serial, ended, entry.state, entry.uid, _json(entry.to_dict()))
     return "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)", row
@@ -57,12 +56,10 @@ def of_attempt(attempt: Mapping[str, Any]) -> Statement:
 
 
 def of_request(key: int, request: Request) -> Statement:
-    """The row of a request."""
     return "INSERT OR REPLACE INTO requests VALUES (?, ?)", (key, _json(to_dict(request)))
 
 
 def of_text(text: str) -> Statement:
-    """The row of an environment or a script."""
     return "INSERT OR IGNORE INTO texts VALUES (?, ?)", (
         key_of_text(text),
         text.encode("utf-8", "surrogateescape"),
@@ -70,7 +67,6 @@ def of_text(text: str) -> Statement:
 
 
 def of_meta(key: str, value: object) -> Statement:
-    """A row of what is kept by name."""
     return "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, _json(value))
 
 
@@ -189,14 +185,12 @@ class Reader:
         return dict(found)
 
     def request(self, key: int) -> Request:
-        """A request by its key."""
         found = self._all("SELECT body FROM requests WHERE key = ?", (key,))
         if not found:
             raise StoreError(f"{self.path} has lost request {key}")
         return request_from_dict(json.loads(found[0][0]))
 
     def text(self, key: str) -> str:
-        """An environment or a script by its key."""
         found = self._all("SELECT body FROM texts WHERE key = ?", (key,))
         if not found:
             raise StoreError(f"{self.path} has lost text {key[:12]}")

@@ -58,7 +58,6 @@ def queued(flags: Flags, command: list[str], parse: Parse, options: Collection[s
 
 
 def _asked(flags: Flags, command: list[str], parse: Parse, configured: Configured) -> Message:
-    """The queue's answer to one job."""
     job, lines = _job_of(flags, command, parse, configured)
     message = {"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]}
     try:

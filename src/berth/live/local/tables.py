@@ -64,7 +64,6 @@ def policy_state(state: str) -> str:
 
 
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
-    """The lines of `berth status`."""
     jobs = answer["jobs"]
     lines = [
         f"up: process {answer['pid']}, {answer['state_folder']}{', on fake GPUs' if answer['fake'] else ''}",
@@ -92,7 +91,6 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
 
 
 def job_lines(job: dict[str, Any]) -> list[str]:
-    """`berth job ID` of a job of the queue."""
     lines = [f"Job {job['id']}: {job['state']}{_because(job['state'], job['reason'], ', ')}"]
     gpus = gpus_text(job["gpus"], job["milli"])
     asked = [

@@ -83,7 +83,6 @@ class Tile(Static):
     """One GPU."""
 
     def show(self, gpu: Gpu, now_ms: float) -> None:
-        """Draw what is on it."""
         text = Text()
         text.append(f"GPU {gpu.index} ", "bold")
         text.append(f"{gpu.model} {mib(gpu.mem_mib)}", "grey70")

@@ -185,7 +185,8 @@ def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], live: Set[str
     if "failed" in job.dependency or ("unfulfilled" in job.dependency and not (held and _is_over(job, live))):
         return f"Dependency: {job.dependency}"
     if job.start_ms is not None and job.start_ms > now_ms and (held or job.reason == "BeginTime"):
-        return f"BeginTime: it begins at {_clock(job.start_ms)} at the earliest" + (
+        begins = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.start_ms / 1000))
+        return f"BeginTime: it begins at {begins} at the earliest" + (
             "; it was queued again, and Slurm runs no Prolog for it on a node that still knows the attempt before"
             if job.restarts
             else ""
@@ -200,10 +201,6 @@ def _is_over(job: SlurmJob, live: Set[str]) -> bool:
     does once the job is released, and then starts it or not."""
     parts = [_AFTER.fullmatch(part) for part in re.split("[,?]", job.dependency)]
     return all(part is not None and part[1] not in live for part in parts)
-
-
-def _clock(ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
 def place_of(job: Job) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from berth.live.slurm.install import FOLDER, SCRIPTS
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import LEFT_OUT
 from berth.live.slurm.requests import Cards
@@ -19,7 +20,6 @@ OLDEST = (22, 5)
 TESTED = ((22, 5), (24, 11), (26, 5))
 """The Slurms that berth was run on."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
-MOST_SKEW_S = 5.0
 LEAST_JOB_AGE_S = 60
 
 
@@ -48,8 +48,6 @@ class SlurmSetup:
     scripts: Mapping[str, str]
     """The texts of Prolog, TaskProlog and Epilog that could be read, by these names."""
     user: str
-    skew_s: float | None = None
-    """How much later the controller's clock is than this machine's."""
     state_fault: str = ""
     """Why the state's folder cannot be written."""
     rest: str | None = None
@@ -252,7 +250,7 @@ def _of_scripts(setup: SlurmSetup) -> Iterator[Fault]:
     closes = setup.configuration.get("TaskProlog") != "(null)" and "berth" in setup.scripts.get(
         "TaskProlog", ""
     )
-    for name in ("Prolog", "TaskProlog", "Epilog"):
+    for name in SCRIPTS:
         path = setup.configuration.get(name, "(null)")
         stops = name == "Prolog" and closes
         lost = (
@@ -261,30 +259,18 @@ def _of_scripts(setup: SlurmSetup) -> Iterator[Fault]:
             else "shares are not enforced, and their use is not measured"
         )
         if path == "(null)":
-            yield Fault(
-                f"there is no {name}: {lost}", f"slurm.conf: {name}=/etc/slurm/berth/{_file(name)}", stops
-            )
+            yield Fault(f"there is no {name}: {lost}", f"slurm.conf: {name}={FOLDER}/{SCRIPTS[name]}", stops)
         elif name in setup.scripts and "berth" not in setup.scripts[name]:
             yield Fault(
                 f"{path} does not call berth's {name}: {lost}",
-                f"{path}: at its end, /etc/slurm/berth/{_file(name)}",
+                f"{path}: at its end, {FOLDER}/{SCRIPTS[name]}",
                 stops,
             )
-
-
-def _file(name: str) -> str:
-    return {"Prolog": "prolog.sh", "TaskProlog": "task_prolog.sh", "Epilog": "epilog.sh"}[name]
 
 
 def _of_talking(setup: SlurmSetup) -> Iterator[Fault]:
     if setup.state_fault:
         yield Fault(setup.state_fault, "--state DIR")
-    if setup.skew_s is not None and abs(setup.skew_s) > MOST_SKEW_S:
-        yield Fault(
-            f"the controller's clock is {setup.skew_s:+.0f} s from this machine's: waits are wrong by that",
-            "run an NTP client, such as chrony, on both",
-            stops=False,
-        )
     if setup.rest:
         yield Fault(setup.rest, started_by(_version(setup)), stops=False)
     if setup.rest is not None:

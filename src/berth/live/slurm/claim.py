@@ -16,7 +16,6 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
@@ -31,15 +30,13 @@ then."""
 _MARK = re.compile(r" ?\[berth places: (\S+) until (\d+)\]")
 
 
-class ClaimChangedError(LiveError):
-    """The right to place has passed to another berth, or has come free."""
+class ClaimLostError(LiveError):
+    """Another berth has the right to place."""
 
 
-def lock(state: Path) -> IO[str] | None:
-    """The right to write this folder, until the file is closed; None: another berth of this machine has it.
-
-    LiveError if there can be no such folder.
-    """
+def lock(state: Path) -> IO[str]:
+    """The right to write this folder, until the file is closed. LiveError if another berth of this machine has it, or
+    there can be no such folder."""
     try:
         state.mkdir(parents=True, exist_ok=True)
         file = open(state / "lock", "a", encoding="ascii")  # noqa: SIM115
@@ -49,29 +46,16 @@ def lock(state: Path) -> IO[str] | None:
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
         file.close()
-        return None
+        raise LiveError(f"another berth runs with the state {state}; stop it first") from error
     return file
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """The berth that a node's comment names."""
-
-    owner: str
-    """Its machine and state folder: `head1:/var/lib/berth/slurm`."""
-    until_s: int
-    """When that ends unless it is renewed, in seconds since 1970."""
-
-    def __str__(self) -> str:
-        return f"[berth places: {self.owner} until {self.until_s}]"
-
-    @classmethod
-    def of(cls, comment: str) -> Claimant | None:
-        """Read it from a node's comment; None if that names none."""
-        found = _MARK.search(comment)
-        return None if found is None else cls(found[1], int(found[2]))
+def claimant(node: SlurmNode) -> tuple[str, int] | None:
+    """The berth that a node's comment names, and when its right ends, s since 1970; None: it names none."""
+    found = _MARK.search(node.comment)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def owner_of(state: Path) -> str:
@@ -89,71 +73,59 @@ class Claim:
         partitions: Set[str],
         lasts_s: float,
         *,
-        qos: Set[str] = frozenset(),
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """On the nodes of these partitions and of those that take jobs of these QoS; of neither: on all nodes. A claim
-        that is not renewed ends after `lasts_s`."""
+        """On the nodes of these partitions; of none: on all nodes. A claim that is not renewed ends after `lasts_s`."""
         self._controller, self._owner, self._lasts_s = controller, owner, lasts_s
-        self._named, self._qos = partitions, qos
         self._partitions = partitions
         self._clock, self._sleep = clock, sleep
         self._until_s = 0.0
 
-    def take(self) -> Claimant | None:
-        """Take the right to place; returns the berth that already has it, or None. LiveError if Slurm refuses it."""
-        if self._qos:
-            takes = {each.name for each in self._controller.partitions() if each.takes(self._qos)}
-            self._partitions = self._named | takes
-            if not self._partitions:
-                raise LiveError(
-                    f"no partition takes jobs of the QoS {', '.join(sorted(self._qos))}; see AllowQos and DenyQos in"
-                    " scontrol show partition, or name others with --qos"
-                )
+    def take(self) -> None:
+        """Take the right to place. ClaimLostError if another berth has it, LiveError if Slurm refuses it."""
         nodes = self._controller.nodes()
-        if (other := self.other(nodes)) is not None:
-            return other
+        self._check_others(nodes)
         self._write(nodes)
         self._sleep(SETTLE_S)
         nodes = self._controller.nodes()
-        if (other := self.other(nodes)) is not None:
+        try:
+            self._check_others(nodes)
+        except ClaimLostError:
             self.drop(nodes)
-        return other
+            raise
 
-    def other(self, nodes: Iterable[SlurmNode]) -> Claimant | None:
-        """Another berth that has the right to place on one of these nodes now."""
+    def _check_others(self, nodes: Iterable[SlurmNode]) -> None:
         now_s = self._clock()
-        there = (Claimant.of(node.comment) for node in self._ours(nodes))
-        return next(
-            (each for each in there if each and each.owner != self._owner and each.until_s > now_s), None
-        )
+        for owner, until_s in filter(None, map(claimant, self._ours(nodes))):
+            if owner != self._owner and until_s > now_s:
+                raise ClaimLostError(
+                    f"another berth places on these nodes, {owner}; stop it, or wait"
+                    f" {until_s - now_s:.0f} s if it is gone"
+                )
 
     @property
     def due(self) -> bool:
         """Whether it is to be renewed."""
         return self._until_s - self._clock() < self._lasts_s / 2
 
-    def check(self, nodes: Sequence[SlurmNode], places: bool) -> None:
-        """Renew the claim of a berth that places; ClaimChangedError if another has taken it since. For one that only
-        advises: ClaimChangedError if the claim has come free."""
-        other = self.other(nodes)
-        if places and other is not None:
-            raise ClaimChangedError(f"another berth places now, {other.owner}: this one only advises")
-        if not places and other is None:
-            raise ClaimChangedError("no other berth places any more: this one does")
-        if places and (self.due or any(Claimant.of(each.comment) is None for each in self._ours(nodes))):
+    def check(self, nodes: Sequence[SlurmNode]) -> None:
+        """Renew the claim; ClaimLostError if another berth has taken it since."""
+        self._check_others(nodes)
+        if self.due or any(claimant(each) is None for each in self._ours(nodes)):
             self._write(nodes)
 
     def drop(self, nodes: Sequence[SlurmNode] | None = None) -> None:
         """Give the right back on the nodes where this berth still has it."""
         self._until_s = 0.0
-        mine = [each for each in nodes or self._controller.nodes() if self._is_mine(each)]
+        mine = [
+            each for each in nodes or self._controller.nodes() if (claimant(each) or [""])[0] == self._owner
+        ]
         self._note(mine, "")
 
     def _write(self, nodes: Iterable[SlurmNode]) -> None:
         until_s = int(self._clock() + self._lasts_s)
-        self._note(self._ours(nodes), str(Claimant(self._owner, until_s)))
+        self._note(self._ours(nodes), f"[berth places: {self._owner} until {until_s}]")
         self._until_s = until_s
 
     def _note(self, nodes: Iterable[SlurmNode], mark: str) -> None:
@@ -166,7 +138,3 @@ class Claim:
 
     def _ours(self, nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
         return [each for each in nodes if not self._partitions or self._partitions & set(each.partitions)]
-
-    def _is_mine(self, node: SlurmNode) -> bool:
-        claimant = Claimant.of(node.comment)
-        return claimant is not None and claimant.owner == self._owner

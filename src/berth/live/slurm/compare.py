@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
 from berth.live.slurm.decisions import PLACED, TAKEN_BACK, Attempt, Decision, attempts_of
-from berth.model import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +72,3 @@ def compare(decisions: Sequence[Decision], gpus: int) -> Comparison:
 
 def _start_ms(start: Decision) -> int:
     return start.start_ms or start.at_ms
-
-
-def agreement(records: Iterable[Record], decisions: Iterable[Decision]) -> tuple[int, int, bool]:
-    """How many attempts the accounting has, how many of them berth's log has too, and whether their ends agree to 2 s.
-
-    They are joined by the job's number and its start to the second, for a job may have been started several times.
-    """
-    by_start = {
-        (each.start.raw, _start_ms(each.start) // 1000): each
-        for each in attempts_of(decisions)
-        if each.start is not None
-    }
-    records = [*records]
-    starts = [(each, (each.job_id, each.start_ms // 1000)) for each in records if each.start_ms is not None]
-    pairs = [(record, by_start[key].end) for record, key in starts if key in by_start]
-    ends = [(record.end_ms, end.end_ms or 0) for record, end in pairs if end is not None]
-    agree = bool(ends) and all(abs(theirs - ours) < 2000 for theirs, ours in ends)
-    return len(records), len(pairs), agree

@@ -7,12 +7,12 @@ import pwd
 import re
 import time
 from collections.abc import Mapping, Set
-from datetime import datetime
 from pathlib import Path
 
 from berth.errors import LiveError, SettingError
 from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
+from berth.live.slurm.install import SCRIPTS
 from berth.live.slurm.installed import OWN, read_text
 from berth.live.slurm.node_lines import gpus_of
 from berth.live.slurm.rest import spoken
@@ -51,9 +51,7 @@ def read_setup(
     configuration = controller.configuration()
     lua = read_text(conf_folder(configuration) / "job_submit.lua")
     scripts = {
-        name: text
-        for name in ("Prolog", "TaskProlog", "Epilog")
-        if (text := _texts(configuration.get(name, "(null)"))) is not None
+        name: text for name in SCRIPTS if (text := _texts(configuration.get(name, "(null)"))) is not None
     }
     return SlurmSetup(
         configuration,
@@ -63,7 +61,6 @@ def read_setup(
         _with_loaded(lua),
         scripts,
         pwd.getpwuid(os.geteuid()).pw_name,
-        _skew_s(configuration),
         _state_fault(state),
         None if rest is None else _rest_fault(rest),
         os.environ.get("SLURM_JWT", ""),
@@ -105,21 +102,9 @@ def _texts(paths: str) -> str | None:
     return "\n".join(found) if found else None
 
 
-def _skew_s(configuration: dict[str, str]) -> float | None:
-    """How much later the controller's clock is, by the time that it gives with its configuration."""
-    as_of = configuration.get("as of", "")
-    try:
-        return datetime.fromisoformat(as_of).timestamp() - time.time()
-    except ValueError:
-        return None
-
-
 def _state_fault(state: Path) -> str:
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return f"{state} cannot be made ({error.strerror})"
-    return "" if os.access(state, os.W_OK) else f"{state} cannot be written"
+    there = next(folder for folder in (state.absolute(), *state.absolute().parents) if folder.exists())
+    return "" if os.access(there, os.W_OK) else f"{state} cannot be written"
 
 
 def _rest_fault(path: Path) -> str:

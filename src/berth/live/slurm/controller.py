@@ -42,7 +42,6 @@ FORGETS_S = 5
 _CRED_EXPIRE = re.compile(r"\bcred_expire=(\d+)")
 _UNKNOWN_COLUMN = re.compile(r"Invalid job format specification: (\S+)")
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
-_AS_OF = re.compile(r"Configuration data (as of) (\S+)")
 
 Run = Callable[[Sequence[str], str], str]
 """Runs a program with lines on its standard input and returns what it prints; LiveError if it cannot."""
@@ -117,7 +116,6 @@ class Change:
     berth's hold on the job, only after its release."""
     per_job: str | None = None
     per_task: str | None = None
-    per_socket: str | None = None
     hold: bool | None = None
     """True: an administrator's hold; False: release it."""
     requeue: bool = False
@@ -162,7 +160,6 @@ class Change:
                 ("TresPerNode", self.gres),
                 ("TresPerJob", self.per_job),
                 ("TresPerTask", self.per_task),
-                ("TresPerSocket", self.per_socket),
                 ("AdminComment", None if self.clears else self.admin_comment),
                 ("StartTime", f"now+{self.after_s}" if self.requeue else None),
             )
@@ -271,9 +268,8 @@ class Controller:
         self.queries += 1
         text = self._run(["scontrol", "show", "config"], "")
         found = (_CONFIG.fullmatch(line.strip()) for line in text.splitlines())
-        as_of = _AS_OF.match(text)
         configuration: dict[str, str] = {}
-        for name, value in ((each[1], each[2]) for each in (*found, as_of) if each):
+        for name, value in ((each[1], each[2]) for each in found if each):
             # Of what may be given several times, Slurm 23.02 and later print each on a line: Prolog[0], Prolog[1].
             whole = name.partition("[")[0]
             before = configuration.get(whole, "")

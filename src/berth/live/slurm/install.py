@@ -53,8 +53,6 @@ class Plan:
     options: str = ""
     folder: str = FOLDER
     shards_a_gpu: int = SHARDS_A_GPU
-    limit_s: int = 300
-    """How long berth may be silent until the watchdog gives its jobs back."""
     settings: Mapping[str, str] | None = None
     """What the node's scripts find in their environment."""
     slurm_bin: str = "/usr/bin"
@@ -164,10 +162,8 @@ def _filled(name: str, how: Plan, before: str = "") -> str:
         "# @SETTINGS@": "\n".join(lines) or "# no settings",
         "@PYTHON@": shlex.quote(how.python),
         "@FOLDER@": how.folder,
-        "@LIMIT_S@": str(how.limit_s),
         "@STATE@": str(how.state),
         "@BERTH@": how.berth,
-        "@MODE@": "place",
         "@OPTIONS@": how.options,
         "@SLURM_BIN@": how.slurm_bin,
     }

@@ -90,8 +90,9 @@ def texts_of(conf: Path, own: Path) -> dict[str, str]:
     lacking = [name for name in _kept(own, BEFORE) if found.get(name, "") is None]
     if lacking:
         raise SettingError(
-            f"{path_of(lacking[0], conf, own)} cannot be read, and berth has changed it; name slurm.conf with"
-            f" --conf, or put {_file(own, AFTER, lacking[0])} in its place; nothing was changed"
+            f"{path_of(lacking[0], conf, own)} cannot be read, and berth has changed it; put"
+            f" {_file(own, AFTER, lacking[0])} in its place, or the folder of slurm.conf into {own / CONF}; nothing was"
+            " changed"
         )
     return {name: text for name, text in found.items() if text is not None}
 
@@ -113,10 +114,9 @@ def check_first(there: Mapping[str, str], own: Path) -> None:
                 )
 
 
-def conf_of(own: Path) -> Path | None:
-    """The folder of slurm.conf at the install; None if berth's folder does not say."""
-    text = read_text(own / CONF)
-    return Path(text.rstrip("\n")) if text else None
+def conf_of(own: Path) -> Path:
+    """The folder of slurm.conf at the install."""
+    return Path((read_text(own / CONF) or "").rstrip("\n"))
 
 
 def put(conf: Path, own: Path, before: Mapping[str, str], new: Mapping[str, str]) -> None:

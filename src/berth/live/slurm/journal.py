@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from berth.history.values.gres import gres_list
-from berth.history.values.hostlist import expand
 from berth.live.slurm.attempts import EndedAttempt
 from berth.live.slurm.decisions import ENDED, STARTED, Decision, append
 from berth.live.slurm.jobs import SlurmJob
-from berth.live.slurm.nodes import SlurmNode
-from berth.live.slurm.requests import Cards
 from berth.live.slurm.results import Result
 from berth.model import Job, Share
 
@@ -22,11 +17,9 @@ NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU
 class Journal:
     """The log of one berth."""
 
-    def __init__(self, path: Path, cards: Cards, policy: str) -> None:
-        self._path, self._cards, self._policy = path, cards, policy
+    def __init__(self, path: Path, policy: str) -> None:
+        self._path, self._policy = path, policy
         self._lines: list[Decision] = []
-        self.nodes: Mapping[str, SlurmNode] = {}
-        """Slurm's nodes of the last view, by name."""
 
     def save(self) -> None:
         """Write the lines that are not written yet; LiveError leaves them for the next time."""
@@ -66,7 +59,7 @@ class Journal:
             best_effort=best_effort,
         )
 
-    def started(self, now_ms: int, job: SlurmJob, ours: Job, planned: str) -> None:
+    def started(self, now_ms: int, job: SlurmJob, ours: Job, where: str, planned: str) -> None:
         """Slurm has started a job; `planned` is where berth had placed it."""
         self._line(
             now_ms,
@@ -77,14 +70,14 @@ class Journal:
             milli=ours.share.milli,
             mem_mib=ours.share.mem_mib,
             application=ours.application,
-            where=self._where(job),
+            where=where,
             planned=planned,
             partition=job.partition,
             limit_ms=job.time_limit_ms,
         )
 
-    def ended(self, now_ms: int, end: EndedAttempt) -> None:
-        """An attempt has ended."""
+    def ended(self, now_ms: int, end: EndedAttempt, card_mib: int) -> None:
+        """An attempt has ended on GPUs of this size."""
         job, result = end.job, end.result or Result("", "", 0, 0, 0)
         self._line(
             now_ms,
@@ -97,7 +90,7 @@ class Journal:
             peak_mib=result.peak_mib,
             refused=result.refused,
             gpu_ms=result.gpu_ms,
-            card_mib=self._card_mib(job) if end.result is not None else 0,
+            card_mib=card_mib if end.result is not None else 0,
             why=NO_PARTITION if result.closed else "",
         )
 
@@ -105,19 +98,3 @@ class Journal:
         line = Decision(now_ms, event, job.id, job.raw_id, submit_ms=job.submit_ms, user=job.user, **more)
         self._lines.append(line)
         return line
-
-    def _where(self, job: SlurmJob) -> str:
-        """Slurm's nodes of a job, with the indices of its GPUs if their types tell them."""
-        kinds = [each.kind for each in gres_list(job.tres_per_node, odd=True) if each.kind]
-        places = []
-        for name in expand(job.node_list):
-            node = self.nodes.get(name)
-            at = [node.index_of(kind) for kind in kinds] if node is not None else []
-            known = sorted(index for index in at if index is not None)
-            places.append(f"{name}:{'+'.join(map(str, known))}" if known and len(known) == len(at) else name)
-        return ",".join(sorted(places))
-
-    def _card_mib(self, job: SlurmJob) -> int:
-        """The memory of a GPU of the job's first node; 0: unknown."""
-        node = self.nodes.get(next(iter(expand(job.node_list)), ""))
-        return 0 if node is None else self._cards.model(node.model).mem_mib

@@ -300,7 +300,7 @@ def _node_line(line: Line, node: NodeGpus, keep: bool) -> str:
     """A node's line with its GPUs, and their model as a feature."""
     content = line.content
     if node.gres != line.pairs.get("gres") and (node.new_kinds != node.kinds or node.shard_lines):
-        content = line.with_pairs({"Gres": node.gres})
+        content = with_pairs(line.content, {"Gres": node.gres})
     model = next(iter(node.models))
     if keep or not model or model in node.features:
         return content

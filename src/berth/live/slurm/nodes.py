@@ -117,19 +117,9 @@ class SlurmPartition:
     name: str
     up: bool
     nodes: tuple[str, ...]
-    default: bool = False
     priority_factor: int = 1
     tier: int = 1
     """Jobs of a higher one come first, and may take the place of others."""
-    allowed_qos: tuple[str, ...] | None = None
-    """None: all but those that are denied."""
-    denied_qos: tuple[str, ...] = ()
-
-    def takes(self, qos: Set[str]) -> bool:
-        """Whether it takes jobs of one of these QoS."""
-        if self.allowed_qos is not None:
-            return not qos.isdisjoint(self.allowed_qos)
-        return not qos <= set(self.denied_qos)
 
 
 def pairs_of(line: str) -> dict[str, str]:
@@ -203,11 +193,8 @@ def partitions_of(text: str) -> Iterator[SlurmPartition]:
             pairs["PartitionName"],
             pairs.get("State") == "UP",
             expand(pairs.get("Nodes", "")),
-            pairs.get("Default") == "YES",
             int(pairs.get("PriorityJobFactor", "1")),
             int(pairs.get("PriorityTier", "1")),
-            None if pairs.get("AllowQos", "ALL") in ("ALL", *_NONE) else _names(pairs["AllowQos"]),
-            _names(pairs.get("DenyQos", "")),
         )
 
 

@@ -88,7 +88,6 @@ def given_back(job_id: str, note: Note, before: str = "") -> Change:
         gres=note.per_node or None,
         per_job=note.per_job or None,
         per_task=note.per_task or None,
-        per_socket=note.per_socket or None,
         admin_comment="",
         hold=False,
     )

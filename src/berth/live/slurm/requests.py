@@ -2,7 +2,7 @@
 
 The Lua plugin takes the GPUs off a job and notes them there, without spaces, which `scontrol` does not take:
 
-    berth:1;node=gres:gpu:1;job=;task=;socket=;share=500:8192:1
+    berth:1;node=gres:gpu:1;job=;task=;share=500:8192:1
 
 `share` is added by berth when it places the job: per mille, MiB on each GPU, and 1 where compute is best effort. A
 job that ran out of GPU memory also has how often (`retries`) and what the next attempt needs (`needs`, MiB); one that
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -46,7 +46,6 @@ class Note:
     per_node: str = ""
     per_job: str = ""
     per_task: str = ""
-    per_socket: str = ""
     share: Share | None = None
     """What a partition enforces, once the job was placed."""
     best_effort: bool = False
@@ -63,7 +62,7 @@ class Note:
     """Which component of a heterogeneous job has it: Slurm changes all of them with the first."""
 
     def __str__(self) -> str:
-        text = f"{BEGIN_OF_NOTE}node={self.per_node};job={self.per_job};task={self.per_task};socket={self.per_socket}"
+        text = f"{BEGIN_OF_NOTE}node={self.per_node};job={self.per_job};task={self.per_task}"
         if self.share is not None:
             text += f";share={self.share.milli}:{self.share.mem_mib}:{int(self.best_effort)}"
         rest = (
@@ -84,25 +83,26 @@ def note_of(admin_comment: str) -> Note | None:
     if not text:
         return None
     pairs = dict(each.partition("=")[::2] for each in text.removeprefix(BEGIN_OF_NOTE).split(";"))
-    per_node, per_job, per_task, per_socket, part = (
-        pairs.get(name, "") for name in ("node", "job", "task", "socket", "part")
-    )
-    note = Note(per_node, per_job, per_task, per_socket, part=part)
+    get = pairs.get
+    share = get("share", "").split(":") if "share" in pairs else []
     try:
-        if share := pairs.get("share"):
-            milli, mem, best_effort = map(int, share.split(":"))
-            note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
-        names = ("retries", "needs", "failures", "until")
-        retries, needs_mib, failures, until_ms = (int(pairs.get(name, "0")) for name in names)
-        return replace(
-            note,
-            retries=retries,
-            needs_mib=needs_mib,
-            failures=failures,
-            until_ms=until_ms,
-            why=unquote(pairs.get("why", "")),
+        retries, needs_mib, failures, until_ms = (
+            int(get(name, "0")) for name in ("retries", "needs", "failures", "until")
         )
-    except ValueError:
+        return Note(
+            get("node", ""),
+            get("job", ""),
+            get("task", ""),
+            Share(int(share[0]), int(share[1])) if share else None,
+            bool(share and int(share[2])),
+            retries,
+            needs_mib,
+            failures,
+            until_ms,
+            unquote(get("why", "")),
+            get("part", ""),
+        )
+    except (ValueError, IndexError):
         return None  # it was written by something else
 
 
@@ -163,7 +163,7 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
         (bool(job.reservation), f"it asks for the reservation {job.reservation}"),
         ("," in job.partition, f"it was submitted to several partitions, {job.partition}"),
         (bool(job.features) and not _FEATURES.fullmatch(job.features), f"its features are {job.features}"),
-        (bool(note.per_socket), "it asks for GPUs on each socket"),
+        (bool(job.tres_per_socket), "it asks for GPUs on each socket"),
         (job.nodes_vary, "it asks for a range of nodes"),
     ):
         if wrong:
@@ -203,9 +203,7 @@ def part_of(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
 
 def _note(job: SlurmJob) -> Note:
     """What it asks for: while berth holds it, that stands in berth's note alone."""
-    return note_of(job.admin_comment) or Note(
-        job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
-    )
+    return note_of(job.admin_comment) or Note(job.tres_per_node, job.tres_per_job, job.tres_per_task)
 
 
 def _asked(job: SlurmJob, note: Note) -> _Asked:

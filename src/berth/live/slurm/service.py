@@ -20,13 +20,13 @@ from berth.files import whole_file
 from berth.history.values.applications import read_rules
 from berth.knowledge import Knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.driver import Driver, Round
+from berth.live.driver.driver import Driver
 from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.site import Gpu
 from berth.live.slurm.agent import BY_BERTH, STATUS, Reports, order, orders, reports, revoke
 from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
-from berth.live.slurm.claim import Claim, ClaimChangedError
+from berth.live.slurm.claim import Claim, ClaimLostError
 from berth.live.slurm.controller import Controller, View, forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.jobs import SlurmJob
@@ -107,7 +107,7 @@ class Service:
         knowledge: Knowledge | None = None,
         claim: Claim | None = None,
     ) -> None:
-        """`claim` is the right to place: a berth that places holds it, and one that would place waits for it."""
+        """`claim` is the right to place, which a berth that places has."""
         self.settings = settings
         self._claim = claim
         self._controller = controller
@@ -120,7 +120,7 @@ class Service:
             Reader(scope, cards, read_rules(), settings.retries),
             cards,
             Attempts(controller, results=settings.state / RESULTS, log=log),
-            Journal(log, cards, settings.policy),
+            Journal(log, settings.policy),
             channel or controller.apply,
             places=settings.places,
             patience_ms=int(1000 * settings.patience_s),
@@ -132,8 +132,6 @@ class Service:
         self._cycles = 0
         self._left: set[str] = set()
         """Jobs of which Epilogs had left something before the last query."""
-        self._seen_ns = 0
-        """When the folder was last changed in which they leave it, as of the last check."""
         self._nodes: tuple[SlurmNode, ...] = ()
         self._partitions: tuple[SlurmPartition, ...] = ()
         self.why: dict[str, str] = {}
@@ -155,10 +153,10 @@ class Service:
 
     def query(self) -> View:
         """What Slurm has now and what has ended: the jobs each time, the nodes now and then."""
-        if self._cycles % NODES_EVERY == 0 or (self.settings.places and self._claim and self._claim.due):
+        if self._cycles % NODES_EVERY == 0 or (self._claim is not None and self._claim.due):
             self._nodes, self._partitions = self._controller.nodes(), self._controller.partitions()
             if self._claim is not None:
-                self._claim.check(self._nodes, self.settings.places)
+                self._claim.check(self._nodes)
         if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             configuration = self._controller.configuration()
             self.site.again_after_s = forgotten_after_s(configuration)
@@ -174,7 +172,7 @@ class Service:
 
     def step(self) -> None:
         """Query, decide, and place or advise. LiveError if Slurm does not answer: nothing was changed then, nor if
-        ClaimChangedError says that the right to place has passed on."""
+        ClaimLostError says that the right to place has passed on."""
         view = self.query()
         memory = reports(self.settings.state)
         self.site.limits_mib = {raw_id: each.limit_mib for raw_id, each in memory.items()}
@@ -202,7 +200,7 @@ class Service:
                 self.driver.take_back(job_id, view.at_ms)
         end_s = time.perf_counter() + FORECAST_S
         self.driver.forecast(view.at_ms, out_of_time=lambda: time.perf_counter() > end_s)
-        self._show(came, view.at_ms)
+        self._show(view.at_ms)
         if came.fault is not None:
             raise came.fault
 
@@ -217,7 +215,7 @@ class Service:
             if by[raw_id] == BY_BERTH:
                 revoke(state, raw_id)
 
-    def _show(self, came: Round, now_ms: int) -> None:
+    def _show(self, now_ms: int) -> None:
         """Write what `berth slurm status` and `why` show, and for the watchdog whose jobs are placed."""
         found, placed = self.site.found, self.site.placed()
         waiting = {job_id for job_id, job in found.jobs.items() if job.waits}
@@ -225,17 +223,13 @@ class Service:
         self.why = {**reasons, **found.kept_back, **placed}
         values = {
             "at_ms": now_ms,
-            "pid": os.getpid(),
             "mode": "place" if self.settings.places else "advise",
             "policy": self.settings.policy,
-            "partitions": sorted(self.settings.partitions),
-            "qos": sorted(self.settings.qos),
             "waiting": len(found.waiting),
             "kept_back": len(found.kept_back),
             "running": len(found.running),
             "placed": len(placed),
             "unplaced": self.driver.unplaced,
-            "refused": came.refused[:5],
             "decide_s": round(self.decide_s, 4),
             "queries": self._controller.queries,
             "compute_pct": self.settings.compute_pct,
@@ -246,7 +240,6 @@ class Service:
             "starts": {job_id: each for job_id, each in self.driver.starts.items() if job_id in waiting},
             "outside": found.outside[:100],
             "leaked": {str(gpu): count for gpu, count in self.site.leaked.items()},
-            "unreadable": self._controller.unreadable[:5],
         }
         self._write_scope()
         with whole_file(self.settings.state / STATUS) as new:
@@ -277,7 +270,7 @@ class Service:
 
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.
-        Raises ClaimChangedError where the right to place has passed on."""
+        Raises ClaimLostError if the right to place has passed on."""
         said, warned, wait_s, paid = "", False, self.settings.interval_s, 0.0
         while not until():
             begun, queries, works = time.monotonic(), self._controller.queries, True
@@ -295,7 +288,7 @@ class Service:
                         f" {outside[0]} first; name their partition or QoS, or let the watchdog give them back"
                     )
                 warned = bool(outside)
-            except ClaimChangedError:
+            except ClaimLostError:
                 raise
             except BerthError as error:
                 if str(error) != said:
@@ -313,29 +306,15 @@ class Service:
     def _wait(self, end: float, until: Callable[[], bool], works: bool) -> None:
         """Wait for the next query, which an Epilog may bring forward; those after it come later for that. A berth that
         works shows meanwhile that it lives, so that the watchdog need not know how often it queries."""
-        shown = time.monotonic()
+        shown, results = time.monotonic(), self.settings.state / RESULTS
         while not until() and (left := end - time.monotonic()) > 0:
-            if works and left <= BORROWED * self.settings.interval_s and self._has_ended():
+            if works and left <= BORROWED * self.settings.interval_s and not names(results) <= self._left:
                 return
             time.sleep(min(TICK_S, left))
             if works and time.monotonic() - shown > ALIVE_S:
                 shown = time.monotonic()
                 with contextlib.suppress(OSError):
                     os.utime(self.settings.state / STATUS)
-
-    def _has_ended(self) -> bool:
-        """Whether an Epilog has left something since the last query. Opened, a folder on NFS is read anew."""
-        folder = self.settings.state / RESULTS
-        with contextlib.suppress(OSError):
-            file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                changed_ns = os.fstat(file).st_mtime_ns
-            finally:
-                os.close(file)
-            if changed_ns != self._seen_ns:
-                self._seen_ns = changed_ns
-                return not names(folder) <= self._left
-        return False
 
     def keep_history(self, history: Path) -> None:
         """Keep what the nodes are and which policy decides, so that the history can be replayed."""

@@ -138,7 +138,7 @@ class SlurmSite:
             self._queried, self._in_use = view.nodes, _in_use(view.nodes)
             # The nodes were queried before these jobs: what ran at the last view may have ended since.
             self.leaked = leaked_shards(view.nodes, (*self.found.jobs.values(), *found.jobs.values()))
-            self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
+            self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
         self._now_ms, self.found, self._priorities = now_ms, found, priorities
         self._components = Counter(job.het_id for job in found.jobs.values() if job.het)
@@ -150,7 +150,8 @@ class SlurmSite:
             self._take_end(end)
         for job in starts:
             self._failures.pop(job.id, None)
-            self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
+            ours = found.running[job.id]
+            self._journal.started(now_ms, job, ours, self._where(job, ours), self._planned(job))
         self._forget({job.user for job in gone.values()})
         self._give_back()
         self._take_back()
@@ -166,9 +167,10 @@ class SlurmSite:
         job, result, now_ms = end.job, end.result, self._now_ms
         ours = self._reader.taken_as(job)
         if end.start_unseen:
-            self._journal.started(now_ms, job, ours, self._planned(job))
+            self._journal.started(now_ms, job, ours, self._where(job, ours), self._planned(job))
         if not end.logged:
-            self._journal.ended(now_ms, end)
+            first = next(iter(expand(job.node_list)), "")
+            self._journal.ended(now_ms, end, self._card_mib(first))
         if not end.logged and result is not None and ours.gpus == 1:
             self.use.ended(
                 kind_of(ours),
@@ -251,14 +253,10 @@ class SlurmSite:
                 continue
             slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
             if job.held or now_ms - placed.at_ms > self._patience_ms * (SLOW if slow else 1):
-                self._hold_again(job_id, f"Slurm: {job.reason}")
+                del self._placed[job_id]
+                self._changes.append(taken_back(job_id, placed.note))
+                self._journal.add(now_ms, TAKEN_BACK, job, f"Slurm: {job.reason}")
                 self._ends.append(FailedStart(job_id, job.reason))
-
-    def _hold_again(self, job_id: str, why: str) -> None:
-        """Hold a placed job again."""
-        placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
-        self._changes.append(taken_back(job_id, placed.note))
-        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
 
     def _as_measured(self, job: Job) -> Job:
         """A waiting job that asks for memory alone, with what such jobs were measured to take of a GPU."""
@@ -333,8 +331,7 @@ class SlurmSite:
         for run in ({**self._running, **grown}).values():
             promised_mib = (run.share or run.of.job.share).mem_mib
             for gpu in run.gpus:
-                node = self._nodes.get(gpu.node)
-                card_mib = 0 if node is None else self._cards.model(node.model).mem_mib
+                card_mib = self._card_mib(gpu.node)
                 left[gpu] = left.get(gpu, card_mib) - (promised_mib or card_mib)
         for job_id, run in self._running.items():
             share, limit_mib = run.share, limits.get(jobs[job_id].raw_id, 0)
@@ -381,6 +378,16 @@ class SlurmSite:
             gpus += [Gpu(name, at) for at in exact]
         return tuple(gpus)
 
+    def _where(self, job: SlurmJob, ours: Job) -> str:
+        """Slurm's nodes of a job, with the indices of its GPUs if their types name them."""
+        gpus = self._gpus_of(job, ours)
+        return where_of(gpus) if gpus else ",".join(sorted(expand(job.node_list)))
+
+    def _card_mib(self, name: str) -> int:
+        """The memory of a GPU of a node; 0: unknown."""
+        node = self._nodes.get(name)
+        return 0 if node is None else self._cards.model(node.model).mem_mib
+
     # What the driver asks
 
     def nodes(self) -> Sequence[SiteNode]:
@@ -417,8 +424,7 @@ class SlurmSite:
         """The shards that Slurm counts though no job has them; it knows no processes that are no job's."""
         held = {}
         for gpu, count in self.leaked.items():
-            node = self._nodes[gpu.node]
-            card_mib = self._cards.model(node.model).mem_mib
+            node, card_mib = self._nodes[gpu.node], self._card_mib(gpu.node)
             held[gpu] = Share(1000 * count // node.shards_a_gpu, card_mib * count // node.shards_a_gpu)
         return held
 
@@ -595,7 +601,12 @@ class SlurmSite:
         requeued = [change.job_id for change in self._changes if change.requeue]
         self._changes = []
         failed = self._change(whole) if requeued else {}
-        stay = {gpu: job_id for job_id in requeued if job_id in failed for gpu in self._gpus_of_run(job_id)}
+        runs = {
+            job_id: self._running[job_id]
+            for job_id in requeued
+            if job_id in failed and job_id in self._running
+        }
+        stay = {gpu: job_id for job_id, run in runs.items() for gpu in run.gpus}
         for job_id in orders if stay else ():  # once released there, it could have no other GPUs
             for gpu in self._placed[job_id].run.gpus:
                 if gpu in stay:
@@ -623,9 +634,6 @@ class SlurmSite:
             if change.job_id in failed
             for each in change.components
         }
-
-    def _gpus_of_run(self, job_id: str) -> tuple[Gpu, ...]:
-        return self._running[job_id].gpus if job_id in self._running else ()
 
     def _whole(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, of which each job has one, with those of components as one of the first of them."""
@@ -683,19 +691,16 @@ class SlurmSite:
         if job is None or self._refused.get(job_id) == why:
             return
         self._refused[job_id] = why
+        event = GIVEN_UP if change.requeue or change.clears else TAKEN_BACK
         if change.requeue and job_id in self.found.running:
             self._stays.add(job_id)
             self._not_started.add(job_id)
-            self._journal.add(
-                self._now_ms, GIVEN_UP, job, f"it makes no room: Slurm does not queue it again: {why}"
-            )
+            why = f"it makes no room: Slurm does not queue it again: {why}"
         elif change.requeue:
-            self._journal.add(self._now_ms, GIVEN_UP, job, f"Slurm does not queue it again: {why}")
+            why = f"Slurm does not queue it again: {why}"
         elif change.clears:
             why = f"its request cannot be given back, and it is tried again later: {why}"
-            self._journal.add(self._now_ms, GIVEN_UP, job, why)
-        else:
-            self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+        self._journal.add(self._now_ms, event, job, why)
 
 
 def _makes_no_room(run: SiteRun) -> SiteRun:

@@ -43,10 +43,6 @@ class Line:
         """Its first key in small letters; empty if it has none."""
         return next(iter(self.pairs), "")
 
-    def with_pairs(self, pairs: Mapping[str, str]) -> str:
-        """Its content with these values in place of its own, or behind them."""
-        return with_pairs(self.content, pairs)
-
 
 def lines_of(text: str) -> list[Line]:
     """The lines of a file."""
@@ -116,7 +112,7 @@ class SiteConfig:
         """Give a setting this value where it stands, or on a line of its own at the end."""
         line = self._line_of(key)
         if line is not None and line.pairs[key.lower()] != value:
-            line.text = f"{line.with_pairs({key: value})}{line.comment}\n"
+            line.text = f"{with_pairs(line.content, {key: value})}{line.comment}\n"
         elif line is None:
             self.add(f"{key}={value}")
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from berth.live.slurm.install import Planned
 from berth.live.slurm.installed import write_text
 from berth.live.slurm.node_lines import NodeGpus, devices_of
-from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of
+from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of, with_pairs
 
 LIMIT_S = 60.0
 MOST_BYTES = 1 << 22
@@ -117,7 +117,7 @@ def _line(line: Line, folder: Path, conf: Path, cluster: str) -> str:
                 if not link.is_symlink():
                     link.symlink_to("/dev/null")
             named = ",".join(f"{folder}/devices/{quote(each, safe='')}" for each in devices_of(pairs[key]))
-            return line.with_pairs({key: named}) + "\n"
+            return with_pairs(line.content, {key: named}) + "\n"
     if line.key == "partitionname":  # the copy has no accounting, which knows QoS
         return re.sub(r"(?<!\S)(QOS|PreemptMode)=\S+", "", line.content, flags=re.IGNORECASE) + "\n"
     return line.text
@@ -125,7 +125,7 @@ def _line(line: Line, folder: Path, conf: Path, cluster: str) -> str:
 
 def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) -> str:
     """What is wrong with the GPUs that slurmd reads for a node; empty if they are what slurm.conf says."""
-    slurmd = _program("slurmd")
+    slurmd = shutil.which("slurmd", path=_PATH)
     if slurmd is None:
         untried.append("the nodes' GPUs: there is no slurmd here")
         return ""
@@ -166,7 +166,7 @@ def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) 
 
 def _fault_of_controller(folder: Path, untried: list[str]) -> str:
     """Why slurmctld would not start; empty if it does."""
-    slurmctld, unshare = _program("slurmctld"), _program("unshare")
+    slurmctld, unshare = (shutil.which(name, path=_PATH) for name in ("slurmctld", "unshare"))
     if slurmctld is None or unshare is None:
         untried.append("slurmctld, which is not installed here")
         return ""
@@ -207,7 +207,3 @@ def _worst(said: str) -> str:
         if found := [line for line in lines if word in line]:
             return found[-1]
     return lines[-1] if lines else "it says nothing"
-
-
-def _program(name: str) -> str | None:
-    return shutil.which(name, path=_PATH)

@@ -31,8 +31,8 @@ class GreedySettings:
 class Greedy(Colocating):
     """Start the combination with the best predicted joint progress; wait if no new job improves it.
 
-    Joint progress is the work of a GPU's tenants, as run time alone, over the time in which they would all end. The
-    forecasts are exact, and no job that would run out of memory is started. What `learned` has to beat.
+    Joint progress is the work of a GPU's tenants, as run time alone, divided by the time until all of them end. The
+    forecasts are exact, and no job that would run out of memory is started. `learned` has to beat it.
     """
 
     def __init__(self, setting: Setting | None = None, settings: GreedySettings | None = None) -> None:

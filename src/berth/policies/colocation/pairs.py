@@ -56,12 +56,12 @@ class _Row(NamedTuple):
 
 
 class Pairs(Colocating):
-    """Start the best pair of a waiting application and a GPU first, by what it costs for the work that is started.
+    """Start the best pair of a waiting application and a GPU first, by cost per work started.
 
-    The cost is the delay of the GPU's tenants, the job's own delay, and the time for which the GPU is in use longer,
-    times the jobs that wait for each GPU. A pair that costs more than if the job waited for an empty GPU is not
-    started. Jobs of one application that ask for the same are one row of the matrix, and GPUs with like tenants one
-    column; a cost is found anew only where something has changed. Compiled code chooses.
+    The cost is the delay of the GPU's tenants, the job's own delay, and the extra time for which the GPU is in use,
+    times the jobs that wait per GPU. A pair is not started if it costs more than waiting for an empty GPU. Jobs of
+    one application with the same request share a row of the matrix, and GPUs with similar tenants a column. A cost is
+    computed again only if something has changed.
     """
 
     def __init__(

@@ -33,9 +33,9 @@ SEEN = 5
 
 
 class RandomSharing(Colocating):
-    """Start a combination drawn at random from those that fit and that the shield of learned lets start.
+    """Start a random combination of those that fit and that the shield of `learned` allows.
 
-    What forecasts and shield do by themselves: an untrained network prefers some jobs, and is worse than this.
+    It shows what forecasts and shield achieve alone: an untrained network prefers some jobs, and does worse.
     """
 
     draws = True
@@ -51,10 +51,10 @@ class RandomSharing(Colocating):
 
 
 class Rule(Colocating):
-    """Start the combination with the largest weighted sum of eight traits of its forecast, within the shield.
+    """Start the combination with the largest weighted sum of eight features of its forecast, within the shield.
 
-    There are two weights of each trait, for a full queue and for an empty one: 16 numbers, found by a random search on
-    the sets that networks are trained on (`berth train --learner rule`). `?weights=FILE` takes others.
+    Each feature has two weights, for a full and an empty queue: 16 numbers, found by random search on the sets that
+    networks are trained on (`berth train --learner rule`). `?weights=FILE` takes others.
     """
 
     def __init__(self, setting: Setting | None = None, weights: FloatArray | None = None) -> None:
@@ -150,7 +150,7 @@ class PairSettings:
 
 
 class PairPacker(Colocating):
-    """At most two jobs share a GPU, where scores of their use add up to little; of such pairs the lightest.
+    """At most two jobs share a GPU, if their scores of use add up to little; the lightest pair first.
 
     The idea of Lucid: jobs are tiny, medium or jumbo by their use, and no knowledge of interference is needed (Hu et
     al., "Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning Training Jobs", ASPLOS 2023).

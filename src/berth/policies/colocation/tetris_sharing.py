@@ -48,11 +48,11 @@ class TetrisSettings:
 
 
 class TetrisSharing(Colocating):
-    """Start, again and again, the job that aligns best with what a GPU has left of its four resources.
+    """Repeatedly start the job that aligns best with what a GPU has left of its four resources.
 
     Grandl, Ananthanarayanan, Kandula, Rao and Akella, "Multi-resource Packing for Cluster Schedulers", SIGCOMM 2014,
-    sections 3.2 and 3.3: alignment is the dot product of demand and of what is left, and shorter jobs may be preferred.
-    All waiting jobs are looked at. It knows demands and no interference.
+    sections 3.2 and 3.3: alignment is the dot product of demand and of what is left, and shorter jobs may be
+    preferred. It considers all waiting jobs, and knows demands but no interference.
     """
 
     def __init__(self, setting: Setting | None = None, settings: TetrisSettings | None = None) -> None:

@@ -24,9 +24,9 @@ class Genetic:
     """Genetic search over a batch of waiting jobs: most GPU in use, least stranded, no job forgotten.
 
     After Kwon and Bahn, *Scheduling of Artificial Intelligence Workloads in Cloud Environments Using Genetic
-    Algorithms*, JIIBC 24(3), 2024. Unlike theirs, solutions begin as those of heuristics, each can be carried out, a
-    change costs what it changes, and the fragmentation that is left counts (Weng et al., USENIX ATC 2023). A gang
-    gets all of its nodes or waits.
+    Algorithms*, JIIBC 24(3), 2024. Unlike theirs, it starts from heuristic solutions, all solutions are feasible,
+    only what a change touches is scored again, and remaining fragmentation counts (Weng et al., USENIX ATC 2023). A
+    gang gets all of its nodes or waits.
     """
 
     def __init__(self, setting: Setting | None = None, settings: GeneticSettings | None = None) -> None:

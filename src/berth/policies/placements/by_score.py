@@ -13,7 +13,7 @@ from berth.policies.placements.scored import Scored
 
 
 class BestFit(Scored):
-    """The node that would be left with the least CPU and GPU, both weighing the same.
+    """The node that would have the least CPU and GPU left, weighted equally.
 
     score = trunc 100·(1 − (½·(CPU left − CPU asked)/C + ½·(GPU left − GPU asked)/G)), where C and G are the
     CPU and GPU milli of the largest node (128,000 and 8,000 in the trace of Alibaba). A part of a GPU goes to
@@ -25,7 +25,7 @@ class BestFit(Scored):
 
 
 class WorstFit(Scored):
-    """The node that would be left with the most CPU and GPU, both weighing the same: load is spread.
+    """The node that would have the most CPU and GPU left, weighted equally: load is spread.
 
     score = trunc 100·(½·(CPU left − CPU asked)/C + ½·(GPU left − GPU asked)/G), where C and G are the CPU and GPU
     milli of the largest node: the opposite of best fit. A part of a GPU goes to the GPU with the most left, the
@@ -48,7 +48,7 @@ class WorstFit(Scored):
 
 
 class WholeGpus(BestFit):
-    """Best fit that gives each job whole GPUs, whatever part of one it asks for: what sharing is compared with.
+    """Best fit with whole GPUs, even for a job that asks for part of one: the baseline for sharing.
 
     The formula is that of best fit, after Weng et al., USENIX ATC 2023, section 6.1.
     """
@@ -67,7 +67,7 @@ class WholeGpus(BestFit):
 
 
 class DotProduct(Scored):
-    """The node with the smallest dot product of what it has free and what is asked for.
+    """The node with the smallest dot product of its free resources and the request.
 
     score = trunc 100·(1 − ½·(CPU left/C · CPU asked/C + GPU left/G · GPU asked/G)), where C and G are the CPU
     and GPU milli of the largest node. Alignment after Grandl et al., "Multi-Resource Packing for Cluster
@@ -78,7 +78,7 @@ class DotProduct(Scored):
 
 
 class GpuPacking(Scored):
-    """GPUs that are shared already first, then free GPUs of nodes in use, free nodes last.
+    """Shared GPUs first, then free GPUs of nodes in use, then free nodes.
 
     A node with all its n GPUs free scores max(33 − n, n). Else, over the GPUs that the job would take (the
     tightest first), f of them free and r = Σ left·100 div 1000: max(50 − f, 33) where f > 0, max(100 − r div
@@ -90,7 +90,7 @@ class GpuPacking(Scored):
 
 
 class GpuClustering(Scored):
-    """Nodes that hold jobs of the same kind, where a kind is "part of a GPU" or a number of whole GPUs.
+    """Nodes with jobs of the same kind, where a kind is "part of a GPU" or a number of whole GPUs.
 
     b = 25·(G − GPU left) div G, with G the GPU milli of the largest node. A node that holds this kind alone scores
     b + 75, and b + 50 if it holds others too. A node that holds none scores b + 25, one with only others b. Jobs

@@ -11,10 +11,10 @@ from berth.policies.protocol import Setting
 
 
 class FastestFit:
-    """The first node on whose GPU model the job is fastest, of those with enough left.
+    """Of the nodes with enough room, the first on whose GPU model the job is fastest.
 
-    A gang takes the fastest such nodes; what may spread and fits on no node is spread as other placements do. Where
-    no speeds by GPU model are told it is first fit. After the heterogeneity-aware FIFO of Narayanan et al.,
+    A gang takes the fastest such nodes. A job that may spread and fits on no single node is spread as under other
+    placements. Without speeds by GPU model it is first fit. After the heterogeneity-aware FIFO of Narayanan et al.,
     "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 4.2, in which
     each job in turn has the fastest card that is left for it.
     """

@@ -20,7 +20,7 @@ COVERED_PCT = 95
 
 
 class Fgd(Scored):
-    """The node and GPU that leave the least capacity which typical requests cannot use.
+    """The node and GPU that leave the least capacity unusable for typical requests.
 
     score = trunc 100·sigmoid((F(before) − F(after))/1000), where F(node) = Σ_m p_m·(GPU milli left on the node
     that a request of type m could not use). Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing

@@ -15,10 +15,11 @@ from berth.policies.protocol import Setting
 
 
 class FirstFit(Scored):
-    """The first node of the cluster with enough left, and on it the lowest-numbered GPUs with enough left.
+    """The first node with enough room, and on it the lowest-numbered GPUs with enough room.
 
-    Johnson, "Near-optimal bin packing algorithms", PhD thesis, MIT, 1973. It is the fastest of all: nothing is
-    scored. A gang takes the first nodes that fit. The cluster's rank of nodes, which settles ties, is not asked.
+    Johnson, "Near-optimal bin packing algorithms", PhD thesis, MIT, 1973. It is the fastest placement, because it
+    scores nothing. A gang takes the first nodes that fit. The cluster's rank of nodes, which settles ties elsewhere,
+    is not used.
     """
 
     kernel = score_kernels.ANY_FIT

@@ -16,7 +16,7 @@ from berth.policies.protocol import Setting
 
 
 class Random(Scored):
-    """Any node that fits, and on it any GPUs that fit, each with the same chance.
+    """A random node that fits, and on it random GPUs that fit, each equally likely.
 
     The lower baseline of Weng et al., USENIX ATC 2023, section 6.1. Its numbers come from the seed alone.
     """

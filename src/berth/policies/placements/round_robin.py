@@ -12,13 +12,12 @@ from berth.policies.protocol import Setting
 
 
 class RoundRobin:
-    """The next GPU after the one used last, node by node and then from the beginning, that the job fits on.
+    """The next GPU with room after the last one used, node by node, then from the start again.
 
-    What Kwon and Bahn compare with (*Scheduling of Artificial Intelligence Workloads in Cloud Environments
-    Using Genetic Algorithms*, JIIBC 24(3), 2024, section IV): jobs go "to each GPU in turn". Their size and what
-    a GPU has left decide only whether they fit. A job of several GPUs takes the first
-    free ones of the next node that has enough, and a gang does so on each of the next nodes, the one in which the
-    turn stands included.
+    The baseline of Kwon and Bahn (*Scheduling of Artificial Intelligence Workloads in Cloud Environments Using
+    Genetic Algorithms*, JIIBC 24(3), 2024, section IV): jobs go "to each GPU in turn". Size and room decide only
+    whether a job fits. A job of several GPUs takes the first free ones of the next node that has enough. A gang does
+    so on each of the next nodes, beginning with the node of the last GPU used.
     """
 
     draws = False

@@ -11,13 +11,12 @@ from berth.policies.protocol import Setting
 
 
 class Tetris:
-    """The node with the largest dot product of what it has left and what the job asks for.
+    """The node with the largest dot product of its free resources and the request.
 
-    score = Σ (left/capacity)·(asked/capacity) over CPU, memory and GPU of the node, each a fraction of what
-    that node has; the highest wins, the smaller rank on ties. Grandl, Ananthanarayanan, Kandula, Rao and
-    Akella, "Multi-resource Packing for Cluster Schedulers", SIGCOMM 2014, section 3.2 (alignment; the order
-    of jobs, which they mix with it, is the order's business here). A part of a GPU goes to the GPU with the
-    least left.
+    score = Σ (left/capacity)·(asked/capacity) over CPU, memory and GPU of the node, each a fraction of what that node
+    has; the highest wins, the smaller rank on ties. Grandl, Ananthanarayanan, Kandula, Rao and Akella,
+    "Multi-resource Packing for Cluster Schedulers", SIGCOMM 2014, section 3.2 (alignment only; they mix it with the
+    order of jobs, which is separate here). A part of a GPU goes to the GPU with the least left.
     """
 
     draws = False

@@ -23,14 +23,14 @@ work grows with this times the number of runs."""
 
 
 class Conservative:
-    """An order in which each job is reserved the earliest time at which it can run to its expected end.
+    """Each job gets a reservation at the earliest time at which it can run to its expected end.
 
     Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2
     with Backfilling", IEEE TPDS 12(6), 2001, section 2.
 
-    Reservations are made anew in each decision, in the order's order, on what the running jobs and the reservations
-    before leave free: a job whose time is now starts. A job is expected to end as under EASY backfilling, by the cards
-    that it gets, and keeps the same GPUs from its start to its end. A job without patience has no reservation.
+    Each decision makes all reservations anew, in the order's order, in the room that running jobs and earlier
+    reservations leave. A job whose time is now starts. Its expected end is as under EASY backfilling, on the cards
+    that it gets, and it keeps the same GPUs from start to end. A job without patience has no reservation.
     """
 
     def __init__(

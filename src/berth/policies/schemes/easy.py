@@ -26,18 +26,18 @@ ANY_WINDOW_MS: IntArray = np.full(1, FOREVER_MS, dtype=np.int64)
 
 
 class Easy:
-    """An order in which the first job that does not fit gets a reservation, and others fill the gaps.
+    """The first job that does not fit gets a reservation, and others fill the gaps.
 
     Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995; Mu'alem and Feitelson, "Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 
     The reservation is the earliest time at which the running jobs are expected to have left room for the first job. A
-    job is expected to end by its time limit, else its estimate, else its believed run time on the
-    cards that it gets; one that runs over is expected to end at any moment. Later jobs start in the order's order,
-    where it goes by a key, else as queued, if they fit now and either end before the reservation or leave the first
-    job room enough then, on whichever GPUs. Where the placement's choice would not, the first node that would is
-    taken. Where nodes carry labels, the first job of each partition has a reservation of its own, and one that could
-    take nodes of several partitions heeds them all.
+    job is expected to end by its time limit, else its estimate, else its believed run time on the cards that it gets;
+    an overdue job is expected to end at any moment. Later jobs start if they fit now, and either end before the
+    reservation or leave enough room for the first job then, on whichever GPUs. They are tried by the order's key if
+    it has one, else as queued. If the placement's choice would leave too little room, the first node that would not
+    is taken. If nodes have labels, the first job of each partition has its own reservation, and a job that could use
+    several partitions respects them all.
     """
 
     def __init__(

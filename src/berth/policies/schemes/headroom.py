@@ -30,13 +30,13 @@ FEWEST: Final = 24
 
 
 class Headroom:
-    """Keep as many GPUs free as urgent jobs will want soon; show another policy only the others that fit in the rest.
+    """Keep as many GPUs free as urgent jobs will soon need; another policy places the other jobs in the rest.
 
-    Urgent are jobs of a priority above 0. Their demand is the GPUs that they hold and wait for; how much it rose within
-    the time ahead is learned over a week, for each set of GPU models. Of these rises the quantile is kept free, so that
-    an urgent job finds room without an eviction. After the idea of Duan and others, *GFS: A Preemptive Scheduling
-    Framework for GPU Clusters with Predictive Spot Management* (ASPLOS 2026), whose forecast is a network a department.
-    Settings in the name: `headroom?quantile=0.9&ahead_s=3600+preempt+fifo+best-fit`.
+    Jobs of a priority above 0 are urgent. Their demand is the GPUs that they hold and wait for. How much it rises
+    within `ahead_s` is learned over a week, for each set of GPU models. The quantile of these rises is kept free, so
+    that an urgent job finds room without an eviction. The idea is from Duan and others, *GFS: A Preemptive Scheduling
+    Framework for GPU Clusters with Predictive Spot Management* (ASPLOS 2026), who forecast with one network per
+    department. Settings in the name: `headroom?quantile=0.9&ahead_s=3600+preempt+fifo+best-fit`.
     """
 
     def __init__(self, inner: Policy, quantile: float = 0.9, ahead_s: int = 3600) -> None:

@@ -25,12 +25,12 @@ AHEAD: Final = 10
 class Limits:
     """Hold back jobs of users at their limit of jobs, GPUs or nodes; another policy decides on the rest.
 
-    It does what Slurm's limits of associations and of a QOS do (MaxJobs, MaxSubmitJobs, MaxTRESPerUser). A job that is
-    held back delays no other job. When its user is within the limits again, its submission time gives it its place.
-    One beyond the limit of submitted jobs takes its place when there is room. A job that may spread is held back where
-    its nodes, as the other policy places it, are too many. Settings in the name:
-    `limits?user_gpus=8&user_running=20+easy+fifo`, with `user_` or `vc_` (each virtual cluster together) before
-    `submitted`, `running`, `gpus` and `nodes`; or `limits?file=limits.json`.
+    It works like Slurm's limits of associations and QOS (MaxJobs, MaxSubmitJobs, MaxTRESPerUser). A job that is held
+    back delays no other job. Once its user is within the limits again, it is queued by its submission time. A job
+    beyond the limit of submitted jobs is queued when there is room. A job that may spread is held back if the other
+    policy would place it on too many nodes. Settings in the name: `limits?user_gpus=8&user_running=20+easy+fifo`,
+    with `user_` or `vc_` (each virtual cluster together) before `submitted`, `running`, `gpus` and `nodes`; or
+    `limits?file=limits.json`.
     """
 
     def __init__(self, inner: Policy, limits: Sequence[Limit] = ()) -> None:

@@ -12,10 +12,11 @@ from berth.policies.sort_keys import key_of
 
 
 class Passing(Easy):
-    """Start every job that fits, in the order's order, and keep no room free for one that does not fit.
+    """Start every job that fits, in order, and keep no room for one that does not fit.
 
-    Large jobs wait for as long as smaller ones fill what they need: it is the control that tells how much of a margin
-    over a strict order comes from not being strict. A job that does not fit speaks for all that ask for the same.
+    Large jobs wait for as long as smaller ones fill the room that they need. As a control, it shows how much of a
+    margin over a strict order comes from not being strict. If a job does not fit, others with the same request are
+    not tried.
     """
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterable[Placement]:

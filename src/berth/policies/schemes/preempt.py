@@ -36,7 +36,7 @@ class Ranks(ABC):
 
 
 class ByPriority(Ranks):
-    """Jobs of a higher priority first, in an order of their own among equals, which may rank those too."""
+    """Higher priority first, in place of lower ones; the order that follows ranks equals, and may evict too."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

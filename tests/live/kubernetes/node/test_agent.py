@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,14 +23,13 @@ import berth.live.local.cards as cards_module
 from berth.history.store.folder import open_history
 from berth.live.kubernetes.collecting import Collector
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.agent import EXPORT, Agent
+from berth.live.kubernetes.node.agent import EXPORT, Agent, is_member, pod_uid_of
 from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
 from berth.live.kubernetes.node.api_server import Container, Pod
 from berth.live.kubernetes.node.ledger import SEEN, Seen
-from berth.live.kubernetes.node.ownership import is_member, pod_uid_of
-from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.recording import MOST_SAMPLES, record_of, samples_of, thin_out, thinned
+from berth.live.kubernetes.node.serving import NodeCollector
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Cards
 from berth.live.local.samples import Sample
@@ -37,6 +37,7 @@ from berth.model import Profile
 from berth.profiles import RUNNING, Profiles
 from tests.live.kubernetes.node.containers import of_cdi, share_of, start
 from tests.live.kubernetes.node.node_world import NodeWorld
+from tests.partition.test_reconciling import forge
 
 ROOT = Path(__file__).resolve().parents[4]
 UID = "11111111-2222-3333-4444-{:012d}"
@@ -165,6 +166,21 @@ def test_each_pod_of_a_shared_gpu_has_its_own_use(watched: Watched) -> None:
     assert (told["berth_escaped_processes"], told['berth_registrations_total{plugin="dra"}']) == (0, 1)
 
 
+def test_the_board_for_kubernetes_shows_metrics_that_agents_or_the_console_have(watched: Watched) -> None:
+    watched.process(watched.pod(1, 0, 300, 4000))
+    watched.look()
+    has = {name.partition("{")[0] for name in metrics(watched)} | {
+        "berth_more_cards",
+        "berth_more_cards_jobs",
+    }
+    board = json.loads((ROOT / "deploy" / "grafana-kubernetes.json").read_text())
+    asked = [each["expr"] for panel in board["panels"] for each in panel["targets"]]
+    assert {name for expr in asked for name in re.findall(r"berth_\w+", expr)} <= has
+    places = [panel["gridPos"] for panel in board["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    assert len({(place["x"], place["y"]) for place in places}) == len(places)
+
+
 def test_a_process_without_the_library_is_told_of_once(watched: Watched) -> None:
     good, bad = watched.pod(1, 0, 300, 4000), watched.pod(2, 1, 300, 4000)
     watched.process(good)
@@ -178,6 +194,30 @@ def test_a_process_without_the_library_is_told_of_once(watched: Watched) -> None
     assert (name, reason) == ("pod2", "GpuLimitLost")
     assert f"process {found.pid} (python" in message
     assert metrics(watched)["berth_escaped_processes"] == 1
+
+
+def test_a_pod_that_writes_into_its_counters_is_told_of_once_and_its_neighbour_is_not(
+    watched: Watched,
+) -> None:
+    pods = watched.pod(1, 0, 300, 4000), watched.pod(2, 0, 300, 5000)
+    for pod in pods:
+        watched.process(pod)
+    watched.look()
+    before = len(watched.api.events)  # both took all they had, and a step more
+    assert not watched.agent.suspects
+    (folder,) = {each.region.folder for each in watched.agent.view.parts if each.pod.name == "pod1"}
+    (use,) = folder.glob("*.use")
+    (seen,) = (each.region for each in watched.agent.view.parts if each.pod.name == "pod1")
+    forge(use, seen.used_bytes)
+    assert (watched.look().uncounted, watched.agent.suspects) == ((), True)
+    (found,) = watched.look().uncounted
+    watched.look()
+    assert (found.name, found.gpu, found.counted_mib, found.seen_mib >= 4000) == (pods[0].uid, 0, 0, True)
+    ((name, reason, message),) = watched.api.events[before:]
+    assert (name, reason) == ("pod1", "GpuMemoryUncounted")
+    assert "its region counts 0 MiB: a process of it wrote into the counters" in message
+    of = 'gpu="0",namespace="default",pod="pod1"'
+    assert metrics(watched)[f"berth_pod_uncounted_bytes{{{of}}}"] == found.uncounted_mib << 20
 
 
 def test_a_pod_that_uses_a_gpu_unasked_is_told_of(watched: Watched) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from berth.errors import KubernetesError
 from berth.history.store.folder import open_history
-from berth.live.kubernetes import renewing
+from berth.live.driver import renewing
 from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.collecting import Collector

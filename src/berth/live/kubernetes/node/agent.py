@@ -1,16 +1,18 @@
 """The agent of a node looks: what each pod uses, what ended, which GPU ails, and whether limits are really kept.
 
 A process of a pod that holds GPU memory and is no member of its pod's region has lost libberth, or never had it: no
-limit holds it. It is told of as an event and a metric. Two looks must agree, since a process joins its region before it
-makes a context, but may end between the two questions.
+limit holds it. It is told of as an event and a metric. So is a pod whose processes hold more than its regions count.
+Two looks must agree, since a process joins its region before it makes a context, but may end between the two questions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,11 +32,11 @@ from berth.live.kubernetes.node.ledger import (
     ran_out_of_memory,
     usage_of,
 )
-from berth.live.kubernetes.node.ownership import is_member, members_of, pod_uid_of, started
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.local.cards import Cards, Look, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
+from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_of
 
 log = logging.getLogger(__name__)
@@ -42,16 +44,19 @@ log = logging.getLogger(__name__)
 LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
 EXPORT = "history.tar.gz"
 """In the state folder: the history, for `berth k8s history`."""
-REFUSED_REASON = "GpuMemoryRefused"
+REFUSED_REASON, UNCOUNTED_REASON = "GpuMemoryRefused", "GpuMemoryUncounted"
 SAMPLES = "samples"
 WINDOW_S = 600.0
 """How often what a pod used since then goes into its application's profile while the pod runs on."""
 
 
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+Member = tuple[int, int]
+"""The inode of a pid namespace, and a pid in it: how a region names a process."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodPart:
-    """A pod's part of one GPU, as it is used."""
-
     pod: Pod
     container: str
     part: Part
@@ -77,12 +82,46 @@ class View:
     allotted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Of each GPU: milli and MiB that were given."""
     escaped: tuple[Escaped, ...] = ()
+    uncounted: tuple[Difference, ...] = ()
+    """By the uid of the pod; without those that have escaped processes."""
     ailing: Mapping[int, str] = field(default_factory=dict)
 
 
-class Agent:
-    """Looks, and does what follows."""
+def pod_uid_of(pid: int, proc: Path = Path("/proc")) -> str:
+    """The uid of the pod whose cgroup a process is in; empty where it is in none, or has ended."""
+    try:
+        text = (proc / str(pid) / "cgroup").read_text()
+    except OSError:
+        return ""
+    found = _POD.search(text)
+    return found[1].replace("_", "-") if found else ""
 
+
+def members_of(parts: Iterable[Partition]) -> set[Member]:
+    """All processes that these regions count."""
+    return {(process.pid_namespace, process.pid) for part in parts for process in part.processes}
+
+
+def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> bool:
+    """Whether a process, by the host's pid, is among them; one that has ended is."""
+    try:
+        namespace = os.stat(proc / str(pid) / "ns" / "pid").st_ino
+        status = (proc / str(pid) / "status").read_text()
+    except OSError:
+        return True
+    pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
+    return (namespace, int(pids[-1])) in members
+
+
+def started(pid: int, proc: Path = Path("/proc")) -> int:
+    """When a process started, in clock ticks since boot: tells it from a later one of its pid. 0: it has ended."""
+    try:
+        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Agent:
     def __init__(
         self,
         state: Path,
@@ -106,6 +145,7 @@ class Agent:
         self._present: frozenset[str] = frozenset()
         """Uids of the pods that the API server last named."""
         self._ledger = Ledger()
+        self._reconciler = Reconciler()
         self._suspected: frozenset[Escaped] = frozenset()
         self._told: set[Escaped | str] = set()
         """Processes that were told of, and uids of pods that were refused memory."""
@@ -118,18 +158,21 @@ class Agent:
         allotments.ending = self._ledger.ending
 
     async def step(self, now_ms: int) -> View:
-        """Look once."""
         await self._list_pods(now_ms)
         seen: dict[int, str] = {}
         looks = await asyncio.to_thread(self._cards.look, lambda pid: seen.setdefault(pid, self._pod_of(pid)))
         regions = {name: self._regions(name) for name in self._allotments.given}
         escaped = self._escaped(seen, regions)
+        parts = tuple(self._pod_parts(regions))
+        lost = {each.pod_uid for each in escaped}
+        found = self._reconciler.look(_counted(parts, looks))
         self._keep_samples(looks, now_ms)
         self.view = View(
             looks,
-            tuple(self._pod_parts(regions)),
+            parts,
             self._allotted(),
             escaped,
+            tuple(each for each in found if each.name not in lost),
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
         await self._tell(escaped)
@@ -158,8 +201,12 @@ class Agent:
         return [each for each in regions_of(name, self._allotments.root) if isinstance(each, Partition)]
 
     @property
+    def suspects(self) -> bool:
+        """Whether the last look showed memory that no region counts, so that another should follow soon."""
+        return self._reconciler.suspects
+
+    @property
     def pods(self) -> list[Pod]:
-        """The pods of this node that have a part of a GPU, or may have."""
         return [*self._pods.values()]
 
     def pods_of(self, allotment: Allotment) -> list[Pod]:
@@ -249,6 +296,12 @@ class Agent:
                     f" {of.region.limit_bytes >> 20} MiB; the pod goes on if its program does"
                 )
                 news.setdefault(of.pod.uid, (of.pod, REFUSED_REASON, what))
+        for more in self.view.uncounted:
+            what = (
+                f"the pod's processes hold {more.seen_mib} MiB of GPU {more.gpu}, and its region counts"
+                f" {more.counted_mib} MiB: a process of it wrote into the counters"
+            )
+            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, what
         for about, said in news.items():
             if about not in self._told:
                 try:
@@ -257,7 +310,7 @@ class Agent:
                     log.warning("%s; it will be reported at the next look", error)
                 else:
                     self._told.add(about)
-        self._told &= {*escaped, *self._pods}
+        self._told &= {*news, *self._pods}
 
     async def _close(self, now_ms: int) -> None:
         """Note what ended since the last look, and let go of pods that nothing is left of."""
@@ -287,7 +340,6 @@ class Agent:
             self._ledger.take(self._ledger.keys() - self._known() - given)
 
     def _known(self) -> set[str]:
-        """The keys of pods that were seen, and of their claims."""
         return {key for pod in self._pods.values() for key in keys_of(pod)}
 
     async def _last(self, pod: Pod) -> Pod | None:
@@ -311,3 +363,16 @@ class Agent:
         _, said = await child.communicate()
         if child.returncode:
             log.warning("what was seen is not recorded yet: %s", said.decode(errors="replace")[-500:])
+
+
+def _counted(parts: Sequence[PodPart], looks: Sequence[Look]) -> Iterator[Counted]:
+    """What each pod's regions count on each of its GPUs, and what NVML shows for its processes."""
+    runs = {look.index: look.runs for look in looks}
+    of_pods: dict[tuple[str, int], list[Partition]] = {}
+    for each in parts:
+        of_pods.setdefault((each.pod.uid, each.part.index), []).append(each.region)
+    for (uid, index), regions in of_pods.items():
+        limit_mib = sum(one.limit_bytes for one in regions) >> 20
+        peak_mib = sum(-(-one.peak_bytes >> 20) for one in regions)
+        seen_mib = runs.get(index, {}).get(uid, (None, 0))[1]
+        yield Counted(uid, index, limit_mib, peak_mib, sum(len(one.processes) for one in regions), seen_mib)

@@ -22,7 +22,7 @@ from berth.live.local.cards import Card
 from berth.partition import (
     Limit,
     Partition,
-    create_promised,
+    create,
     remove,
 )
 from berth.partition.regions import regions_in, regions_of
@@ -33,8 +33,6 @@ CLOSED_MIB = 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one container gets of one GPU."""
-
     index: int
     mem_mib: int
     milli: int
@@ -87,8 +85,6 @@ class Allotment:
 
 
 class Allotments:
-    """All allotments of this node."""
-
     def __init__(
         self,
         folder: Path,
@@ -113,7 +109,6 @@ class Allotments:
 
     @property
     def path(self) -> Path:
-        """The file that keeps them."""
         return self.folder / "given.json"
 
     def load(self) -> None:
@@ -230,12 +225,10 @@ class Allotments:
                 self._changed = False
 
     def of_devices(self, device_ids: Iterable[str]) -> list[Allotment]:
-        """Those that hold any of these units."""
         asked = set(device_ids)
         return [each for each in self.given.values() if asked.intersection(each.device_ids)]
 
     def of_holder(self, uid: str) -> list[Allotment]:
-        """Those of a pod or claim."""
         return [each for each in self.given.values() if each.holder.uid == uid]
 
     def _check_room(self, asked: Allotment) -> None:
@@ -279,7 +272,7 @@ class Allotments:
         for index, limit in wanted.items():
             card = self.cards.get(index)
             if card is not None and plain(card.uuid) not in there:
-                create_promised(asked.name, card.gpu, limit, self.root)
+                create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
 
     def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
         """Take a folder of regions away; `known`: it has been seen that some are there."""

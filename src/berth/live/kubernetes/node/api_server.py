@@ -24,8 +24,6 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a pod."""
-
     name: str
     gpus: int
     """Units of `berth.dev/gpu` that it asks for."""
@@ -74,8 +72,6 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDevice:
-    """One device that a claim was allocated."""
-
     request: str
     pool: str
     device: str
@@ -114,7 +110,6 @@ class ApiServer:
         return self.has_claims
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        """The pod of this name; None where there is none."""
         told = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
         return None if told is None else pod_of(told)
 
@@ -125,7 +120,6 @@ class ApiServer:
         return [pod_of(each) for each in told["items"]]
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
-        """The claim of this name; None where there is none."""
         told = await self._find(f"{RESOURCES}/namespaces/{namespace}/resourceclaims/{name}")
         return None if told is None else claim_of(told)
 
@@ -149,7 +143,6 @@ class ApiServer:
             await self._ask("PUT", path, body)
 
     async def remove_slice(self, name: str) -> None:
-        """Take a ResourceSlice away."""
         await self._api.change("DELETE", f"{SLICES}/{name}", patience_s=PATIENCE_S)
 
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
@@ -197,7 +190,6 @@ class ApiServer:
 
 
 def pod_of(told: Mapping[str, Any]) -> Pod:
-    """A pod of the API's JSON."""
     pod = msgspec.convert(told, objects.Pod)
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
@@ -208,11 +200,7 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         each.get("resourceClaimName") or ""
         for each in (*(status.get("resourceClaimStatuses") or ()), *(spec.get("resourceClaims") or ()))
     ]
-    ended = [
-        each["state"]["terminated"]
-        for each in status.get("containerStatuses") or ()
-        if "terminated" in each.get("state", {})
-    ]
+    ended = [each.state.terminated for each in pod.status.container_statuses if each.state.terminated]
     takes, program = dict(pod_resources(pod)), _program(spec["containers"][0])
     named = application_of(meta["namespace"], pod.metadata.annotations, controller_of(pod.metadata))
     return Pod(
@@ -233,8 +221,8 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         moment_ms(pod.metadata.creation_timestamp) or 0,
         tuple(filter(None, claims)),
         moment_ms(pod.status.start_time),
-        max((at for each in ended if (at := moment_ms(each.get("finishedAt")))), default=None),
-        max((int(each.get("exitCode", 0)) for each in ended), default=None),
+        max((at for each in ended if (at := moment_ms(each.finished_at))), default=None),
+        max((each.exit_code for each in ended), default=None),
     )
 
 

@@ -57,7 +57,6 @@ class ClaimFiles:
 
     @cached_property
     def _shared(self) -> msgspec.Raw:
-        """What every container with a part of a GPU needs."""
         edits: dict[str, Any] = {
             "mounts": [_mount(file.host, file.inside, file.writable) for file in self._driver.mounts],
             "deviceNodes": [_node(path) for path in self._driver.common],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 from berth.errors import BerthError, KubernetesError
 from berth.live.kubernetes.names import DRIVER
@@ -20,20 +20,7 @@ AT_ONCE = 32
 """Claims that are asked of the API server at a time."""
 
 
-class ClaimRef(Protocol):
-    """How the kubelet names a claim."""
-
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
-
-
 class Claims:
-    """The claims of this node."""
-
     def __init__(
         self,
         node: str,
@@ -41,7 +28,7 @@ class Claims:
         allotments: Allotments,
         files: ClaimFiles,
         api: ApiServer,
-        make_room: Callable[[], Awaitable[None]],
+        make_room: Callable[[], Awaitable[object]],
     ) -> None:
         """`gpus` are those that the driver gives parts of; `make_room` takes back what is no longer needed."""
         self._node, self._gpus, self._allotments, self._files = node, gpus, allotments, files
@@ -49,14 +36,15 @@ class Claims:
         self.lost: frozenset[int] = frozenset()
         """GPUs that have fallen off the bus. One with an XID alone is left to its taint, which a claim may tolerate."""
 
-    async def prepare(self, asked: Sequence[ClaimRef]) -> dict[str, list[Allotment] | Exception]:
-        """What each claim has of this node's GPUs, made if need be, by its uid; or why it cannot be.
+    async def prepare(self, asked: Sequence[Any]) -> dict[str, list[Allotment] | str]:
+        """What each claim has of this node's GPUs, made if need be, by its uid; or why it cannot be. `asked` are
+        `dra.Claim`s, as the kubelet names them.
 
         A claim's allocation does not change while it is prepared, so that one that is prepared is answered at once.
         """
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def wanted_by(claim: ClaimRef) -> list[Allotment] | Exception:
+        async def wanted_by(claim: Any) -> list[Allotment] | str:
             held = self._held(claim.uid)
             if held and len(held) == held[0].of:
                 return held
@@ -72,14 +60,14 @@ class Claims:
         again = {
             uid: each
             for uid, each in wanted.items()
-            if isinstance(found[uid], KubernetesError) and not isinstance(each, Exception)
+            if isinstance(found[uid], str) and not isinstance(each, str)
         }
         if again:
             await self._make_room()
             found |= self._give(again)
         return found
 
-    async def _allocated(self, asked: ClaimRef) -> Claim:
+    async def _allocated(self, asked: Any) -> Claim:
         claim = await self._api.claim(asked.namespace, asked.name)
         if claim is None or claim.uid != asked.uid:
             raise KubernetesError(
@@ -87,21 +75,19 @@ class Claims:
             )
         return claim
 
-    def _give(
-        self, wanted: Mapping[str, list[Allotment] | Exception]
-    ) -> dict[str, list[Allotment] | Exception]:
+    def _give(self, wanted: Mapping[str, list[Allotment] | str]) -> dict[str, list[Allotment] | str]:
         """Give what is wanted, each claim's for itself, and keep it by one write."""
-        found: dict[str, list[Allotment] | Exception] = {}
+        found: dict[str, list[Allotment] | str] = {}
         try:
             with self._allotments.batch():
                 for uid, parts in wanted.items():
-                    found[uid] = parts if isinstance(parts, Exception) else self._try(uid, parts)
+                    found[uid] = parts if isinstance(parts, str) else self._try(uid, parts)
         except OSError as error:  # none of them is kept: the kubelet asks again
-            why = KubernetesError(f"{self._allotments.path} cannot be written: {error.strerror}")
+            why = f"berth: {self._allotments.path} cannot be written: {error.strerror}"
             return dict.fromkeys(wanted, why)
         return found
 
-    def _try(self, uid: str, wanted: list[Allotment]) -> list[Allotment] | Exception:
+    def _try(self, uid: str, wanted: list[Allotment]) -> list[Allotment] | str:
         """Give a claim its parts; what was half made of it before goes first."""
         held = self._held(uid)
         try:
@@ -124,14 +110,14 @@ class Claims:
             self._take_back(self._held(uid))
         self._files.remove(uid)
 
-    def unprepare_all(self, uids: Sequence[str]) -> dict[str, Exception | None]:
-        """Take back what claims have; why one could not be, by its uid."""
-        found: dict[str, Exception | None] = {}
+    def unprepare_all(self, uids: Sequence[str]) -> dict[str, str]:
+        """Take back what claims have; why one could not be, by its uid, else an empty text."""
+        found: dict[str, str] = {}
         with self._allotments.batch():
             for uid in uids:
                 try:
                     self.unprepare(uid)
-                    found[uid] = None
+                    found[uid] = ""
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
                     found[uid] = _told(error)
         return found
@@ -196,8 +182,9 @@ class Claims:
         return Part(index, mem_mib, milli, burst=claim.burst, priority=claim.priority)
 
 
-def _told(error: Exception) -> Exception:
-    """One claim that cannot be prepared, for whatever reason, harms no other of its call."""
-    if not isinstance(error, BerthError | OSError):
-        log.error("a claim was not prepared", exc_info=error)
-    return error
+def _told(error: Exception) -> str:
+    """Why one claim is not prepared, for whatever reason: it harms no other of its call."""
+    if isinstance(error, BerthError | OSError):
+        return f"berth: {error}"
+    log.error("a claim was not prepared", exc_info=error)
+    return f"berth: {error!r}"

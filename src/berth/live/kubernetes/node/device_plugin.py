@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.placement import digest_of, parts_of
 from berth.partition.regions import INSIDE
 
+log = logging.getLogger(__name__)
+
 SOCKET = "berth.sock"
 LOOK_S = 0.5
 
@@ -55,7 +58,7 @@ class DevicePlugin:
         driver: DriverFiles,
         identity: Identity,
         api: ApiServer,
-        make_room: Callable[[], Awaitable[None]],
+        make_room: Callable[[], Awaitable[object]],
         admit: Callable[[Allotment, Pod], None] = lambda allotment, pod: None,
     ) -> None:
         """`folder` is the kubelet's folder of device plugins, with its own socket `kubelet.sock`; each container's
@@ -69,8 +72,8 @@ class DevicePlugin:
         self._changed = asyncio.Condition()
         self.registrations = 0
         """How often the kubelet has accepted the plugin."""
-        self.trouble = ""
-        """Why it is not registered."""
+        self._trouble = ""
+        """Why it is not registered, as it was said last."""
 
     async def run(self) -> None:
         """Serve and register, again after each restart of the kubelet, until cancelled."""
@@ -79,15 +82,14 @@ class DevicePlugin:
             server = await serve(own, DEVICE_PLUGIN, self)
             try:
                 seen = _stamp(kubelet)
-                self.trouble = await self._register(kubelet)
-                while _stamp(kubelet) == seen and own.exists() and not self.trouble:
+                await self._register(kubelet)
+                await asyncio.sleep(LOOK_S)
+                while _stamp(kubelet) == seen and own.exists() and not self._trouble:
                     await asyncio.sleep(LOOK_S)
             finally:
                 await server.stop(0)
-            if self.trouble:
-                await asyncio.sleep(LOOK_S)
 
-    async def _register(self, kubelet: Path) -> str:
+    async def _register(self, kubelet: Path) -> None:
         request = plugins.RegisterRequest(
             version="v1beta1",
             endpoint=SOCKET,
@@ -98,9 +100,12 @@ class DevicePlugin:
             async with open_channel(kubelet) as channel:
                 await call(channel, DEVICE_REGISTRATION, "Register", request)
         except grpc.aio.AioRpcError as error:
-            return f"the kubelet at {kubelet} does not take the device plugin: {error.details()}"
+            before, self._trouble = self._trouble, str(error.details())
+            if before != self._trouble:
+                log.warning("the kubelet at %s does not take the device plugin: %s", kubelet, self._trouble)
+            return
         self.registrations += 1
-        return ""
+        self._trouble = ""
 
     async def set_lost(self, lost: frozenset[int]) -> None:
         """Tell the kubelet which GPUs cannot be used; no container starts on them."""
@@ -120,7 +125,6 @@ class DevicePlugin:
     # What the kubelet calls; the names are the service's.
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say that PreStartContainer is needed."""
         return plugins.DevicePluginOptions(pre_start_required=True)
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
-from berth.errors import BerthError
 from berth.live.kubernetes.apis import DRA, PLUGIN_REGISTRATION, dra, registration, serve
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
+
+log = logging.getLogger(__name__)
 
 VERSION = "v1.DRAPlugin"
 LOOK_S = 0.5
@@ -25,8 +27,6 @@ class DraDriver:
         self._socket = plugins / DRIVER / "dra.sock"
         self._registry = registry / f"{DRIVER}-reg.sock"
         self.registrations = 0
-        self.trouble = ""
-        """Why the kubelet does not take the driver."""
 
     async def run(self) -> None:
         """Serve until cancelled; sockets that are taken away are made anew."""
@@ -43,14 +43,13 @@ class DraDriver:
                     await server.stop(0)
 
     async def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Tell the kubelet what this is and where it is served."""
         return registration.PluginInfo(
             type="DRAPlugin", name=DRIVER, endpoint=str(self._socket), supported_versions=[VERSION]
         )
 
     async def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Hear whether the kubelet takes it."""
-        self.trouble = "" if request.plugin_registered else f"the kubelet refuses {DRIVER}: {request.error}"
+        if not request.plugin_registered:
+            log.warning("the kubelet refuses %s: %s", DRIVER, request.error)
         self.registrations += request.plugin_registered
         return registration.RegistrationStatusResponse()
 
@@ -59,8 +58,8 @@ class DraDriver:
         answer = dra.NodePrepareResourcesResponse()
         asked = {each.uid: each for each in request.claims}
         for uid, given in (await self._claims.prepare([*asked.values()])).items():
-            if isinstance(given, Exception):
-                answer.claims[uid].error = _said(given)
+            if isinstance(given, str):
+                answer.claims[uid].error = given
                 continue
             answer.claims[uid].SetInParent()
             for each in given:
@@ -75,12 +74,7 @@ class DraDriver:
         return answer
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Take claims back."""
         answer = dra.NodeUnprepareResourcesResponse()
         for uid, error in self._claims.unprepare_all([claim.uid for claim in request.claims]).items():
-            answer.claims[uid].error = "" if error is None else _said(error)
+            answer.claims[uid].error = error
         return answer
-
-
-def _said(error: Exception) -> str:
-    return f"berth: {error}" if isinstance(error, BerthError | OSError) else f"berth: {error!r}"

@@ -30,8 +30,6 @@ FAKE_INSIDE = f"{INSIDE}/fake"
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A file or folder of the host, and where a container sees it."""
-
     host: Path
     inside: str
     writable: bool = False
@@ -39,8 +37,6 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True)
 class DriverFiles:
-    """The driver as containers see it."""
-
     nodes: Mapping[int, Path]
     """Of each GPU by its index."""
     common: tuple[Path, ...]

@@ -29,8 +29,6 @@ COUNTS_S = 10.0
 
 
 class Growing:
-    """Serves the pods of this node that may grow, and tells the cluster."""
-
     def __init__(self, allotments: Allotments, api: ApiServer, grow: str, *, fake_card: str = "") -> None:
         """`grow` as for `berth k8s node`; `fake_card` is the file of the fake GPUs."""
         self._allotments, self._api = allotments, api
@@ -49,11 +47,11 @@ class Growing:
 
     def _held_now(self) -> dict[str, int]:
         """See `Allotments.held_now`."""
-        held = {
-            each.id: 0 if each.suspension == SUSPENDED else each.share[1] for each in self.tenants.tenants()
-        }
-        said = {each.id: each.said_mib for each in self.tenants.tenants()}
-        return {name: mem_mib for name, mem_mib in held.items() if mem_mib != said[name]}
+        there = (
+            (each.id, 0 if each.suspension == SUSPENDED else each.share[1], each.said_mib)
+            for each in self.tenants.tenants()
+        )
+        return {name: held_mib for name, held_mib, said_mib in there if held_mib != said_mib}
 
     def admit(self, allotment: Allotment, pod: Pod) -> None:
         """Serve a container from now on; to be called before it starts."""
@@ -75,7 +73,6 @@ class Growing:
         self.tenants.look()  # it may ask at once
 
     async def run(self) -> None:
-        """Answer until cancelled."""
         try:
             while True:
                 try:

@@ -22,8 +22,6 @@ from berth.live.kubernetes.names import RESOURCE
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The units that one container holds."""
-
     namespace: str
     pod: str
     container: str
@@ -33,8 +31,6 @@ class Held:
 
 
 class Identity:
-    """The kubelet's notes."""
-
     def __init__(self, socket: Path, checkpoint: Path) -> None:
         """`socket` is of the pod-resources service, `checkpoint` the device manager's file."""
         self._socket, self._checkpoint = socket, checkpoint

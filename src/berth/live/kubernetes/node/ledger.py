@@ -55,7 +55,6 @@ class Ledger:
         return tuple(part for each in found for part in each.parts), total
 
     def keys(self) -> set[str]:
-        """Those that there is something of."""
         return set(self._open)
 
 

@@ -41,7 +41,6 @@ MOST_BYTES = 300_000
 
 
 def main() -> None:
-    """Record all that was seen."""
     state, archive = Path(sys.argv[1]), Path(sys.argv[2])
     history = state / "history"
     paths = sorted((state / SEEN).glob("*.json"))[:MOST]

@@ -15,7 +15,6 @@ from berth.errors import BerthError, SettingError
 from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.gpu_labels import label_of
 from berth.live.kubernetes.node.agent import EXPORT, Agent
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
@@ -23,14 +22,14 @@ from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.device_plugin import DevicePlugin
 from berth.live.kubernetes.node.dra_driver import DraDriver
-from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, real_driver, with_library
+from berth.live.kubernetes.node.driver_files import fake_driver, real_driver, with_library
 from berth.live.kubernetes.node.growing import Growing
 from berth.live.kubernetes.node.identity import Identity
-from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
-from berth.live.kubernetes.node.serving import host_and_port, serve_node
+from berth.live.kubernetes.node.serving import NodeCollector, host_and_port, serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
+from berth.live.kubernetes.nodes import label_of
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
 from berth.partition.mig import is_cut
@@ -38,16 +37,16 @@ from berth.partition.mig import is_cut
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "kubelet_internal_checkpoint"
-PODS_EVERY = 5
-"""Looks between two lists of the node's pods."""
+PODS_S, PODS_EVERY = 10.0, 5
+"""Seconds between two lists of the node's pods; looks, if those come more often than every second."""
+AGAIN_S = 0.25
+"""Until the look that confirms what one look suspected."""
 REPUBLISH_S = 60.0
 """How often labels and slice are told anew, in case they were removed, or the node was made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How `berth k8s node` works."""
-
     node: str
     """The node's name in the cluster."""
     state: Path
@@ -62,7 +61,7 @@ class NodeSettings:
     """GPUs of which claims get parts, `berth.dev/gpu` those of the others: `all`, `none`, or indices such as `0,1`."""
     metrics: str = ""
     """Where Prometheus may ask, such as `:9400`; empty: nowhere."""
-    every_s: float = 2.0
+    every_s: float = 1.0
     """How often the agent looks."""
     fake: bool = False
     grow: str = "off"
@@ -95,13 +94,6 @@ def check_options(dra: str, metrics: str) -> None:
         host_and_port(metrics)
 
 
-def _driver(settings: NodeSettings, cards: Cards) -> DriverFiles:
-    indices = [card.index for card in cards.cards]
-    if settings.fake:
-        return fake_driver(indices, settings.state / "driver", Path(os.environ["BERTH_FAKE_CARD"]))
-    return real_driver({index: cards.minor(index) for index in indices})
-
-
 class _Node:
     """The parts of one node, and how they hear of each other."""
 
@@ -114,7 +106,12 @@ class _Node:
         gpus = [card.index for card in cards.cards if card.index not in cut]
         self.dra_gpus, self.plugin_gpus = split_gpus(settings.dra, gpus, has_claims=server.has_claims)
         state = settings.state
-        driver = with_library(_driver(settings, cards), state / "library")
+        indices = [card.index for card in cards.cards]
+        if settings.fake:
+            driver = fake_driver(indices, state / "driver", Path(os.environ["BERTH_FAKE_CARD"]))
+        else:
+            driver = real_driver({index: cards.minor(index) for index in indices})
+        driver = with_library(driver, state / "library")
         nodes = settings.run / "nodes"
         self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards, nodes)
         self.allotments.load()
@@ -136,30 +133,24 @@ class _Node:
             places = settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus
             admit = self.growing.admit
             self.plugin = DevicePlugin(
-                *places, self.allotments, driver, identity, server, self._make_room, admit
+                *places, self.allotments, driver, identity, server, self.reaper.collect, admit
             )
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, driver)
             self.claims = Claims(
-                settings.node, self.dra_gpus, self.allotments, files, server, self._make_room
+                settings.node, self.dra_gpus, self.allotments, files, server, self.reaper.collect
             )
             self.reaper.claims = self.claims
             self.driver = DraDriver(
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
-        self.agent = Agent(
-            state, cards, self.allotments, server, self.reaper, pods_every_s=PODS_EVERY * settings.every_s
-        )
+        pods_every_s = PODS_S if settings.every_s >= 1 else PODS_EVERY * settings.every_s
+        self.agent = Agent(state, cards, self.allotments, server, self.reaper, pods_every_s=pods_every_s)
         self._publisher = SlicePublisher(settings.node, server)
-        self._labels_told: dict[str, str | None] | None = None
-        self._devices_told: list[dict[str, Any]] | None = None
-        self._published_s = self._labelled_s = 0.0
-
-    async def _make_room(self) -> None:
-        await self.reaper.collect()
+        self._told: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
+        self._told_s = 0.0
 
     def registrations(self) -> dict[str, int]:
-        """How often the kubelet took each plugin."""
         parts = {"device-plugin": self.plugin, "dra": self.driver}
         return {name: part.registrations for name, part in parts.items() if part is not None}
 
@@ -180,22 +171,20 @@ class _Node:
                 log.warning("%s", error)
             except Exception:  # an agent that ends enforces nothing new: it is said, and tried again
                 log.exception("a look failed")
-            await asyncio.sleep(self.settings.every_s)
+            await asyncio.sleep(AGAIN_S if self.agent.suspects else self.settings.every_s)
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
+        """Tell what has changed, and all of it now and then."""
         cards = [card for card in self.cards.cards if card.index in self.plugin_gpus]
-        labels = _labels(cards, ailing)
-        if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
-            await self.server.label_node(labels)
-            await self.server.advertise(_resources(cards))
-            self._labels_told, self._labelled_s = labels, time.monotonic()
-        if not self.server.has_claims:
-            return
         claimed = [card for card in self.cards.cards if card.index in self.dra_gpus]
-        devices, now_s = devices_of(claimed, ailing), time.monotonic()
-        if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
+        labels, devices, now_s = _labels(cards, ailing), devices_of(claimed, ailing), time.monotonic()
+        if (labels, devices) == self._told and now_s - self._told_s < REPUBLISH_S:
+            return
+        await self.server.label_node(labels)
+        await self.server.advertise(_resources(cards))
+        if self.server.has_claims:
             await self._publisher.publish(devices)
-            self._devices_told, self._published_s = devices, now_s
+        self._told, self._told_s = (labels, devices), now_s
 
 
 def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:

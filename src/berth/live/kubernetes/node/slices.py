@@ -19,7 +19,6 @@ LOST = "lost"
 
 
 def device_name(index: int) -> str:
-    """The name of a GPU among the devices of its node."""
     return f"gpu-{index}"
 
 
@@ -67,8 +66,6 @@ def _capacity(whole: str, step: str) -> dict[str, Any]:
 
 
 class SlicePublisher:
-    """Writes the slice of this node when it changes."""
-
     def __init__(self, node: str, api: ApiServer) -> None:
         self._node, self._api = node, api
         self._told: list[dict[str, Any]] | None = None

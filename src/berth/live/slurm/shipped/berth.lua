@@ -132,7 +132,7 @@ function berth_submit(job_desc, part_list, submit_uid)
       return by_feature(job_desc, job_desc.features, not given(job_desc.script))
    end
    job_desc.admin_comment = with_note(others, MARK .. "node=" .. (job_desc.tres_per_node or "") .. ";job="
-      .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket="
+      .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "")
       .. (set(job_desc.het_job_offset) and (";part=" .. job_desc.het_job_offset) or ""))
    job_desc.tres_per_node = ""
    job_desc.tres_per_job = ""

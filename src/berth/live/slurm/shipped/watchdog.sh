@@ -54,7 +54,7 @@ while IFS=$'\x1f' read -r job number submitted partition qos placed note; do
     case $placed in
     *gpu* | *shard*) ;; # Slurm does not take off what a job was placed with: it keeps those types, on any node
     *)
-        for pair in node:TresPerNode job:TresPerJob task:TresPerTask socket:TresPerSocket; do
+        for pair in node:TresPerNode job:TresPerJob task:TresPerTask; do
             value=$(part "${pair%%:*}" "$note")
             [ -z "$value" ] || words+=("${pair#*:}=$value")
         done

@@ -1,0 +1,111 @@
+"""Pods that no node can hold are left to kube-scheduler, unpinned, so that an autoscaler sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.live.kubernetes import names
+from berth.live.kubernetes.pod_site import PATIENCE_MS, RELEASE_TIMES, State
+from berth.live.kubernetes.steps import Lift, Release
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.steered import Steered, node, pod, refused, steered
+from tests.live.kubernetes.world import World
+
+QUOTAS = "priority+best-fit"
+LATE_MS = 2 + RELEASE_TIMES * PATIENCE_MS
+
+
+def released(board: Steered, now_ms: int) -> list[str]:
+    return sorted(step.name for step in board.steps(now_ms) if isinstance(step, Release))
+
+
+def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_where_it_is_bound() -> None:
+    board = steered([node("n1", 1)], [pod("large", 2, gpu_milli=500)])
+    assert released(board, 1) == []
+    assert board.driver.next_ms(1) is None
+    assert board.site.next_ms() == LATE_MS - 1
+    assert released(board, LATE_MS) == ["large"]
+    why = "no node can hold it: of 1 nodes, 1 fewer than 2 GPUs. Its gate is lifted, so that an autoscaler may make one"
+    assert (board.state("large"), board.why("large")) == (State.STRAY, why)
+    board.pods(LATE_MS + 1, pod("large", 2, gpu_milli=500))  # its patch is not done yet
+    board.pods(LATE_MS + 2, pod("large", 2, gates=(), gpu_milli=500))
+    assert board.steps(LATE_MS + 3) == []
+    assert board.why("large") == why
+    board.nodes(LATE_MS + 4, node("n2", 2))
+    assert board.steps(LATE_MS + 5) == []
+    board.pods(LATE_MS + 6, pod("large", 2, on="n2", gpu_milli=500))
+    (step,) = board.steps(LATE_MS + 7)
+    assert isinstance(step, Lift)
+    assert (step.name, step.node, step.is_bound) == ("large", "n2", True)
+
+
+def test_a_pod_without_a_gate_is_shown_in_kube_schedulers_words() -> None:
+    board = steered([node("n1", 1)], [pod("a", gates=()), pod("plain", 0, gates=())])
+    assert board.steps(1) == []
+    assert board.why("a") == "kube-scheduler may bind it, and has not yet"
+    board.pods(2, refused(pod("a", gates=()), "0/1 nodes are available"))
+    assert board.why("a") == "0/1 nodes are available"
+    board.pods(3, held := pod("b", hold="true"))
+    assert board.why("b") == "held by annotation berth.dev/hold"
+    held.spec.scheduling_gates = []
+    board.pods(4, held)
+    assert board.why("b") == "kube-scheduler may bind it, and has not yet"
+
+
+def test_a_node_that_comes_in_time_gets_the_pod_by_berths_order() -> None:
+    board = steered([node("n1", 1)], [pod("large", 2)])
+    assert released(board, 1) == []
+    board.nodes(2, node("n2", 2))
+    (step,) = board.steps(LATE_MS)
+    assert isinstance(step, Lift)
+    assert (step.name, step.node) == ("large", "n2")
+
+
+def test_pods_that_a_node_could_hold_gangs_and_what_is_beyond_a_quota_are_not_released() -> None:
+    others = pod("others", 0, on="n1", cpu="60", gates=())
+    gang = [pod(f"g{at}", 8, gang="g/2") for at in range(2)]
+    board = steered([node("n1", 2)], [others, pod("cpu", cpu="30"), *gang])
+    assert released(board, 1) == []
+    assert released(board, LATE_MS) == []
+    assert "others use too much" in board.why("cpu")
+    board = steered(
+        [node("n1", 1)],
+        [pod("a", 2), pod("b", 2, version=2), pod("c", 3, version=3)],
+        policy=QUOTAS,
+        quotas={"n": 3},
+    )
+    assert released(board, 1) == []
+    assert released(board, LATE_MS) == ["a"]
+    down = node("n1", 2)
+    down.spec.unschedulable = True
+    board = steered([down], [pod("waits", 2)])
+    assert released(board, 1) == []
+    assert released(board, LATE_MS) == []
+
+
+@pytest.mark.usefixtures("kube_scheduler")
+def test_an_autoscaler_sees_a_released_pod_and_a_node_that_it_makes_gets_it(play: Played) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 1)
+        await world.pod("large", 2, milli=500)
+        async with world.steerer(patience_ms=500):
+
+            async def is_seen() -> bool:
+                told = (await world.pods())["large"]
+                conditions = told["status"].get("conditions", [])
+                return "schedulingGates" not in told["spec"] and any(
+                    (each["type"], each.get("reason")) == ("PodScheduled", "Unschedulable")
+                    for each in conditions
+                )
+
+            await world.until("kube-scheduler finds no node", is_seen)
+            assert "affinity" not in (await world.pods())["large"]["spec"]
+            await world.node("n2", 2)
+            assert await world.until_bound("large") == {"large": "n2"}
+
+            async def has_its_part() -> bool:
+                return names.PLACEMENT in (await world.pods())["large"]["metadata"]["annotations"]
+
+            await world.until("it has its part", has_its_part)
+
+    play(test)
