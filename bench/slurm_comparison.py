@@ -69,7 +69,9 @@ export BERTH_FAKE_CARD={folder}/card-$SLURMD_NODENAME CUDA_VISIBLE_DEVICES=$SLUR
 begun=$(date +%s.%N)
 {NATIVE}/local_queue_job {job.mem_mib} {job.kernel_ms} {job.think_ms} {job.steps}
 code=$?
-echo "{job.mem_mib} 0 0 0 {job.kernel_ms * job.steps}" >{folder}/state/results/$SLURM_JOB_ID-$SLURMD_NODENAME
+echo '{{"peak_mib": {job.mem_mib}, "gpu_ms": {job.kernel_ms * job.steps}, "refused": 0, "needs_mib": 0,' \\
+    "\\"raw_id\\": \\"$SLURM_JOB_ID\\", \\"node\\": \\"$SLURMD_NODENAME\\"}}" \\
+    >{folder}/state/results/$SLURM_JOB_ID-$SLURMD_NODENAME
 echo $code $begun $(date +%s.%N) $SLURMD_NODENAME $SLURM_JOB_GPUS >{folder}/ends/{at}
 exit $code
 """

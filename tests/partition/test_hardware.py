@@ -241,6 +241,23 @@ def test_a_container_gets_the_pipes_and_the_limits(berth: Berth, mps: Path, root
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=64M" in device["containerEdits"]["env"]
 
 
+@pytest.mark.parametrize("note", ["", "{}", "[]", '{"kind": "mgi"}', '{"kind": "mps"}'])
+def test_a_damaged_note_is_named_and_its_partition_can_be_removed(
+    berth: Berth, mps: Path, root: Path, note: str
+) -> None:
+    create_mps(berth, "blue")
+    (root / "blue" / f"{GPU.removeprefix('GPU-')}.hardware").write_text(note)
+    code, said = berth("partition", "remove", "blue")
+    assert (code, "hardware: is damaged (" in said, "remove the partition with --force" in said) == (
+        2,
+        True,
+        True,
+    )
+    assert "hardware: is damaged (" in berth("partition", "list")[1]
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+    assert not (root / "blue").exists()
+
+
 @pytest.mark.parametrize("command", [("exec", "blue", "--fake-gpu", "--", "true"), ("cdi", "blue")])
 def test_nothing_is_started_that_mps_would_not_limit(
     berth: Berth, mps: Path, root: Path, command: tuple[str, ...]

@@ -94,6 +94,9 @@ def steerer(
     namespace: Annotated[
         str, typer.Option(envvar="POD_NAMESPACE", help="Where the Lease is.")
     ] = "berth-system",
+    alive_file: Annotated[
+        Path | None, typer.Option(help="File to touch every 10 s while decisions work, for a liveness probe.")
+    ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -106,7 +109,9 @@ def steerer(
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
-        options = Options(settings, once, identity, namespace, elect=elect, own_process=True)
+        options = Options(
+            settings, once, identity, namespace, elect=elect, alive_file=alive_file, own_process=True
+        )
         steering = Steering(api, options)
         await steering.run()
         if once:
@@ -332,10 +337,9 @@ def _check_names(policy: str, knowledge: str) -> None:
 
 
 def _look(kubeconfig: str | None, context: str | None) -> Snapshot:
-    from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.viewing import look
 
-    return _ask(lambda api: look(api, Settings()), kubeconfig, context)
+    return _ask(look, kubeconfig, context)
 
 
 def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:

@@ -53,7 +53,7 @@ def node(
     ] = "",
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, help="Seconds between samples of the GPUs.")
-    ] = 2.0,
+    ] = 1.0,
     kubeconfig: Annotated[
         str,
         typer.Option(help="How to reach the cluster; default: as kubectl does, or the pod's own."),

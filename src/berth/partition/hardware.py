@@ -107,10 +107,12 @@ def hardware_in(folder: Path, uuid: str) -> Hardware | None:
         raise PartitionError(f"{_note(folder, uuid)}: cannot be read ({error.strerror})") from error
     try:
         told = json.loads(text)
+        if told["kind"] not in ABILITIES:
+            raise ValueError(f"no kind '{told['kind']}'")
         return Hardware(
             **{key: told[key] for key in told if key in Hardware.__slots__}
         )  # older ones say more
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise PartitionError(
             f"{_note(folder, uuid)}: is damaged ({error}); remove the partition with --force and make it anew"
         ) from error

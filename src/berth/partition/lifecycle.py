@@ -287,7 +287,12 @@ def remove(
     _check_writable(folder)
     if not force:
         _check_idle(name, root)
-    kept = [one for uuid in regions_in(folder) if (one := hardware_in(folder, uuid)) is not None]
+    kept: list[Hardware] = []
+    for uuid in regions_in(folder):
+        with contextlib.suppress(
+            *(PartitionError,) if force else ()
+        ):  # what a damaged note kept is not known
+            kept += filter(None, [hardware_in(folder, uuid)])
     _release([one for one in kept if not one.pipe], root, driver_folder)
     try:
         with _still_there(folder):

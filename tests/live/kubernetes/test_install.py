@@ -183,6 +183,10 @@ def test_steerers_are_apart_and_leave_one_at_a_time_and_an_agent_that_hangs_star
     assert apart["podAffinityTerm"]["labelSelector"]["matchLabels"] == pod["metadata"]["labels"]
     assert budget["kind"] == "PodDisruptionBudget"
     assert budget["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}}
+    steerer = pod["spec"]["containers"][0]
+    asks = steerer["livenessProbe"]["exec"]["command"][-1]
+    assert steerer["command"][-2:] == ["--alive-file", "/tmp/alive"]
+    assert "find /tmp/alive -mmin -2" in asks
     (agent,) = made["node"][0]["spec"]["template"]["spec"]["containers"]
     assert agent["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": agent["ports"][0]["name"]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -71,6 +72,26 @@ def test_once_gives_up_an_eviction_that_a_budget_forbids_and_what_waits_for_it(
     assert (counts.placed, counts.removed, counts.failed) == (0, 0, 2)
     assert server.asked.count("POST eviction") == steering.MOST_ATTEMPTS + 1
     assert "PATCH urgent" not in server.asked
+
+
+def test_a_steerer_shows_that_it_can_decide_while_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steering, "ALIVE_S", 0.01)
+    options = Options(Settings(POLICY), elect=False, alive_file=tmp_path / "alive")
+    times: set[int] = set()
+
+    async def run() -> None:
+        running = asyncio.create_task(Steering(Still(nodes=[node()], pods=[]), options).run())
+        async with asyncio.timeout(60):
+            while len(times) < 3:
+                if (tmp_path / "alive").exists():
+                    times.add((tmp_path / "alive").stat().st_mtime_ns)
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
 
 
 def test_once_ends_with_the_fault_that_keeps_it_from_deciding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from berth.errors import ApiError
@@ -60,6 +61,7 @@ QUIET_MS = 1000
 AGAIN_S = 60.0
 """Time after which a reason that has changed in its numbers alone is written again."""
 RESTARTS_S = 1.0
+ALIVE_S = 10.0
 WITHOUT_POD_GROUPS = (
     "pods of PodGroups wait, and all others are placed; give berth the rule: berth k8s install"
 )
@@ -76,6 +78,8 @@ class Options:
     """Of the Lease."""
     elect: bool = True
     """Whether another steerer may run, so that one of them is to be elected."""
+    alive_file: Path | None = None
+    """Touched every `ALIVE_S` while it can decide, elected or not: a liveness probe looks at its age."""
     own_process: bool = False
     """Whether the process does nothing else, so that its garbage collector and threads may be set to suit it."""
 
@@ -136,6 +140,18 @@ class Steering:
     async def run(self) -> None:
         """Warm up, be elected, lead; begin anew when the lease is lost, or tenants have other quotas."""
         self._loop = asyncio.get_running_loop()
+        alive = asyncio.create_task(self._show_life(), name="alive")
+        try:
+            await self._run()
+        finally:
+            alive.cancel()
+
+    async def _show_life(self) -> None:
+        while self.options.alive_file is not None:
+            await self._in_thread(self.options.alive_file.touch)  # a decision that hangs holds the thread
+            await asyncio.sleep(ALIVE_S)
+
+    async def _run(self) -> None:
         knowledge = make_knowledge(self._settings.knowledge, grows=True)
         await self._loop.run_in_executor(None, warm_up, self._settings.policy, knowledge)
         while True:
@@ -617,6 +633,8 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
         reason = reasons.get(entry.uid)
         if reason is None:
             soon = "it is about to be looked at"
+            if entry.state is State.STRAY:
+                soon = "kube-scheduler may bind it, and has not yet"
             if driver.begun and entry.uid in driver.scheduler.cluster.running:
                 soon = "it starts when those whose place it takes have left"
             found[entry.uid] = entry.why or soon

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -163,6 +164,21 @@ def test_each_pod_of_a_shared_gpu_has_its_own_use(watched: Watched) -> None:
     assert told['berth_gpu_allocated_milli{gpu="0",model="A100-80G"}'] == 800
     assert told['berth_gpu_used_bytes{gpu="0",model="A100-80G"}'] >= 10_000 << 20
     assert (told["berth_escaped_processes"], told['berth_registrations_total{plugin="dra"}']) == (0, 1)
+
+
+def test_the_board_for_kubernetes_shows_metrics_that_agents_or_the_console_have(watched: Watched) -> None:
+    watched.process(watched.pod(1, 0, 300, 4000))
+    watched.look()
+    has = {name.partition("{")[0] for name in metrics(watched)} | {
+        "berth_more_cards",
+        "berth_more_cards_jobs",
+    }
+    board = json.loads((ROOT / "deploy" / "grafana-kubernetes.json").read_text())
+    asked = [each["expr"] for panel in board["panels"] for each in panel["targets"]]
+    assert {name for expr in asked for name in re.findall(r"berth_\w+", expr)} <= has
+    places = [panel["gridPos"] for panel in board["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    assert len({(place["x"], place["y"]) for place in places}) == len(places)
 
 
 def test_a_process_without_the_library_is_told_of_once(watched: Watched) -> None:

@@ -37,8 +37,8 @@ from berth.partition.mig import is_cut
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "kubelet_internal_checkpoint"
-PODS_EVERY = 5
-"""Looks between two lists of the node's pods."""
+PODS_S, PODS_EVERY = 10.0, 5
+"""Seconds between two lists of the node's pods; looks, if those come more often than every second."""
 AGAIN_S = 0.25
 """Until the look that confirms what one look suspected."""
 REPUBLISH_S = 60.0
@@ -61,7 +61,7 @@ class NodeSettings:
     """GPUs of which claims get parts, `berth.dev/gpu` those of the others: `all`, `none`, or indices such as `0,1`."""
     metrics: str = ""
     """Where Prometheus may ask, such as `:9400`; empty: nowhere."""
-    every_s: float = 2.0
+    every_s: float = 1.0
     """How often the agent looks."""
     fake: bool = False
     grow: str = "off"
@@ -144,9 +144,8 @@ class _Node:
             self.driver = DraDriver(
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
-        self.agent = Agent(
-            state, cards, self.allotments, server, self.reaper, pods_every_s=PODS_EVERY * settings.every_s
-        )
+        pods_every_s = PODS_S if settings.every_s >= 1 else PODS_EVERY * settings.every_s
+        self.agent = Agent(state, cards, self.allotments, server, self.reaper, pods_every_s=pods_every_s)
         self._publisher = SlicePublisher(settings.node, server)
         self._told: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
         self._told_s = 0.0
