@@ -73,7 +73,7 @@ def test_nothing_of_a_week_is_known_before_it_is_over() -> None:
 
 def test_too_few_weeks_are_said() -> None:
     with pytest.raises(
-        SettingError, match="learns on 2 weeks and predicts the next; the history has 2 weeks"
+        SettingError, match="learns on 2 weeks and predicts the next; there are 2 with enough"
     ):
         backtest(weeks(1, 2), {"fifo": weeks(1, 2)})
 

@@ -163,7 +163,7 @@ def test_a_resize_is_an_event_of_a_simulation_and_statistics_follow_it(tmp_path:
     assert gpu_allocation_pct(columns, nodes) == pytest.approx(100 * (0.2 * 10 + 20) / 30)
     hours = gpu_hours(columns)
     assert (hours.held, hours.wasted) == (pytest.approx(22 / 3600), pytest.approx(0))
-    assert timeline(columns, nodes, 3).allocated_milli_max.max() == 1000
+    assert timeline(columns, nodes, 3).allocated_milli_mean.tolist() == [pytest.approx(22_000 / 30)]
     (record,) = records(happened, nodes)
     assert (record.start_ms, record.end_ms, record.share) == (0, 30_000, Share(1000, 0))
     path = tmp_path / "events.parquet"

@@ -54,18 +54,8 @@ def distribution(values: ArrayLike) -> Distribution:
     array = np.asarray(values, np.float64)
     if not array.size:
         return Distribution(0, math.nan, math.nan, math.nan, math.nan, math.nan)
-    # A full sort costs a third of np.percentile here.
-    ordered = np.sort(array)
-    median, p90, p99 = (_quantile(ordered, share) for share in (0.5, 0.9, 0.99))
-    return Distribution(array.size, float(array.mean()), median, p90, p99, float(ordered[-1]))
-
-
-def _quantile(ordered: NDArray[np.float64], share: float) -> float:
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    low, high = float(ordered[below]), float(ordered[above])
-    return low + (high - low) * (position - below)
+    median, p90, p99 = np.quantile(array, (0.5, 0.9, 0.99)).tolist()
+    return Distribution(array.size, float(array.mean()), median, p90, p99, float(array.max()))
 
 
 def cdf(values: ArrayLike, points: int = CDF_POINTS) -> Cdf:

@@ -9,29 +9,11 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from berth.model import EventKind, Node, Reason
+from berth.statistics import measures
 from berth.statistics.columns import KINDS, EventColumns
 from berth.statistics.cost import Prices, run_cost
 from berth.statistics.fairness import finish_time_fairness, jain_index, service
-from berth.statistics.measures import (
-    GpuHours,
-    bounded_slowdown,
-    completion_time_s,
-    deadlines_missed_pct,
-    ended_with,
-    events_by_reason,
-    evicted_gpu_hours,
-    fragmentation_pct,
-    given_up,
-    goodput_pct,
-    gpu_allocation_arriving_pct,
-    gpu_allocation_pct,
-    gpu_busy_pct,
-    gpu_hours,
-    gpu_utilisation_pct,
-    makespan_s,
-    queueing_delay_s,
-    waiting_time_s,
-)
+from berth.statistics.measures import GpuHours
 from berth.statistics.real_use import RealUse
 from berth.statistics.spread import Distribution, distribution
 
@@ -112,42 +94,43 @@ def summarise(
     lasted_ms = columns.end_ms - columns.begin_ms
     return Summary(
         jobs=len(columns.job_ids),
-        finished=ended_with(columns, EventKind.FINISH),
-        failed=ended_with(columns, EventKind.FAIL),
-        rejected=ended_with(columns, EventKind.REJECT),
-        cancelled=ended_with(columns, EventKind.CANCEL),
-        waiting=ended_with(columns, EventKind.SUBMIT) + ended_with(columns, EventKind.EVICT),
-        running=ended_with(columns, EventKind.START),
+        finished=measures.ended_with(columns, EventKind.FINISH),
+        failed=measures.ended_with(columns, EventKind.FAIL),
+        rejected=measures.ended_with(columns, EventKind.REJECT),
+        cancelled=measures.ended_with(columns, EventKind.CANCEL),
+        waiting=measures.ended_with(columns, EventKind.SUBMIT)
+        + measures.ended_with(columns, EventKind.EVICT),
+        running=measures.ended_with(columns, EventKind.START),
         tries=len(columns.attempts.job),
         evictions=int(np.count_nonzero(columns.kind == KINDS.index(EventKind.EVICT))),
-        failures=events_by_reason(columns, EventKind.FAIL),
-        rejections=events_by_reason(columns, EventKind.REJECT),
-        gpu_allocation_pct=gpu_allocation_pct(columns, nodes),
-        gpu_allocation_arriving_pct=gpu_allocation_arriving_pct(columns, nodes),
-        gpu_busy_pct=gpu_busy_pct(columns, nodes),
-        gpu_utilisation_pct=gpu_utilisation_pct(columns, nodes),
+        failures=measures.events_by_reason(columns, EventKind.FAIL),
+        rejections=measures.events_by_reason(columns, EventKind.REJECT),
+        gpu_allocation_pct=measures.gpu_allocation_pct(columns, nodes),
+        gpu_allocation_arriving_pct=measures.gpu_allocation_arriving_pct(columns, nodes),
+        gpu_busy_pct=measures.gpu_busy_pct(columns, nodes),
+        gpu_utilisation_pct=measures.gpu_utilisation_pct(columns, nodes),
         gpu_use_pct=None if use is None else use.gpu_pct(nodes, lasted_ms),
         gpu_mem_use_pct=None if use is None else use.mem_pct(nodes, lasted_ms),
-        fragmentation_pct=fragmentation_pct(columns, nodes),
-        gpu_hours=gpu_hours(columns),
-        makespan_s=makespan_s(columns),
-        queueing_delay_s=distribution(queueing_delay_s(columns)),
-        waiting_time_s=distribution(waiting_time_s(columns)),
-        completion_time_s=distribution(completion_time_s(columns)),
-        bounded_slowdown=distribution(bounded_slowdown(columns)),
-        goodput_pct=goodput_pct(columns),
+        fragmentation_pct=measures.fragmentation_pct(columns, nodes),
+        gpu_hours=measures.gpu_hours(columns),
+        makespan_s=measures.makespan_s(columns),
+        queueing_delay_s=distribution(measures.queueing_delay_s(columns)),
+        waiting_time_s=distribution(measures.waiting_time_s(columns)),
+        completion_time_s=distribution(measures.completion_time_s(columns)),
+        bounded_slowdown=distribution(measures.bounded_slowdown(columns)),
+        goodput_pct=measures.goodput_pct(columns),
         finish_time_fairness=distribution(finish_time_fairness(columns, nodes)),
         jain_users=jain_index(service(columns, columns.users)),
         jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
-        deadlines_missed_pct=deadlines_missed_pct(columns),
-        evicted_gpu_hours=evicted_gpu_hours(columns) if tiers else None,
-        urgent_waiting_time_s=distribution(waiting_time_s(columns, urgent)) if tiers else None,
-        other_waiting_time_s=distribution(waiting_time_s(columns, ~urgent)) if tiers else None,
+        deadlines_missed_pct=measures.deadlines_missed_pct(columns),
+        evicted_gpu_hours=measures.evicted_gpu_hours(columns) if tiers else None,
+        urgent_waiting_time_s=distribution(measures.waiting_time_s(columns, urgent)) if tiers else None,
+        other_waiting_time_s=distribution(measures.waiting_time_s(columns, ~urgent)) if tiers else None,
         cost=None if priced is None else priced.cost,
         energy_kwh=None if priced is None else priced.energy_kwh,
         co2_kg=None if priced is None else priced.co2_kg,
         currency="" if prices is None else prices.currency,
-        given_up=given_up(columns),
+        given_up=measures.given_up(columns),
     )
 
 

@@ -31,13 +31,9 @@ class Timeline:
     capacity_milli: int
     """All GPUs of the cluster together."""
     allocated_milli_mean: NDArray[np.float32]  # (B,)
-    allocated_milli_max: NDArray[np.float32]  # (B,)
     waiting_mean: NDArray[np.float32]  # (B,)
     """Jobs in the queue."""
     waiting_max: NDArray[np.float32]  # (B,)
-    running_mean: NDArray[np.float32]  # (B,)
-    """Jobs that run."""
-    running_max: NDArray[np.float32]  # (B,)
 
 
 FRAMES = 70
@@ -82,7 +78,7 @@ def film(columns: EventColumns, nodes: Sequence[Node]) -> Film | None:
         asked[frame] = np.bincount(
             cell[here], columns.milli[attempts.job[owner[here]]], minlength=held.shape[1]
         )
-    waiting = np.cumsum(_changes(columns)[0])[np.searchsorted(columns.time_ms, times, side="right") - 1]
+    waiting = np.cumsum(_waits(columns))[np.searchsorted(columns.time_ms, times, side="right") - 1]
     return Film(
         times,
         np.minimum(held, WHOLE_MILLI).astype(np.int16),
@@ -161,21 +157,17 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
     begin, end = columns.begin_ms, columns.end_ms
     edges = _edges(columns.time_ms, begin, end, points)
 
-    waits, runs = _changes(columns)
+    waits = _waits(columns)
     waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits, dtype=np.int32), edges)
-    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs, dtype=np.int32), edges)
-    del waits, runs
+    del waits
     held = _held_deltas(columns)
-    held_mean, held_max = _binned(columns.time_ms, np.cumsum(held, out=held), edges)
+    held_mean, _ = _binned(columns.time_ms, np.cumsum(held, out=held), edges)
     return Timeline(
         edges_ms=edges,
         capacity_milli=1000 * sum(node.gpus for node in nodes),
         allocated_milli_mean=held_mean,
-        allocated_milli_max=held_max,
         waiting_mean=waiting_mean,
         waiting_max=waiting_max,
-        running_mean=running_mean,
-        running_max=running_max,
     )
 
 
@@ -188,16 +180,12 @@ def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDA
     return edges if len(edges) > 1 else np.array([begin, end])
 
 
-def _changes(columns: EventColumns) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-    """(E,) What each event adds to the jobs that wait, and to those that run."""
+def _waits(columns: EventColumns) -> NDArray[np.int8]:
+    """(E,) What each event adds to the jobs that wait."""
     never_ran = _has_kind(columns, EventKind.FAIL, EventKind.CANCEL) & ~columns.ran()
     left = _has_kind(columns, EventKind.START, EventKind.REJECT) | never_ran
-    waits = _has_kind(columns, EventKind.SUBMIT).astype(np.int8) - left
-    ends = columns.holdings.end_event
-    runs = np.zeros(len(columns.time_ms), np.int8)
-    runs[columns.holdings.start_event] = 1
-    runs[ends[ends != RUNNING]] -= 1  # a suspended job does neither
-    return waits, runs
+    waits: NDArray[np.int8] = _has_kind(columns, EventKind.SUBMIT).astype(np.int8) - left
+    return waits
 
 
 def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:

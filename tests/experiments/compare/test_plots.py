@@ -99,9 +99,8 @@ def test_a_long_tail_does_not_squeeze_what_happened(runs: list[Run]) -> None:
     run = runs[0]
     edges = np.append(run.timeline.edges_ms, run.timeline.edges_ms[-1] * 100)
     levels = {
-        f"{name}_{kind}": np.append(getattr(run.timeline, f"{name}_{kind}"), np.float32(0))
-        for name in ("allocated_milli", "waiting", "running")
-        for kind in ("mean", "max")
+        name: np.append(getattr(run.timeline, name), np.float32(0))
+        for name in ("allocated_milli_mean", "waiting_mean", "waiting_max")
     }
     long = replace(run, timeline=replace(run.timeline, edges_ms=edges, **levels))
     figure = plots.allocation_over_time([long], policy_styles(TWO))

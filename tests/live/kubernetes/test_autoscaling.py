@@ -8,7 +8,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.pod_site import PATIENCE_MS, RELEASE_TIMES, State
 from berth.live.kubernetes.steps import Lift, Release
 from tests.live.kubernetes.conftest import Played
-from tests.live.kubernetes.steered import Steered, node, pod, steered
+from tests.live.kubernetes.steered import Steered, node, pod, refused, steered
 from tests.live.kubernetes.world import World
 
 QUOTAS = "priority+best-fit"
@@ -37,6 +37,19 @@ def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_wher
     (step,) = board.steps(LATE_MS + 7)
     assert isinstance(step, Lift)
     assert (step.name, step.node, step.is_bound) == ("large", "n2", True)
+
+
+def test_a_pod_without_a_gate_is_shown_in_kube_schedulers_words() -> None:
+    board = steered([node("n1", 1)], [pod("a", gates=()), pod("plain", 0, gates=())])
+    assert board.steps(1) == []
+    assert board.why("a") == "kube-scheduler may bind it, and has not yet"
+    board.pods(2, refused(pod("a", gates=()), "0/1 nodes are available"))
+    assert board.why("a") == "0/1 nodes are available"
+    board.pods(3, held := pod("b", hold="true"))
+    assert board.why("b") == "held by annotation berth.dev/hold"
+    held.spec.scheduling_gates = []
+    board.pods(4, held)
+    assert board.why("b") == "kube-scheduler may bind it, and has not yet"
 
 
 def test_a_node_that_comes_in_time_gets_the_pod_by_berths_order() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -83,22 +83,18 @@ def conditions_of(
     if isinstance(values.get("interference"), str):
         values["interference_name"] = values["interference"]
         values["interference"] = make_interference(values["interference"])
-    if isinstance(values.get("speeds"), str | os.PathLike):
-        values["speeds"] = card_speeds(os.fspath(values["speeds"]))
-    if isinstance(values.get("prices"), str | os.PathLike):
-        values["prices"] = read_prices(Path(values["prices"]))
-    if "outages" in values:
-        outages = values["outages"]
-        by_file = isinstance(outages, str | os.PathLike)
-        values["outages"] = tuple(read_outages(os.fspath(outages), nodes) if by_file else outages)
-    if "reservations" in values:
-        reservations = values["reservations"]
-        by_file = isinstance(reservations, str | os.PathLike)
-        values["reservations"] = tuple(
-            read_reservations(os.fspath(reservations), nodes) if by_file else reservations
-        )
-    if isinstance(values.get("limits"), str | os.PathLike):
-        values["limits"] = read_limits(Path(values["limits"])).limits
+    from_file: dict[str, Callable[[str], Any]] = {
+        "speeds": card_speeds,
+        "prices": lambda path: read_prices(Path(path)),
+        "outages": lambda path: tuple(read_outages(path, nodes)),
+        "reservations": lambda path: tuple(read_reservations(path, nodes)),
+        "limits": lambda path: read_limits(Path(path)).limits,
+    }
+    for name, read in from_file.items():
+        if isinstance(value := values.get(name), str | os.PathLike):
+            values[name] = read(os.fspath(value))
+        elif name in ("outages", "reservations", "limits") and value is not None:
+            values[name] = tuple(value)
     if isinstance(values.get("quotas"), Mapping):
         values["quotas"] = tuple(sorted(values["quotas"].items()))
     found = replace(base, **values)

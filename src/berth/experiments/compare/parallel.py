@@ -20,7 +20,6 @@ from berth.experiments.compare.interruption import interruption_put_off
 from berth.experiments.compare.ray_address import ANSWERS_WITHIN_S, check_address
 from berth.experiments.compare.sweep import Loader, Result, Task, run_task
 from berth.experiments.compare.warned import Warned
-from berth.model import Job
 from berth.policies import Progress
 
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -160,7 +159,7 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Result]]
             if last[0] is not jobs:
                 last = (jobs, ray.put(tuple(jobs)))
             sent = _noted(replace(task, source=()), number, running)
-            yield delayed(_run_where_jobs_are)(number, sent, last[1])
+            yield delayed(_run)(number, sent, last[1])
 
     try:
         resources: Any = ray.cluster_resources
@@ -227,32 +226,20 @@ _loader = Loader()
 """The trace that this process read last."""
 
 
-def _run(number: int, task: Task) -> tuple[int, Result]:
-    """What a process of the sweep does."""
+def _run(number: int, task: Task, place: Any = None) -> tuple[int, Result]:
+    """What a process of the sweep does, or a worker of a Ray cluster, which has the jobs at a place."""
     try:
-        jobs, errors = _loader.load(task)
-        return number, run_task(task, jobs, errors)
+        if place is None:
+            return number, run_task(task, *_loader.load(task))
+        import ray
+
+        return number, run_task(task, ray.get(place))
     except BerthError:
         raise
     except Exception as error:
-        raise _unexpected(task, error) from error
-
-
-def _run_where_jobs_are(number: int, task: Task, place: Any) -> tuple[int, Result]:
-    """What a worker of a Ray cluster does."""
-    import ray
-
-    jobs: tuple[Job, ...] = ray.get(place)
-    try:
-        return number, run_task(task, jobs)
-    except BerthError:
-        raise
-    except Exception as error:
-        raise _unexpected(task, error) from error
-
-
-def _unexpected(task: Task, error: Exception) -> SimulationError:
-    return SimulationError(f"a run of '{task.policy}' fails in its process: {type(error).__name__}: {error}")
+        raise SimulationError(
+            f"a run of '{task.policy}' fails in its process: {type(error).__name__}: {error}"
+        ) from error
 
 
 @contextmanager

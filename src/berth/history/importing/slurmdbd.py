@@ -87,16 +87,14 @@ def import_slurmdbd(
             cursors = history.index().cursors
             reached = cursors.get(key)
             begin = since_s if since_s is not None else max((reached or 0) - AGAIN_S, 1)
-            source = _Source(database, table, replace(options, tres_names=names))
+            source = (history, database, table, replace(options, tres_names=names))
             changed = int(database.value("SELECT unix_timestamp()") or 0)
             if reached is not None:
                 before = cursors.get(changed_key, reached)
                 if since_s is None:
                     # Rows that came, or were put right, after the import had passed the time at which they ended.
-                    late = _Rows(
-                        "j.mod_time >= %s AND j.time_end BETWEEN 1 AND %s", (before - 3600, begin - 1)
-                    )
-                    total = _sum(total, _import_window(history, source, late, {}))
+                    late = "j.mod_time >= %s AND j.time_end BETWEEN 1 AND %s", (before - 3600, begin - 1)
+                    total = _sum(total, _import_window(*source, late, {}))
                 elif since_s > reached:
                     changed = min(before, changed)  # what is passed over is late
             while True:
@@ -106,14 +104,12 @@ def import_slurmdbd(
                         f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s",
                         (begin,),
                     )
-                    rows = _Rows("j.time_end >= %s", (begin,))
+                    rows: _Rows = ("j.time_end >= %s", (begin,))
                     reached_now = {key: int(latest)} if latest else {}
-                    total = _sum(
-                        total, _import_window(history, source, rows, {**reached_now, changed_key: changed})
-                    )
+                    total = _sum(total, _import_window(*source, rows, {**reached_now, changed_key: changed}))
                     break
-                rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end))
-                total = _sum(total, _import_window(history, source, rows, {key: end}))
+                rows = ("j.time_end BETWEEN %s AND %s", (begin, end))
+                total = _sum(total, _import_window(*source, rows, {key: end}))
                 begin = end + 1
     return total
 
@@ -170,32 +166,23 @@ def _window_end(database: Connection, table: Table, begin: int, rows: int) -> in
     return None if found is None else int(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A cluster's table, and how its rows are read."""
-
-    database: Connection
-    table: Table
-    options: Options
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Which rows of the table `j` are read."""
-
-    condition: str
-    values: tuple[int, ...]
+_Rows = tuple[str, tuple[int, ...]]
+"""Which rows of the table `j` are read: a condition, and its values."""
 
 
 def _import_window(
-    history: History, source: _Source, rows: _Rows, cursors: Mapping[str, int]
+    history: History,
+    database: Connection,
+    table: Table,
+    options: Options,
+    rows: _Rows,
+    cursors: Mapping[str, int],
 ) -> ImportResult:
     with history.import_space() as space:
         path = space / "rows.txt"
-        table = source.table
-        _write_rows(source.database, table, rows, path, dict(source.options.tres_names))
-        where = f"{source.database.shown}, {table.cluster}"
-        plain = replace(source.options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
+        _write_rows(database, table, rows, path, dict(options.tres_names))
+        where = f"{database.shown}, {table.cluster}"
+        plain = replace(options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
         layout = Layout(_HEADER, where)
         return import_file(history, space, path, SEPARATOR, layout, plain, where, cursors=cursors)
 
@@ -204,12 +191,12 @@ def _write_rows(
     database: Connection, table: Table, wanted: _Rows, path: Path, names: Mapping[str, str]
 ) -> None:
     """Stream rows into a file."""
-    values = wanted.values * 2  # once for the steps, once for the jobs
+    condition, values = wanted[0], wanted[1] * 2  # once for the steps, once for the jobs
     rows = (
         f"FROM `{table.cluster}_job_table` j "
         f"LEFT JOIN `{table.cluster}_assoc_table` a ON a.id_assoc = j.id_assoc "
-        f"LEFT JOIN qos_table q ON q.id = j.id_qos {_steps(table, wanted.condition, names)} "
-        f"WHERE {wanted.condition} AND j.deleted = 0"
+        f"LEFT JOIN qos_table q ON q.id = j.id_qos {_steps(table, condition, names)} "
+        f"WHERE {condition} AND j.deleted = 0"
     )
     database.renew()
     # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is

@@ -536,8 +536,11 @@ class PodSite:
         elif any(names.RESOURCE in each.resources.requests for each in pod.spec.containers) or (
             entry is not None and entry.state in (State.LIFTED, State.STRAY)
         ):
-            self._become(entry := self._entry(pod), State.STRAY)
-            entry.why = entry.why or _refusal(pod) or "kube-scheduler may bind it, and has not yet"
+            entry = self._entry(pod)
+            if entry.state not in (State.LIFTED, State.STRAY):
+                entry.why = ""
+            self._become(entry, State.STRAY)
+            entry.why = entry.why or _refusal(pod)
         elif entry is not None:
             self._forget(entry)
 

@@ -633,6 +633,8 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
         reason = reasons.get(entry.uid)
         if reason is None:
             soon = "it is about to be looked at"
+            if entry.state is State.STRAY:
+                soon = "kube-scheduler may bind it, and has not yet"
             if driver.begun and entry.uid in driver.scheduler.cluster.running:
                 soon = "it starts when those whose place it takes have left"
             found[entry.uid] = entry.why or soon
