@@ -112,7 +112,9 @@ class Run:
         self.arrivals.draw(0)
         while (now_ms := self.next_ms()) is not None:
             try:
-                self._instant(now_ms)
+                if self.begin_instant(now_ms):
+                    self.decide(now_ms)
+                self.end_instant(now_ms)
             finally:  # an error comes after what happened before it
                 if new_events:
                     yield from new_events
@@ -167,12 +169,6 @@ class Run:
         if kind == LEAVE:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and not (self.sharing and self.sharing.is_current(what, serial))
-
-    def _instant(self, now_ms: int) -> None:
-        """Everything that happens at one instant, in its order; its events are in `new_events` then."""
-        if self.begin_instant(now_ms):
-            self.decide(now_ms)
-        self.end_instant(now_ms)
 
     def begin_instant(self, now_ms: int) -> bool:
         """What happens before the policy decides: jobs end, nodes are lost and come back, jobs arrive. Returns whether

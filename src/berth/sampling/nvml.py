@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType, TracebackType
 from typing import Any, Final
@@ -98,17 +97,13 @@ class _Gpu:
             self.width = len(instances)
             return [reading for number, one in enumerate(instances) for reading in one.read(index + number)]
         self.width = 1
-        nvml, handle = self._nvml, self._handle
-        memory = self._ask("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        links = [
-            self._ask(f"pcie{way}", lambda way=way: nvml.nvmlDeviceGetPcieThroughput(handle, way))  # type: ignore[misc]
-            for way in (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
-        ]
+        memory = self._ask("MemoryInfo")
+        ways = self._nvml.NVML_PCIE_UTIL_TX_BYTES, self._nvml.NVML_PCIE_UTIL_RX_BYTES
+        links = [self._ask("PcieThroughput", way) for way in ways]
         use, sm = self._gpm.read() if self._gpm else (None, None)
-        if (
-            not self._is_instance
-        ):  # of an instance NVML tells no utilisation; its counters do, where it has them
-            use = self._ask("use", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        if not self._is_instance:  # NVML tells no utilisation of one; its counters do, where it has them
+            rates = self._ask("UtilizationRates")
+            use = rates and rates.gpu
         one = GpuReading(
             index=index,
             uuid=self._uuid,
@@ -117,25 +112,21 @@ class _Gpu:
             use_pct=use,
             sm_pct=sm,
             pcie_kbps=None if None in links else sum(links),
-            power_mw=self._ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle)),
+            power_mw=self._ask("PowerUsage"),
             processes=self._processes(),
         )
         return [one]
 
     def _is_split(self) -> bool:
         """Whether MIG is on; a driver that has no MIG says that it does not know the question."""
-        mode = None if self._is_instance else self._ask("mig", self._mig_mode)
+        mode = None if self._is_instance else self._ask("MigMode")
         return mode is not None and mode[0] == self._nvml.NVML_DEVICE_MIG_ENABLE
-
-    def _mig_mode(self) -> Any:
-        return self._nvml.nvmlDeviceGetMigMode(self._handle)
 
     def _instances_now(self) -> list[_Gpu]:
         """The instances that there are now, which may have been made or removed since the last look."""
         nvml = self._nvml
         now: dict[str, _Gpu] = {}
-        most = self._ask("mig count", lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)) or 0
-        for number in range(most):
+        for number in range(self._ask("MaxMigDeviceCount") or 0):
             try:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(self._handle, number)
                 uuid = str(nvml.nvmlDeviceGetUUID(handle))
@@ -155,11 +146,9 @@ class _Gpu:
             self._gpm.close()
 
     def _processes(self) -> tuple[ProcessReading, ...]:
-        nvml, handle = self._nvml, self._handle
         held: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
-            ask = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses")
-            for process in self._ask(kind, lambda ask=ask: ask(handle)) or ():  # type: ignore[misc]
+            for process in self._ask(f"{kind}RunningProcesses") or ():
                 held[process.pid] = process.usedGpuMemory
         busy: dict[int, float] = {}
         for sample in self._utilisation():
@@ -183,13 +172,13 @@ class _Gpu:
                 self._mute.add("by process")
             return []
 
-    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
-        """An answer of the driver; None where this card does not give it."""
+    def _ask(self, what: str, *words: object) -> Any:
+        """The answer of `nvmlDeviceGet…`; None where this card does not give it."""
         if what in self._mute:
             return None
         nvml = self._nvml
         try:
-            return question()
+            return getattr(nvml, f"nvmlDeviceGet{what}")(self._handle, *words)
         except nvml.NVMLLibraryMismatchError:  # a driver older than this form of the question
             self._mute.add(what)
             return None

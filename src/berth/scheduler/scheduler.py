@@ -582,7 +582,7 @@ class Scheduler:
     def _start(self, wish: Placement, now_ms: int) -> Placement | Refused:
         """Start a waiting job; where that cannot be, nothing has changed."""
         queue, job = self.queue, wish[0]
-        waited = job if job in queue else queue.named(job.id)
+        waited = queue.named(job.id)
         if waited is None or not (waited is job or (job.elastic and is_resized(job, waited))):
             return Refused(wish, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
         known = self.attempts.get(job.id, FIRST) if self.attempts else FIRST

@@ -89,6 +89,7 @@ def test_kernels_and_python_find_the_same_reservation_and_spare_it_alike(part: i
             asked += 1
             spares = both.compiled.spares(job, slots)
             assert both.plain.spares(job, slots) == spares, seed
+            assert not spares or job.gpus * job.share.milli <= both.compiled.spare_milli, seed
             assert both.agree(), seed
             if spares:
                 both.compiled.take(job, slots)

@@ -10,7 +10,7 @@ import numpy as np
 
 from berth.arrays import IntArray
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
-from berth.cluster import Cluster, Key, Queue
+from berth.cluster import UNCOUNTED, Cluster, Key, Queue
 from berth.cluster.shadow import free_room
 from berth.knowledge import Knowledge
 from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of, starting_tasks
@@ -49,6 +49,8 @@ class Easy:
         self._by_request = refuses_by_request(place)
         self._key = key_of(order) or as_queued
         self._as_queued = key_of(order) is as_queued
+        # What is believed of a job may change while it waits, and each question to the placement may draw.
+        self._asks_all = self.draws or not knowledge.certain
         self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
 
@@ -82,7 +84,6 @@ class Easy:
         cluster = state.cluster
         place, stuck, is_held_up = self.place, state.stuck, state.partitions.is_held_up
         heads: dict[Labels, Job] = {}
-        refused: list[Job] = []
         for job in self.order(queue, cluster, now_ms):
             if job not in queue:
                 continue  # limits have hidden it since
@@ -96,39 +97,38 @@ class Easy:
                     state.went_before(job, slots, end_ms)
             elif job.patience_ms != 0:
                 heads[job.labels] = job
-                if self._by_request and not self.draws and stuck.get(job.id) is not job:
+                if self._by_request and not self.draws:
                     stuck[job.id] = job
-                    refused.append(job)
                 if not cluster.has_labels or all(
                     is_held_up(labels, heads) for labels in labels_waiting(queue)
                 ):
                     break
-        yield from self._behind(state, queue, [*heads.values()], now_ms, refused)
+        yield from self._behind(state, queue, [*heads.values()], now_ms)
 
-    def _behind(
-        self, state: _State, queue: Queue, heads: list[Job], now_ms: int, refused: Iterable[Job] = ()
-    ) -> Iterable[Placement]:
-        """The placements that fill gaps before and beside the reservations of the first jobs that do not fit; `refused`
-        are those of them that were found not to fit just now."""
+    def _behind(self, state: _State, queue: Queue, heads: list[Job], now_ms: int) -> Iterable[Placement]:
+        """The placements that fill gaps before and beside the reservations of the first jobs that do not fit."""
         alone = len(queue) == len(heads)
         state.note_heads([] if alone else heads, now_ms)
         if not heads or alone:
             return ()
         waiting = queue.form(self, state.new_waiting)
         state.open_types(waiting)
-        for head in refused:
-            waiting.close(head, FULL)
-        if waiting.fits_kernels and waiting.first(ANY_WINDOW_MS) == NO_ROW:
+        for head in heads:
+            if head.id in state.stuck:
+                waiting.close(head, FULL)
+        known = state.knows_reservations(now_ms) or not waiting.fits_kernels
+        if not known and waiting.first(ANY_WINDOW_MS, UNCOUNTED) == NO_ROW:
             return ()  # nothing fits, whatever the reservations
         reservations = [state.reserve(head, waiting, now_ms) for head in heads]
         if not waiting.fits_kernels:
             jobs = state.candidates(waiting, queue.by(self._key), reservations, now_ms)
         else:
             windows_ms = state.windows_ms(waiting, reservations, now_ms)
-            first = waiting.first(windows_ms)
+            spare_milli = UNCOUNTED if self._asks_all or len(heads) > 1 else reservations[0].spare_milli
+            first = waiting.first(windows_ms, state.cluster.free_total_milli, spare_milli)
             if first == NO_ROW:
                 return ()
-            jobs = waiting.candidates(windows_ms, first)
+            jobs = waiting.candidates(windows_ms, first, spare_milli)
         return self._backfill(state, waiting, jobs, heads, reservations, now_ms)
 
     def _backfill(
@@ -252,7 +252,10 @@ class _State:
                 self._forget_reservations()
                 self._ends.drop_ended()
             self._openings = cluster.openings
-            self.stuck.clear()
+            free_milli = cluster.free_total_milli
+            for name, job in list(self.stuck.items()):
+                if job.gpus * job.share.milli <= free_milli or job.tasks:
+                    del self.stuck[name]
         if self._ends.note_new():  # another caller has started some
             self._forget_reservations()
 
@@ -330,6 +333,11 @@ class _State:
         self._reservations = {
             head.id: one for head, one in known_heads if one is not None and one.head is head
         }
+
+    def knows_reservations(self, now_ms: int) -> bool:
+        """Whether no reservation of the noted heads is to be found anew."""
+        known = self._reservations
+        return len(known) == len(self._heads) and min(one.time_ms for one in known.values()) > now_ms
 
     def reserve(self, head: Job, waiting: WaitingTypes, now_ms: int) -> Reservation:
         """When a first job can start, found anew unless that is known still. It is asked only if others might start."""

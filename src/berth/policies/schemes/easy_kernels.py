@@ -250,10 +250,10 @@ def find_room(
     now_ms: int,
     free_milli: int,  # GPU milli free now, or more
     by_rank: IntArray,  # (N,)
-    slots: IntArray,  # (N·(G + 1), 2), written: the slots that the job takes; `out[0]` of them
+    slots: IntArray,  # (N·(G + 1), 2), written: the slots that the job takes
     scratch: IntArray,  # (3, N + G), overwritten
     there: IntArray,  # (N,), scratch
-    out: IntArray,  # (≥ 1,), written
+    out: IntArray,  # (2,), written: how many slots the job takes, and GPU milli that are free then besides
 ) -> int:
     """The earliest time at which enough runs are expected to have ended for a request; FOREVER_MS for never."""
     traits = compiled_arrays_of(block).traits
@@ -289,6 +289,10 @@ def find_room(
     if found:
         out[0] = chosen if chosen > 0 else chosen_slots(block, request, arrays, by_rank, slots, scratch)
         take_slots(room, requests, number, slots, out[0], -1, there, block[1])
+        out[1] = 0
+        for node in range(block[0]):
+            for index in range(block[1]):
+                out[1] += max(0, arrays.milli[node, index])
     return time_ms
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from berth.arrays import IntArray, numbers
-from berth.cluster import Cluster
+from berth.cluster import UNCOUNTED, Cluster
 from berth.cluster.shadow import Shadow, free_room
 from berth.model import FOREVER_MS, GpuSlot, Job
 from berth.policies.schemes.easy_kernels import (
@@ -35,7 +35,7 @@ class Workspace:
         self.others: IntArray = np.zeros_like(self.slots)
         self.scratch: IntArray = np.zeros((3, nodes + width), dtype=np.int64)
         self.there: IntArray = np.zeros(nodes, dtype=np.int64)
-        self.out: IntArray = np.zeros(1, dtype=np.int64)
+        self.out: IntArray = np.zeros(2, dtype=np.int64)
 
     def note_slots(self, slots: Sequence[GpuSlot]) -> int:
         """Write these slots down; how many there are."""
@@ -72,6 +72,8 @@ class Reservation:
         """What is free when it begins, without what the first job takes."""
         self.time_ms = FOREVER_MS
         """When it begins."""
+        self.spare_milli = UNCOUNTED
+        """GPU milli, or more: what asks for more leaves the first job too little if it runs then."""
         self._slots: IntArray = np.zeros(
             (0, 2), dtype=np.int64
         )  # of the first job, unless others are as good
@@ -101,7 +103,10 @@ class Reservation:
             work.there,
             work.out,
         )
-        self._slots = work.slots[: work.out[0]].copy()
+        count, spare_milli = work.out.tolist()
+        self._slots = work.slots[:count].copy()
+        if count:
+            self.spare_milli = spare_milli
 
     def _find_for_gang(self, ends: ExpectedEnds, now_ms: int) -> None:
         room, slots = Shadow(self._work.cluster, self.room), None

@@ -25,7 +25,8 @@ class Passing(Easy):
         waiting = queue.form(self, state.new_waiting)
         state.open_types(waiting)
         if waiting.fits_kernels and key_of(self.order):
-            jobs = waiting.candidates(ANY_WINDOW_MS, waiting.first(ANY_WINDOW_MS))
+            first = waiting.first(ANY_WINDOW_MS, cluster.free_total_milli)
+            jobs = waiting.candidates(ANY_WINDOW_MS, first)
         else:
             jobs = (job for job in self.order(queue, cluster, now_ms) if waiting.state(job) == OPEN)
         return self._backfill(state, waiting, jobs, [], [], now_ms)

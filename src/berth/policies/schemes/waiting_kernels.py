@@ -107,9 +107,12 @@ def remove_waiting(
 @compiled
 def next_waiting(
     rows: IntArray,  # (W, ROW_COLUMNS)
-    lanes: IntArray,  # (T, LANE_COLUMNS), written: the least run times
+    lanes: IntArray,  # (T, LANE_COLUMNS), written: the least run times, and what is found full
     active: IntArray,  # (T + 1,)
     pool: IntArray,  # (P,)
+    requests: IntArray,
+    free_milli: int,  # what asks for more GPU milli is full
+    spare_milli: int,  # what asks for more GPU milli is in the way
     windows_ms: IntArray,  # (T,), or (1,) for all: how long a job that is in the way may run at most
     after: int,  # a row: jobs that stand behind it are looked at; NO_ROW for all
 ) -> int:
@@ -117,12 +120,17 @@ def next_waiting(
     best = NO_ROW
     for place in range(1, active[0] + 1):
         number = active[place]
+        # Less one, for the milli of a gang is a mean, rounded up.
+        asked_milli = requests[number, ALL_GPUS] * (requests[number, MILLI] - 1)
+        if lanes[number, STATE] == OPEN and asked_milli > free_milli:
+            lanes[number, STATE] = FULL
         if lanes[number, STATE] == FULL:
             continue
         first = lanes[number, FIRST]
         count = lanes[number, COUNT]
         window_ms = windows_ms[min(number, windows_ms.shape[0] - 1)]
-        if lanes[number, STATE] == IN_THE_WAY:
+        in_the_way = lanes[number, STATE] == IN_THE_WAY or asked_milli > spare_milli
+        if in_the_way:
             if lanes[number, LEAST_MS] < 0:
                 least_ms = rows[pool[first], LENGTH_MS]
                 for at in range(first + 1, first + count):
@@ -133,7 +141,7 @@ def next_waiting(
         at = 0
         if after != NO_ROW:
             at = place_in_lane(rows, lanes, pool, number, rows[after, KEY], rows[after, SERIAL])
-        if lanes[number, STATE] == IN_THE_WAY:
+        if in_the_way:
             while at < count and rows[pool[first + at], LENGTH_MS] > window_ms:
                 at += 1
         if at < count:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from berth.arrays import IntArray, numbers
-from berth.cluster import Cluster
+from berth.cluster import UNCOUNTED, Cluster
 from berth.cluster.queue import Key, Serial
 from berth.model import Job
 from berth.policies.schemes.waiting_kernels import (
@@ -61,15 +61,17 @@ class WaitingTypes:
         self._active: IntArray = np.zeros(1, dtype=np.int64)
         self._grow_lanes(64)
         self._some_in_the_way = False
-        self._gangs: set[int] = (
-            set()
-        )  # request types of gangs that were closed, which kernels know too little of
+        self._gangs: set[int] = set()  # request types of gangs, which kernels know too little of
         for serial, job in jobs:
             self.add(job, serial)
 
     def add(self, job: Job, serial: Serial) -> None:
         """A job waits from now on."""
         number, key, length_ms = self._cluster.request(job), self._key(job), self._expected_ms(job)
+        if number >= len(self._lanes):
+            self._grow_lanes(2 * number)
+        if job.tasks:
+            self._gangs.add(number)
         if not (
             type(key) is int and isinstance(serial, int) and -LARGEST < key < LARGEST and length_ms < LARGEST
         ):
@@ -80,8 +82,6 @@ class WaitingTypes:
             return
         if not self._free_rows:
             self._add_rows()
-        if number >= len(self._lanes):
-            self._grow_lanes(2 * number)
         if self._lanes_at[number, COUNT] == self._lanes_at[number, ROOM]:
             self._move(number)
         row = self._row_of[job.id] = self._free_rows.pop()
@@ -106,8 +106,6 @@ class WaitingTypes:
         number = self._cluster.request(job)
         if number >= len(self._lanes):
             self._grow_lanes(2 * number)
-        if job.tasks:
-            self._gangs.add(number)
         self._lanes_at[number, STATE] = state
         self._some_in_the_way |= state == IN_THE_WAY
 
@@ -139,17 +137,31 @@ class WaitingTypes:
         job: Job = self._job_at[self._pool[self._lanes_at[number, FIRST]]]
         return job
 
-    def first(self, windows_ms: IntArray) -> int:
-        """The row of the first of the `candidates`; NO_ROW for none."""
-        row: int = next_waiting(self._rows, self._lanes, self._active, self._pool, windows_ms, NO_ROW)
+    def first(
+        self, windows_ms: IntArray, free_milli: int, spare_milli: int = UNCOUNTED, after: int = NO_ROW
+    ) -> int:
+        """The row of the first of the `candidates`, or of the first after this row; NO_ROW for none. What asks for more
+        than `free_milli` of GPUs is full."""
+        row: int = next_waiting(
+            self._rows,
+            self._lanes,
+            self._active,
+            self._pool,
+            self._cluster.requests,
+            free_milli,
+            spare_milli,
+            windows_ms,
+            after,
+        )
         return row
 
-    def candidates(self, windows_ms: IntArray, row: int) -> Iterator[Job]:
+    def candidates(self, windows_ms: IntArray, row: int, spare_milli: int = UNCOUNTED) -> Iterator[Job]:
         """In the order of the key, from the row of the first on: the jobs of open request types, and of those that are
-        in the way the ones that are expected to end within their window. Types may be closed meanwhile."""
+        in the way, or ask for more than `spare_milli` of GPUs, the ones that are expected to end within their window.
+        Types may be closed meanwhile."""
         while row != NO_ROW:
             yield self._job_at[row]
-            row = next_waiting(self._rows, self._lanes, self._active, self._pool, windows_ms, row)
+            row = self.first(windows_ms, self._cluster.free_total_milli, spare_milli, row)
 
     def _add_rows(self) -> None:
         before = len(self._rows)
