@@ -337,10 +337,9 @@ def _check_names(policy: str, knowledge: str) -> None:
 
 
 def _look(kubeconfig: str | None, context: str | None) -> Snapshot:
-    from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.viewing import look
 
-    return _ask(lambda api: look(api, Settings()), kubeconfig, context)
+    return _ask(look, kubeconfig, context)
 
 
 def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:

@@ -12,7 +12,6 @@ from berth.knowledge import History
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.names import application_of, controller_name
-from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.steps import Lift
 from berth.live.kubernetes.viewing import look, snapshot
 from berth.model import GpuModel, Job, Profile, Share
@@ -171,7 +170,7 @@ def test_on_a_real_server_a_pod_carries_what_is_enough(play: Played, tmp_path: P
             assert f"{ENOUGH} are enough by its profile" in await world.until_event("Placed", "a")
         said = (await world.pods())["a"]["metadata"]["annotations"]
         assert said[names.ENOUGH] == ENOUGH
-        (job,) = (await look(world.api, Settings())).jobs
+        (job,) = (await look(world.api)).jobs
         assert ENOUGH in job.why
         async with world.steerer(right_size="apply", **options):
             await world.delete("a")

@@ -53,7 +53,7 @@ def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_aft
         await world.pod("fourth")
         async with world.steerer(policy=POLICY):
             await world.until_told("fourth", "quota")
-            seen = await look(world.api, Settings())
+            seen = await look(world.api)
             assert seen.policy == POLICY
             assert ["quota 'default:3'" in note for note in seen.notes] == [True]
             why = {job.name: job.why for job in seen.jobs}
@@ -66,15 +66,15 @@ def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_aft
 
 def test_who_looks_without_a_config_map_takes_the_policy_of_the_steerer_that_leads(play: Played) -> None:
     async def test(world: World) -> None:
-        assert (await look(world.api, Settings())).policy == ""
+        assert (await look(world.api)).policy == ""
         await world.node("n1", 1)
         await world.pod("a")
         async with world.steerer(policy=POLICY, elect=True):
             await world.until_bound("a")
-            assert (await look(world.api, Settings())).policy == POLICY
+            assert (await look(world.api)).policy == POLICY
         path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
         await world.patch(path, {"metadata": {"annotations": {names.POLICY: "elsewhere:mine"}}})
-        seen = await look(world.api, Settings())
+        seen = await look(world.api)
         assert seen.policy == "elsewhere:mine"
         assert ["elsewhere" in note and "told as if" in note for note in seen.notes] == [True]
 
@@ -89,7 +89,7 @@ def test_who_looks_finds_the_tenants_of_a_steerer_in_another_namespace(play: Pla
         try:
             lease = Leadership(world.api, "other", names.LEASE, "one", POLICY)
             await lease.acquire()
-            settings, policy, notes = await as_steered(world.api, Settings())
+            settings, policy, notes = await as_steered(world.api)
             assert (settings.quotas, policy, notes) == ({"a": 1}, POLICY, ())
         finally:
             leases = "/apis/coordination.k8s.io/v1/namespaces/other/leases"
@@ -127,7 +127,7 @@ def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(pol
                 return Lease(metadata=Meta(annotations={names.POLICY: "else:where"}))
             return ConfigMap(Meta(annotations={names.IN_FORCE: in_force}), {"quotas": "a=1"})
 
-    settings, named, notes = asyncio.run(as_steered(cast("Api", Cluster()), Settings()))
+    settings, named, notes = asyncio.run(as_steered(cast("Api", Cluster())))
     assert (settings, named) == (Settings(), policy)
     (note,) = notes
     assert note.startswith("why pods wait is told as if the policy were easy+priority+best-fit: ")

@@ -85,12 +85,11 @@ class KubernetesSource:
     def _snapshot(self) -> Snapshot:
         from berth.live.kubernetes.access import find_access
         from berth.live.kubernetes.client import Api
-        from berth.live.kubernetes.pod_site import Settings
         from berth.live.kubernetes.viewing import look
 
         async def ask() -> Snapshot:
             async with Api(find_access(str(self._kubeconfig)), agent="berth-console") as api:
-                return await look(api, Settings(), most_waits=50_000)
+                return await look(api, most_waits=50_000)
 
         return asyncio.run(ask())
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from berth.errors import ApiError, BerthError
+from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.driver.driver import Driver
 from berth.live.driver.more_cards import more_cards
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
@@ -28,10 +29,10 @@ from berth.policies import make_policy
 T = TypeVar("T")
 
 
-async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
+async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
-    settings, policy, notes = await as_steered(api, settings)
+    settings, policy, notes = await as_steered(api)
     site = PodSite(settings, lambda step: None)
     for each in await heard(api, site, lambda: now_ms):
         try:
@@ -49,7 +50,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     return replace(snapshot(site, now_ms, most_waits), policy=policy, notes=notes)
 
 
-async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple[str, ...]]:
+async def as_steered(api: Api) -> tuple[Settings, str, tuple[str, ...]]:
     """The settings with the policy and the quotas that a steerer keeps to, that policy if it is known, and what an
     operator has to know of both. Who may not read them sees all else."""
     lease = await _lease(api)
@@ -60,14 +61,13 @@ async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple
     tenants = Tenants() if config is None else in_force(config)
     policy = tenants.policy or policy
     if not policy:
-        return settings, "", ()
+        return Settings(), "", ()
     if why := _why_not_here(policy):
-        return settings, policy, (f"why pods wait is told as if the policy were {settings.policy}: {why}",)
+        return Settings(), policy, (f"why pods wait is told as if the policy were {DEFAULT_POLICY}: {why}",)
     if config is None or not tenants.policy:
-        return replace(settings, policy=policy), policy, ()
+        return Settings(policy), policy, ()
     fault = fault_of(config, policy)
-    settings = replace(settings, **msgspec.structs.asdict(tenants))
-    return settings, policy, (said(fault),) if fault else ()
+    return Settings(**msgspec.structs.asdict(tenants)), policy, (said(fault),) if fault else ()
 
 
 async def _lease(api: Api) -> objects.Lease | None:
