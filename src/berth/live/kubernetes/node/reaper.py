@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from berth.errors import BerthError, KubernetesError, PartitionError
@@ -9,6 +10,8 @@ from berth.live.kubernetes.node.allotments import Allotment, Allotments
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.identity import Identity
+
+log = logging.getLogger(__name__)
 
 
 class Reaper:
@@ -56,6 +59,8 @@ class Reaper:
             else:
                 self._allotments.take_back(allotment.name)
         except (BerthError, PartitionError, OSError) as error:
+            if self.kept.get(allotment.name) != str(error):
+                log.warning("%s is gone and keeps its part of a GPU: %s", allotment.holder, error)
             self.kept[allotment.name] = str(error)
             return False
         self.kept.pop(allotment.name, None)
