@@ -34,7 +34,7 @@ def test_all_of_it_runs_and_the_file_says_on_what(tmp_path: Path) -> None:
     asked = ("fact", "prove", "memory", "checkpoint", "overhead", "NVML", "share", "program")
     assert list(dict.fromkeys(kinds)) == list(asked)
     assert [kinds.count(kind) for kind in asked] == [12, 1, 11, 3, 7, 4, 4, 7]
-    page = (ROOT / "docs" / "compatibility.md").read_text()
+    page = (ROOT / "bench" / "results" / "partition.md").read_text()
     for shown in json.loads(page.partition("```json\n")[2].partition("```")[0])["steps"]:
         assert steps[shown["name"]]["figures"].keys() == shown["figures"].keys()
     assert steps["fact: rounding"]["figures"]["asked_bytes"] == 32 * ((1 << 20) + 1)
