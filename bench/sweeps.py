@@ -20,7 +20,7 @@ from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments.compare import compare
 from berth.experiments.compare.collector import held_collector
-from berth.experiments.compare.ray_address import check_address
+from berth.experiments.compare.parallel import check_address
 from berth.traces import read_nodes, read_trace
 from harness import data_folder, save
 

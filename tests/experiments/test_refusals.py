@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare import compare
-from berth.history.importing.node_models import read_models
+from berth.history.importing.staging import read_models
 from berth.history.values.applications import read_rules
 from berth.interference import make_speeds
 from berth.model import Job, Node

@@ -29,7 +29,7 @@ from berth.interference import no_interference
 from berth.knowledge import believed_run_ms, make_knowledge
 from berth.model import EventKind, GpuSlot, Job, Node, Placement, placement_of
 from berth.traces import Trace, read_trace
-from berth.traces.compress import compressed
+from berth.traces.job_table import compressed
 
 Shown = dict[str, Any]
 """Arrays by their names."""

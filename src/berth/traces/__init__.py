@@ -144,7 +144,7 @@ def _table(
     compress: float,
 ) -> Sequence[Job]:
     """The jobs that `read` yields."""
-    from berth.traces.compress import compressed
+    from berth.traces.job_table import compressed
 
     name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
     found: Sequence[Job]

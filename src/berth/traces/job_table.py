@@ -6,13 +6,16 @@ or runs.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import le
 from typing import Any, TypeAlias, overload
 
+from berth.errors import SettingError
 from berth.model import Job
+from berth.traces.job_draft import submitted_at
 
 _Column: TypeAlias = "array[int] | list[Any]"
 _CHUNK_ROWS = 4096
@@ -74,3 +77,20 @@ def columns_of(rows: Iterable[tuple[Any, ...]], *, in_order: bool = True) -> lis
 def _taken(column: _Column, order: Sequence[int]) -> _Column:
     values = map(column.__getitem__, order)
     return array("q", values) if isinstance(column, array) else list(values)
+
+
+def compressed(jobs: Sequence[Job], factor: float) -> Sequence[Job]:
+    """Jobs whose times of submission are divided by `factor`, rounded down to a millisecond: a queue forms where the
+    cluster of a trace was half empty.
+
+    Raises SettingError for a factor that is not a positive number.
+    """
+    if not (math.isfinite(factor) and factor > 0):
+        raise SettingError(f"arrivals can be compressed by a positive number, not by {factor}")
+    if factor == 1.0:
+        return jobs
+
+    def sooner(job: Job) -> Job:
+        return submitted_at(job, int(job.submit_ms / factor))
+
+    return jobs.each(sooner) if isinstance(jobs, JobTable) else tuple(map(sooner, jobs))

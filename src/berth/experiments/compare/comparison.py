@@ -17,7 +17,7 @@ from berth.cluster import Cluster
 from berth.counts import counted
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
-from berth.experiments.compare.parallel import run_each
+from berth.experiments.compare.parallel import check_address, run_each
 from berth.experiments.compare.sweep import Result, Task
 from berth.experiments.compare.table import TextTable, html_table, text_table
 from berth.frames import Framed
@@ -207,8 +207,6 @@ def compare(
     for name in names:
         make_policy(name, Setting(quotas=quotas))  # refused before anything is read
     if ray is not None:
-        from berth.experiments.compare.ray_address import check_address
-
         if (events is not None or records is not None) and ray != "local":
             raise SettingError(
                 "events and records are written where a run is, which on a Ray cluster may be another machine; leave"

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -17,13 +18,22 @@ from typing import Any
 
 from berth.errors import BerthError, SettingError, SimulationError
 from berth.experiments.compare.interruption import interruption_put_off
-from berth.experiments.compare.ray_address import ANSWERS_WITHIN_S, check_address
 from berth.experiments.compare.sweep import Loader, Result, Task, run_task
 from berth.experiments.compare.warned import Warned
 from berth.policies import Progress
 
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A function with its arguments, as `joblib.delayed` makes it."""
+
+
+ANSWERS_WITHIN_S = 5
+_HERE = ("local", "auto")
+"""Addresses that name no other machine: a Ray of one's own, and the one that runs here."""
+
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of gRPC, which Ray speaks, begins: HTTP/2's preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
+_SETTINGS = b"\x04"
+"""The kind, the fourth byte, of the frame that a server begins with."""
 
 
 @contextmanager
@@ -175,6 +185,33 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Result]]
         ) from error
     finally:
         ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raise SettingError where the address is none, or what answers there does not speak as Ray does.
+
+    It takes seconds; Ray itself tries for minutes.
+    """
+    if address in _HERE:
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise SettingError(
+            f"'{address}' is no address of a Ray cluster; expected HOST:PORT, ray://HOST:PORT or local"
+        )
+    try:
+        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN_S) as connection:
+            connection.settimeout(ANSWERS_WITHIN_S - 1)
+            connection.sendall(_GREETING)
+            answer = connection.recv(64)
+    except (OSError, OverflowError) as error:
+        raise SettingError(
+            f"no Ray cluster answers at '{address}' ({error}); start one with: ray start --head --port {port}"
+        ) from error
+    if answer[3:4] != _SETTINGS:
+        raise SettingError(
+            f"no Ray cluster answers at '{address}': what listens there says {answer[:20]!r}, which is not gRPC"
+        )
 
 
 def _part_of(progress: Progress | None, number: int, tasks: int, jobs: int) -> Callable[[int], None] | None:

@@ -25,8 +25,7 @@ from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
-from berth.traces.compress import compressed
-from berth.traces.job_table import JobTable
+from berth.traces.job_table import JobTable, compressed
 
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
 """Makes something of the events of a run, its nodes and its jobs."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import BerthError, SettingError
@@ -19,7 +19,6 @@ from berth.experiments.compare.conditions import Conditions, conditions_of
 from berth.experiments.compare.own_metrics import OwnMetrics, function_named
 from berth.experiments.compare.sweep import Task
 from berth.experiments.size.clusters import model_of, models_of, resized
-from berth.experiments.sweep.swept import Case
 from berth.model import Node
 from berth.policies import Setting, make_policy
 from berth.traces import Trace, read_trace
@@ -39,6 +38,17 @@ KEYS = (
     "conditions",
 )
 HOUR_MS, MINUTE_MS, SECOND_MS = 3_600_000, 60_000, 1000
+
+
+class Case(NamedTuple):
+    """What a run is under, apart from its policy and seed."""
+
+    load: float
+    """Times of submission are divided by this."""
+    size: float
+    """Part of the cluster's nodes."""
+    conditions: str
+    """Their name in the plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from typing import Any
 
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.comparison import continued_results, rows_of
-from berth.experiments.compare.ray_address import check_address
+from berth.experiments.compare.parallel import check_address
 from berth.experiments.compare.sweep import Result, Task
 from berth.experiments.compare.table import TextTable
-from berth.experiments.sweep.plan import Plan, read_plan
-from berth.experiments.sweep.swept import Case, Swept
-from berth.experiments.sweep.table import answers_of, text_grid
+from berth.experiments.sweep.plan import Case, Plan, read_plan
+from berth.experiments.sweep.table import Swept, answers_of, text_grid
 from berth.frames import Framed
 from berth.policies import Progress
 from berth.statistics import metrics_of

@@ -5,18 +5,45 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from berth.counts import counted
 from berth.experiments.compare.table import TextTable, plain
-from berth.experiments.sweep.swept import Case, Swept, shown_of
-from berth.statistics import Interval, Mark, Metric, readable_unit, standings
+from berth.experiments.sweep.plan import Case
+from berth.statistics import (
+    Interval,
+    Mark,
+    Metric,
+    Run,
+    matter_most,
+    metrics_of,
+    readable_unit,
+    standings,
+)
 from berth.statistics.answers import in_sentence
 
 AXES = ("load", "size", "conditions")
 """What cases differ by, in the order of their fields."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Swept(Run):
+    """One run of a sweep."""
+
+    case: Case
+    nodes: int
+    gpus: int
+
+
+def shown_of(runs: Sequence[Swept]) -> list[Metric]:
+    """The five metrics to look at first, and all of the user's own."""
+    metrics = metrics_of(run.summary for run in runs)
+    first = matter_most(metric.name for metric in metrics)
+    own = {name for run in runs for name in run.summary.own}
+    return [metric for metric in metrics if metric.name in own.union(first)]
 
 
 def varied(cases: Iterable[Case]) -> list[int]:

@@ -5,16 +5,16 @@ Nothing is merged yet: a row becomes an attempt, or is noted with the reason why
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import duckdb
 
-from berth.errors import HistoryError
+from berth.errors import HistoryError, SettingError, cause_of
 from berth.history.importing.attempts import attempts_of
 from berth.history.importing.columns import STATE_CASE, Layout
 from berth.history.importing.job_row import JobRow, stage_rows
-from berth.history.importing.node_models import read_models
 from berth.history.importing.text_table import read_file, size_mib
 from berth.history.store.database import at, count, first_line, literal
 from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections, Staged
@@ -263,3 +263,30 @@ def _with_comments_of_steps(
         f"FROM {rows} j LEFT JOIN ({found}) USING (cluster, id, submit_ms)) TO {literal(path)} (FORMAT parquet)"
     )
     return f"read_parquet({at(path)})"
+
+
+_GPU_TYPE = re.compile(r"(?:^|,)gpu:([A-Za-z][\w.-]*)(?::\d+)?")
+
+
+def read_models(path: Path | None) -> dict[str, str]:
+    """The GPU model of each node, for jobs whose accounting does not tell; empty without a file.
+
+    SettingError where no line of it names a node and its GPU type.
+    """
+    if path is None:
+        return {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read as a list of nodes: {cause_of(error)}") from error
+    found = {}
+    for line in lines:
+        node, _, gres = line.strip().partition(" ")
+        if model := _GPU_TYPE.search(gres.strip()):
+            found[node] = model[1]
+    if not found:
+        raise SettingError(
+            f"{path} names no node with a GPU type; expected lines such as 'gpu01 gpu:a100:8', as "
+            "`sinfo -h -N -o '%N %G'` prints them"
+        )
+    return found

@@ -83,7 +83,7 @@ class Options:
     key: bytes = field(default=b"", repr=False)
     """With it users, accounts and names are replaced by pseudonyms, and comments and commands left out."""
     nodes: Path | None = None
-    """What tells the GPU models of nodes, for rows that do not; see `berth.history.importing.node_models`."""
+    """What tells the GPU models of nodes, for rows that do not: what `sinfo -h -N -o '%N %G'` prints."""
 
 
 @dataclass(frozen=True, slots=True)
