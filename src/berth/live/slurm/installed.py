@@ -141,9 +141,8 @@ def _keep_new(folder: Path, conf: Path, before: Mapping[str, str], after: Mappin
 
 
 def _take_new(folder: Path) -> None:
-    shutil.rmtree(
-        folder / AFTER, ignore_errors=True
-    )  # until it is there again, nothing is taken for installed
+    # Without it nothing counts as installed, whatever else is missing for a moment.
+    shutil.rmtree(folder / AFTER, ignore_errors=True)
     shutil.rmtree(folder / BEFORE, ignore_errors=True)
     for what in (CONF, BEFORE, AFTER):
         (folder / f"{what}.new").replace(folder / what)
