@@ -219,6 +219,12 @@ def test_a_job_that_took_the_compute_that_others_left_was_promised_none(tmp_path
     assert '<span class="value">20 %</span>' in page
 
 
+@pytest.mark.parametrize(("user", "sees"), [("ann", True), ("carol", True), ("bob", False)])
+def test_coordinators_of_an_account_see_its_jobs(beside_slurm: World, user: str, sees: bool) -> None:
+    found = beside_slurm.program(user).get("/api/v1/jobs/8").json()
+    assert (found["own"], found["ending"] is not None, found["controls"]) == (sees, sees, user == "ann")
+
+
 def test_a_waiting_job_has_its_start_interval(tmp_path: Path) -> None:
     look = look_of(gpus=8, waiting=2)
     jobs = tuple(replace(each, starts_from_ms=5000, starts_to_ms=9000) for each in look.jobs)

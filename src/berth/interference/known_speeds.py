@@ -2,9 +2,6 @@
 
 A *class* is a row of use that some series has. The table is an open-addressed hash: a key stands for a set of classes,
 in ascending order, in two numbers; its row holds the speeds of the set's members, per mille. H rows, a power of two.
-
-Numba keeps what it has compiled by the file of the caller: a change here must also touch the caller,
-`berth.policies.colocation.future_kernels`, or empties its `__pycache__`.
 """
 
 from __future__ import annotations

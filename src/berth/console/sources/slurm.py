@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ from berth.live.slurm.snapshot import id_of, is_held_by_berth, live_job, snapsho
 
 _ID = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+COORDINATORS_S = 300.0
 HELD_BY_ADMIN = "JobHeldAdmin"
 _LACKS: Final = {
     "drain": "Slurm drains whole nodes: with one GPU all of its node is drained.",
@@ -46,6 +49,8 @@ class SlurmSource:
         self._cards = Cards()
         self._by_berth: frozenset[str] = frozenset()
         """Jobs that berth held at the last look."""
+        self._coordinated: dict[str, tuple[float, frozenset[str]]] = {}
+        """Accounts of which users are coordinators, and when that was asked."""
 
     async def look(self) -> Snapshot:
         """Nodes and jobs; berth's reasons beside Slurm's where it runs."""
@@ -90,7 +95,7 @@ class SlurmSource:
             if (logged := self._logged(job_id, viewer)) is not None:
                 return logged
             raise
-        own = viewer.owns(job.user)
+        own = viewer.owns(job.user) or self._coordinates(viewer, job.account)
         logged = self._logged(job_id, viewer, own) if job.ended and own else None
         live = live_job(job, self._state, self._cards)
         seen = look if look is not None and job.runs else Snapshot(0)
@@ -128,6 +133,23 @@ class SlurmSource:
             "end_ms": last.end_ms, "attempt": len(report.attempts), "where": ", ".join(last.gpu_slots or last.nodes),
             "partition": last.virtual_cluster, "ending": logged_ending(jobs, report) if own else None,
         }  # fmt: skip
+
+    def _coordinates(self, viewer: Viewer, account: str) -> bool:
+        """Whether Slurm's accounting has this user as a coordinator of the account; asked at most each five minutes."""
+        if viewer.role is not Role.USER or not account or not _USER.fullmatch(viewer.user):
+            return False
+        asked_s, accounts = self._coordinated.get(viewer.user, (-1e9, frozenset()))
+        if time.monotonic() - asked_s > COORDINATORS_S:
+            words = ["sacctmgr", "-nP", "show", "user", viewer.user, "withcoord", "format=coordinators"]
+            try:
+                told = self._run(words, "")
+            except LiveError:
+                told = ""  # a Slurm without an accounting has no coordinators
+            accounts = frozenset(
+                each for line in told.splitlines() for each in line.strip().split(",") if each
+            )
+            self._coordinated[viewer.user] = (time.monotonic(), accounts)
+        return account in accounts
 
     def _act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         what = word_of(values, "id")

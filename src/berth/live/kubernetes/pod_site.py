@@ -649,9 +649,11 @@ class PodSite:
         could start without the others."""
         if entry.state is not State.WAITING or entry.node:
             return
+        assert entry.pod is not None
         assert entry.ask is not None
-        if entry.ask.gang is not None or not all(
-            self._lack(entry.ask, entry.ask.constraint, view) for view in self.table.views.values()
+        ask = entry.ask
+        if ask.gang is not None or not all(
+            self._lack(ask, ask.constraint, view) for view in self.table.views.values()
         ):
             return  # other pods may leave no room
         if self.settings.quotas is not None:
@@ -663,8 +665,23 @@ class PodSite:
         lacks = self.lacks(entry) or "there are none"
         self._become(entry, State.STRAY)
         entry.why = f"no node can hold it: {lacks}. Its gate is lifted, so that an autoscaler may make one"
-        self._do(Release(entry.uid, entry.namespace, entry.name))
+        self._do(
+            Release(
+                entry.uid, entry.namespace, entry.name, required_terms(entry.pod.spec), self._needs_of(ask)
+            )
+        )
         self._do(Tell(entry.uid, entry.namespace, entry.name, "Released", entry.why, False))
+
+    def _needs_of(self, ask: Ask) -> tuple[api.Expression, ...]:
+        """What labels a node has that can hold a pod's GPUs: kube-scheduler counts neither cards nor models."""
+        needs = []
+        if ask.gpus:
+            needs.append(api.Expression(names.LABEL_GPU_COUNT, "Gt", [str(ask.gpus - 1)]))
+        if ask.gpus and ask.mem_mib:
+            needs.append(api.Expression(names.LABEL_GPU_MEMORY_MIB, "Gt", [str(ask.mem_mib - 1)]))
+        if ask.gpus and ask.models:
+            needs.append(api.Expression(names.LABEL_GPU_MODEL, "In", [*self.table.cards.called(ask.models)]))
+        return tuple(needs)
 
     # How: pods whose gate is lifted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from berth.live.kubernetes.objects import Preferred, Term
+from berth.live.kubernetes.objects import Expression, Preferred, Term
 
 
 class Lift(NamedTuple):
@@ -47,6 +47,10 @@ class Release(NamedTuple):
     uid: str
     namespace: str
     name: str
+    terms: tuple[Term, ...] = ()
+    """Its required node affinity, to each term of which `needs` are added."""
+    needs: tuple[Expression, ...] = ()
+    """What its GPUs ask of a node's labels, which kube-scheduler does not count."""
 
 
 class Suspend(NamedTuple):

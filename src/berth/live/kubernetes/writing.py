@@ -89,7 +89,12 @@ async def withdraw(api: Api, step: Withdraw) -> None:
 
 async def release(api: Api, step: Release) -> None:
     """Lift the gate of a pod and leave the rest to kube-scheduler. Raises ApiError."""
-    body = {"metadata": {"uid": step.uid}, "spec": {"schedulingGates": None}}
+    terms = [
+        Term([*each.match_expressions, *step.needs], each.match_fields) for each in step.terms or (Term(),)
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    affinity = {"affinity": {"nodeAffinity": required}} if step.needs else {}
+    body = {"metadata": {"uid": step.uid}, "spec": {"schedulingGates": None, **affinity}}
     await api.change("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
 
 

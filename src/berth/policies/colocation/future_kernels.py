@@ -6,9 +6,6 @@ those of the engine: whole per mille, work in µs, time rounded up to the millis
 stand in a table (`berth.interference.known_speeds`). A set that the table lacks is noted in `asked`, and what follows
 is guessed, only to note at once the sets that come next; nothing that was guessed is kept.
 
-Numba keeps what it has compiled by the file of the caller: a change of `follow` must also touch
-`berth.learning.queue_kernels`, or empty its `__pycache__`.
-
 Letters: S seats of a GPU; O offers (GPUs), M jobs of an offer's window, C = 2^M combinations of them (bit j of the
 number is job j, 0 is none), K places: first the tenants that are there, then the window's jobs.
 """
