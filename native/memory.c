@@ -113,7 +113,8 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
         give(device, taken);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return settled_at(device, real_bytes, whole, result, call->ptr, "cuMemAllocPitch");
+    bytes = result == CUDA_SUCCESS ? real_bytes : bytes;
+    return settled_at(device, bytes, whole, result, call->ptr, "cuMemAllocPitch");
 }
 
 #define ALLOCATES_PITCHED(name, ptr_type, size_type, narrow)                            \

@@ -21,6 +21,13 @@ from berth.partition.native import _groups_of, _mount
 GPU_JOB = ROOT / "tests" / "live" / "local" / "gpu_job.py"
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
 UNLIMITED = 2**64 - 1
+PITCHED = """
+import ctypes, sys
+cuda, out = ctypes.CDLL("libcuda.so.1"), [ctypes.c_uint64() for _ in range(3)]
+assert cuda.cuInit(0) == cuda.cuCtxCreate_v2(ctypes.byref(out[0]), 0, 0) == 0
+rows = ctypes.c_size_t(int(sys.argv[1]) << 10)
+sys.exit(cuda.cuMemAllocPitch_v2(ctypes.byref(out[1]), ctypes.byref(out[2]), ctypes.c_size_t(1024), rows, 4))
+"""
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or _mount() is None, reason="this user has no cgroup of version 2 to make others in"
@@ -94,14 +101,17 @@ def test_where_the_driver_keeps_the_limit_the_library_counts_and_does_not_refuse
     limit = partitions.Limit(1024, witness=True)
     root.mkdir()
     region = partitions.create("blue", CARDS[0], limit, root=root)
-    for mib, status in ((1100, 0), (17000, 1)):
-        environment = card.environment({"BERTH_REGION": str(region.folder), "BERTH_GPU_MEM_MIB": None})
-        environment.pop("BERTH_FAKE_WATCH")
-        ran = subprocess.run([sys.executable, str(GPU_JOB), str(mib)], env=environment, check=False)
-        assert ran.returncode == status
+    environment = card.environment({"BERTH_REGION": str(region.folder), "BERTH_GPU_MEM_MIB": None})
+    environment.pop("BERTH_FAKE_WATCH")
+    for command, status in (
+        ([str(GPU_JOB), "1100"], 0), ([str(GPU_JOB), "17000"], 1), (["-c", PITCHED, "17000"], 2),
+    ):  # fmt: skip
+        assert subprocess.run([sys.executable, *command], env=environment, check=False).returncode == status
     (seen,) = partitions.find("blue", root)
     assert (seen.peak_bytes >> 20, seen.used_bytes, seen.limit_bytes >> 30) == (1100, 0, 1)
-    assert [(one.call, one.asked_bytes >> 20) for one in seen.refusals] == [("cuMemAlloc", 17000)]
+    assert [(one.call, one.asked_bytes >> 20, one.left_bytes >> 20) for one in seen.refusals] == [
+        ("cuMemAlloc", 17000, 1024), ("cuMemAllocPitch", 17000, 1024),
+    ]  # fmt: skip
 
 
 def test_a_limit_that_the_driver_accepts_and_does_not_keep_is_an_error(

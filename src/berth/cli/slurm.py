@@ -201,6 +201,8 @@ def run(
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
         where = frozenset() if qos else settings.partitions
         claim = Claim(controller, owner_of(state), where, lasts_s)
+    # An option that makes no sense is refused before a folder is made or a node is claimed.
+    service = Service(settings, controller, channel=channel, claim=claim)
     end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
     with contextlib.closing(lock(state)):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
@@ -209,7 +211,6 @@ def run(
                 claim.take()
             for lack in controller.lacks():
                 _say(lack)
-            service = Service(settings, controller, channel=channel, claim=claim)
             service.step()
             gpus = sum(each.node.gpus for each in service.site.nodes())
             if history is not None:

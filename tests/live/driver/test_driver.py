@@ -134,6 +134,17 @@ def test_waiting_jobs_take_their_turn_by_what_the_first_end_of_their_kind_told()
     assert began == ["1", "2", "4", "3"]
 
 
+def test_an_end_sorts_no_job_anew_of_which_nothing_else_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(*(job(job_id, milli=1000, alike="train") for job_id in "123"), nodes=(node(gpus=1),))
+    driver, replaced = driver_of(site), list[Job]()
+    driver.step(1000)
+    monkeypatch.setattr(driver.scheduler, "replace", replaced.append)
+    driver.step(1000)
+    site.end("1", RecordState.COMPLETED)
+    driver.step(2000)
+    assert (where(site), replaced) == ({"2": ["n1:0"]}, [])
+
+
 def test_jobs_alike_get_what_one_of_them_turned_out_to_need() -> None:
     site = site_of(*(job(job_id, milli=1000, alike="train") for job_id in "123"), nodes=(node(gpus=1),))
     driver = driver_of(site)

@@ -57,7 +57,7 @@ def test_a_broken_profile_is_told_of_once_and_taken_up_when_it_is_mended(
     path.write_text(whole[: len(whole) // 2])
     assert (renewal.look(), renewal.look()) == (None, None)
     (said,) = caplog.messages
-    assert said.startswith("what is known of pods stays as it is: ")
+    assert said.startswith("what is known of jobs stays as it is: ")
     assert path.name in said
     path.write_text(whole)
     found = renewal.look()

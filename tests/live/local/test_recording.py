@@ -188,7 +188,7 @@ def test_one_attempt_that_cannot_be_recorded_stops_no_other(
     }  # fmt: skip
     changes: list[dict[str, object]] = [
         {"job": "1"}, {"job": "2", "request_key": 9}, {"job": "3", "slots": (5,)}, {"job": "4", "end_ms": 1 << 80},
-        {"job": "5"},
+        {"job": "5", "share": (250, 100)},
     ]  # fmt: skip
     store.write([of_attempt(ended | change) for change in changes])
     monkeypatch.setattr(sys, "argv", ["recording", places.folder, "[]"])
@@ -198,8 +198,11 @@ def test_one_attempt_that_cannot_be_recorded_stops_no_other(
     assert [text.partition(" is not")[0] for text in told["said"]] == [
         "attempt 1 of job 2", "attempt 1 of job 4",
     ]  # fmt: skip
-    found = sorted((each.job_id, each.name) for each in open_history(places.history).records())
-    assert found == [("1", "odd-?"), ("3", "odd-?"), ("5", "odd-?")]
+    found = sorted((each.job_id, each.name, each.share) for each in open_history(places.history).records())
+    assert found == [
+        ("1", "odd-?", Share(1000, 0)), ("3", "odd-?", Share(1000, 0)),
+        ("5", "odd-?", Share(250, 100)),  # what it was given, which may be less than it asked for
+    ]  # fmt: skip
     store.close()
 
 

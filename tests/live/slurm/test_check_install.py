@@ -18,12 +18,14 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import SettingError
 from berth.live.slurm.check import SlurmSetup, faults
+from berth.live.slurm.configuration import read_setup
+from berth.live.slurm.controller import Controller
 from berth.live.slurm.install import Plan, diff, plan, shipped
 from berth.live.slurm.installed import as_before, check_first, put, read_text, remove, texts_of, undone
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.site_files import lines_of
-from tests.live.slurm.fake_slurm import NODE, TYPED
+from tests.live.slurm.fake_slurm import NODE, TYPED, FakeSlurm
 
 GOOD = {
     "SLURM_VERSION": "22.05.8", "GresTypes": "gpu,shard", "JobSubmitPlugins": "lua", "SelectType": "select/cons_tres",
@@ -242,6 +244,40 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {path.name for path in conf.iterdir()} == {"slurm.conf", "real.conf", "gres.conf"}
     assert ((conf / "slurm.conf").is_symlink(), (conf / "real.conf").read_bytes()) == (True, bytes_)
+
+
+def test_a_second_install_that_is_cut_off_is_not_taken_for_one_without_files_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf, own = tmp_path / "site", tmp_path / "berth"
+    conf.mkdir()
+    old, new = {"slurm.conf": "old\n"}, {"slurm.conf": "new\n"}
+    put(conf, own, old, new)
+
+    def cut_off(path: Path, target: Path) -> Path:
+        if target == own / "before":
+            raise KeyboardInterrupt
+        return whole(path, target)
+
+    whole = Path.replace
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            put(conf, own, old, new)
+    with pytest.raises(SettingError, match="does not say what there was before"):
+        uninstall(own)
+    assert (conf / "slurm.conf").read_text() == "new\n"
+
+
+@pytest.mark.parametrize(("name", "fault"), [("new/state", ""), ("file", "{} cannot be written"),
+                                             ("file/state", "{} cannot be written")])  # fmt: skip
+def test_a_folder_of_the_state_that_cannot_be_made_is_a_fault_and_none_is_made(
+    tmp_path: Path, name: str, fault: str
+) -> None:
+    (tmp_path / "file").touch()
+    state = tmp_path / name
+    found = read_setup(Controller(FakeSlurm()), set(), state, None)
+    assert (found.state_fault, [path.name for path in tmp_path.iterdir()]) == (fault.format(state), ["file"])
 
 
 def test_an_uninstall_finds_slurm_conf_where_it_was_or_keeps_what_there_was_before(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
+from berth.errors import BerthError
 from berth.live.slurm.claim import Claim, ClaimLostError, owner_of
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.service import Service, Settings
@@ -84,3 +87,15 @@ def test_a_berth_renews_its_claim_and_places_nothing_once_another_has_it(tmp_pat
     with pytest.raises(ClaimLostError, match="another berth places on these nodes, b:/x"):
         service.step()
     assert slurm.commands == []
+
+
+@pytest.mark.parametrize("words", [("--policy", "nothere"), ("--knowledge", "nothere"), ("--card", "a100")])
+def test_a_berth_that_is_told_nonsense_makes_no_folder_and_claims_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    slurm = FakeSlurm()
+    monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(slurm))
+    place = ("slurm", "run", "--mode", "place", "--partitions", "gpu", "--state", str(tmp_path / "state"))
+    done = CliRunner().invoke(app, [*place, *words])
+    assert isinstance(done.exception, BerthError)
+    assert ([*tmp_path.iterdir()], slurm.comments) == ([], {})

@@ -876,7 +876,7 @@ class Driver:
             return
         ends, before_mib = self._believed.get(job.alike, (0, 0))
         mem_mib = self._as_promised(job).share.mem_mib
-        moved = abs(mem_mib - before_mib) * PROMISE_STEPS > mem_mib
+        moved = bool(job.mem_max_mib) and abs(mem_mib - before_mib) * PROMISE_STEPS > mem_mib
         ends += 1
         if len(self._believed) >= MOST_KINDS:
             self._believed.clear()

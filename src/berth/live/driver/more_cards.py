@@ -1,4 +1,4 @@
-"""How many more cards would start the pods that wait for room, by GPU model: what an autoscaler or a buyer asks."""
+"""How many more cards would start the jobs that wait for room, by GPU model: what an autoscaler or a buyer asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is believed of pods grows while a scheduler runs: the history's folder is read again when it has changed."""
+"""What is believed of jobs grows while a scheduler runs: the history's folder is read again when it has changed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Renewal:
             found = make_knowledge(self._name, grows=True)
         except (BerthError, OSError) as error:
             if str(error) != self._said:
-                log.warning("what is known of pods stays as it is: %s", error)
+                log.warning("what is known of jobs stays as it is: %s", error)
             self._said = str(error)
             return None
         self._stamp, self._said = stamp, ""

@@ -129,7 +129,7 @@ def record_of_attempt(
     samples: Sequence[Sample],
 ) -> Record:
     """The record of an attempt that has ended; what was not measured is None."""
-    slots, stored = attempt["slots"], attempt["state"]
+    slots, stored, (given_milli, given_mib) = attempt["slots"], attempt["state"], attempt["share"]
     model, card_mib = cards[slots[0]] if slots and slots[0] < len(cards) else ("", 0)
     job = Job(
         attempt["job"],
@@ -160,7 +160,7 @@ def record_of_attempt(
         queued_ms=attempt["queued_ms"],
         start_ms=attempt["start_ms"],
         gpus=[Gpu(host, at) for at in slots] or [Gpu(host, NO_GPU)],
-        share=Share(request.milli, attempt["share"][1] or (0 if slots else request.mem_mib)),
+        share=Share(given_milli or request.milli, given_mib or (0 if slots else request.mem_mib)),
         gpu_model=card_model(model, card_mib).name if slots else "",
         card_mib=card_mib,
         sampled=Sampled(

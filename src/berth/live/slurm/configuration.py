@@ -104,7 +104,7 @@ def _texts(paths: str) -> str | None:
 
 def _state_fault(state: Path) -> str:
     there = next(folder for folder in (state.absolute(), *state.absolute().parents) if folder.exists())
-    return "" if os.access(there, os.W_OK) else f"{state} cannot be written"
+    return "" if there.is_dir() and os.access(there, os.W_OK) else f"{state} cannot be written"
 
 
 def _rest_fault(path: Path) -> str:

@@ -141,8 +141,10 @@ def _keep_new(folder: Path, conf: Path, before: Mapping[str, str], after: Mappin
 
 
 def _take_new(folder: Path) -> None:
+    # Without it nothing counts as installed, whatever else is missing for a moment.
+    shutil.rmtree(folder / AFTER, ignore_errors=True)
+    shutil.rmtree(folder / BEFORE, ignore_errors=True)
     for what in (CONF, BEFORE, AFTER):
-        shutil.rmtree(folder / what, ignore_errors=True)
         (folder / f"{what}.new").replace(folder / what)
 
 

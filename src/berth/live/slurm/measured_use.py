@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from berth.counts import counted
-from berth.live.slurm.decisions import ENDED, STARTED, Decision
+from berth.live.slurm.decisions import Decision, attempts_of
 from berth.model import Job, Share
 
 COMPUTE_PCT = 150
@@ -77,16 +77,11 @@ class MeasuredUse:
 
     def read(self, lines: Iterable[Decision]) -> None:
         """Learn from a log."""
-        starts: dict[str, Decision] = {}
-        for line in lines:
-            if line.event == STARTED:
-                starts[line.raw] = line
-            elif line.event == ENDED and (start := starts.pop(line.raw, None)) is not None:
-                ran_ms = (line.end_ms or 0) - (line.start_ms or 0)
-                completed = line.state == "COMPLETED"
-                if start.gpus == 1:
-                    kind = Kind(start.application, start.user, start.mem_mib)
-                    self.ended(kind, ran_ms, line.peak_mib, line.gpu_ms, completed=completed)
+        for _, start, end in attempts_of(lines):
+            if start is not None and end is not None and start.gpus == 1:
+                kind = Kind(start.application, start.user, start.mem_mib)
+                ran_ms = (end.end_ms or 0) - (end.start_ms or 0)
+                self.ended(kind, ran_ms, end.peak_mib, end.gpu_ms, completed=end.state == "COMPLETED")
 
     def ended(self, kind: Kind, ran_ms: int, peak_mib: int, gpu_ms: int | None, *, completed: bool) -> None:
         """An attempt has ended. The compute of one that failed says nothing, its peak does."""

@@ -16,8 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from berth.errors import SettingError
 from berth.live.kubernetes.names import (
@@ -36,6 +39,7 @@ from berth.live.kubernetes.names import (
 from berth.live.kubernetes.node import service
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import NodeSettings, split_gpus
+from berth.live.kubernetes.node.serving import serve_node
 from berth.live.kubernetes.placements import GpuMemory, said_of
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
@@ -423,6 +427,7 @@ def test_a_gpu_whose_mig_is_on_is_given_to_nobody(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("BERTH_FAKE_CARD", str(folder / "card"))
+    monkeypatch.setenv("BERTH_ROOT", str(folder / "root"))  # whose agent this is until the process ends
     monkeypatch.setattr(service, "is_cut", lambda gpu, driver: gpu.index == 1)
     settings = NodeSettings(
         "here", folder / "state", folder / "run", folder / "cdi", folder / "kubelet", fake=True
@@ -433,3 +438,45 @@ def test_a_gpu_whose_mig_is_on_is_given_to_nobody(
     made = service._Node(settings, cards, server)
     assert (made.plugin_gpus, made.dra_gpus) == ((0, 2), ())
     assert caplog.messages == ["GPUs [1] are left out, because their MIG is on"]
+
+
+@needs_root
+def test_an_agent_whose_look_hangs_answers_its_probe_with_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(folder / "card"))
+    monkeypatch.setenv("BERTH_ROOT", str(folder / "root"))
+    settings = NodeSettings(
+        "here", folder / "state", folder / "run", folder / "cdi", folder / "kubelet", fake=True
+    )
+    cards: Any = SimpleNamespace(cards=make_cards("1xA100-80G", folder / "card"))
+    server: Any = FakeApi()
+    server.has_claims = False
+    (port,) = free_ports(1)
+
+    async def run() -> list[int]:
+        made = service._Node(settings, cards, server)
+        served = asyncio.create_task(
+            serve_node(f"127.0.0.1:{port}", Collected(), folder / "none", lambda: made.hangs)
+        )
+        found = []
+        async with aiohttp.ClientSession() as client:
+            for limit_s in (3600.0, 0.0):
+                monkeypatch.setattr(service, "HANGS_S", limit_s)
+                async with asyncio.timeout(60):
+                    while True:
+                        with contextlib.suppress(aiohttp.ClientConnectionError):
+                            async with client.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                                found.append(answer.status)
+                                break
+                        await asyncio.sleep(0.01)
+        served.cancel()
+        await asyncio.gather(served, return_exceptions=True)
+        return found
+
+    assert asyncio.run(run()) == [200, 503]
+
+
+class Collected(Collector):
+    def collect(self) -> list[Metric]:
+        return []

@@ -41,6 +41,8 @@ PODS_S, PODS_EVERY = 10.0, 5
 """Seconds between two lists of the node's pods; looks, if those come more often than every second."""
 AGAIN_S = 0.25
 """Until the look that confirms what one look suspected."""
+HANGS_S = 300.0
+"""A look that takes longer is taken to hang, as in a driver that does not answer."""
 REPUBLISH_S = 60.0
 """How often labels and slice are told anew, in case they were removed, or the node was made anew."""
 
@@ -149,6 +151,11 @@ class _Node:
         self._publisher = SlicePublisher(settings.node, server)
         self._told: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
         self._told_s = 0.0
+        self._looked_s = time.monotonic()
+
+    @property
+    def hangs(self) -> bool:
+        return time.monotonic() - self._looked_s > HANGS_S
 
     def registrations(self) -> dict[str, int]:
         parts = {"device-plugin": self.plugin, "dra": self.driver}
@@ -171,6 +178,7 @@ class _Node:
                 log.warning("%s", error)
             except Exception:  # an agent that ends enforces nothing new: it is said, and tried again
                 log.exception("a look failed")
+            self._looked_s = time.monotonic()
             await asyncio.sleep(AGAIN_S if self.agent.suspects else self.settings.every_s)
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
@@ -246,7 +254,8 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.look())
             if settings.metrics:
-                tasks.create_task(serve_node(settings.metrics, collector, settings.state / EXPORT))
+                archive = settings.state / EXPORT
+                tasks.create_task(serve_node(settings.metrics, collector, archive, lambda: node.hangs))
             for part in (node.growing, node.plugin, node.driver):
                 if part is not None:
                     tasks.create_task(part.run())

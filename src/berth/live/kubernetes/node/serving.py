@@ -122,14 +122,19 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host or "0.0.0.0", int(port)
 
 
-async def serve_node(address: str, collector: Collector, archive: Path) -> None:
+async def serve_node(
+    address: str, collector: Collector, archive: Path, hangs: Callable[[], bool] = lambda: False
+) -> None:
     """Serve at an address such as `:9400` until cancelled; `archive` is there once a pod has ended, and is not sent to
-    a client that has it (`?known=SHA256`). SettingError for what is no address, KubernetesError if it is taken."""
+    a client that has it (`?known=SHA256`). While the agent `hangs`, metrics are an error: they are old, and the
+    kubelet's probe asks for them. SettingError for what is no address, KubernetesError if it is taken."""
     host, port = host_and_port(address)
     registry = CollectorRegistry()
     registry.register(collector)
 
     async def metrics(request: web.Request) -> web.Response:
+        if hangs():
+            return web.Response(status=503, text="the agent's last look has not ended")
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def history(request: web.Request) -> web.Response:
