@@ -43,7 +43,7 @@ def backtest(
         str,
         typer.Option(
             metavar="A,B,…",
-            help="Candidates for the policy that ran; one that the history knows is taken.",
+            help="Candidates for the policy that ran, if the history does not record it.",
             autocompletion=completing.policies,
         ),
     ] = "fifo+first-fit,easy+fifo+best-fit,passing+fifo+best-fit",
@@ -59,7 +59,7 @@ def backtest(
     history: HistoryFolder = Path("history"),
     as_json: JsonOrCsv = None,
 ) -> None:
-    """Predict each week's waits from the weeks before, and say how far that was from what happened."""
+    """Predict each week's waits from the weeks before, and say how far off the predictions were."""
     from berth.errors import SettingError
     from berth.experiments.backtest import backtest as test
     from berth.policies import make_policy

@@ -239,13 +239,13 @@ def slurmdbd(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The decisions.jsonl of `berth slurm run`: what its Epilogs measured goes to the jobs.",
+            help="The decisions.jsonl of `berth slurm run`; adds to the jobs the use that its Epilogs measured.",
         ),
     ] = None,
     *,
     options: ImportOptions,
 ) -> None:
-    """Import the jobs that a live slurmdbd has in its database, without writing to it.
+    """Import jobs from the database of a live slurmdbd, without writing to it.
 
     The address may be given in the environment as BERTH_SLURMDBD, which keeps its password out of process lists.
     """
@@ -385,7 +385,7 @@ def limits(
     history: NamedHistory = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Keep the limits of Slurm's QOS and associations, which replays of the history heed."""
+    """Store the limits of Slurm's QOS and associations, so that replays of the history obey them."""
     from berth.errors import SettingError
     from berth.experiments.slurm_limits import keep_limits
     from berth.history.store.folder import open_history

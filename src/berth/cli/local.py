@@ -65,7 +65,7 @@ class JobOptions:
         bool,
         typer.Option(
             "--mem-shows-max",
-            help="Show programs a card of the largest size, for those that size themselves once.",
+            help="Show programs a card as large as the limit may become, if they read its size only once.",
         ),
     ] = False
     core_pct: Annotated[
@@ -330,7 +330,7 @@ def queue(
 
 
 def status(as_json: JsonOrCsv = None) -> None:
-    """Show whether the queue is up, its policy, and what the GPUs hold."""
+    """Show whether the queue is up, its policy, and the jobs on each GPU."""
     if as_json is None:
         client.print_status()
         return
@@ -386,12 +386,12 @@ def release(ids: JobIds, as_json: AsJson = False) -> None:
 
 
 def suspend(ids: JobIds, as_json: AsJson = False) -> None:
-    """Move running jobs off their GPUs into the machine's memory, with all that they have done."""
+    """Move running jobs off their GPUs into the machine's memory; no work is lost."""
     client.control("suspend", ids, as_json)
 
 
 def resume(ids: JobIds, as_json: AsJson = False) -> None:
-    """Let suspended jobs run on as soon as their GPUs have room."""
+    """Continue suspended jobs as soon as their GPUs have room."""
     client.control("resume", ids, as_json)
 
 
@@ -437,7 +437,7 @@ def requeue(ids: KnownJobIds, as_json: AsJson = False) -> None:
 
 
 def why(job_id: JobId, as_json: AsJson = False) -> None:
-    """Explain why a job waits: policy, candidates, obstacles, since when."""
+    """Explain why a job waits: the policy, the possible GPUs, what blocks them, and since when."""
     client.print_why(job_id, as_json)
 
 
@@ -453,7 +453,7 @@ def policy(
     knowledge: KnowledgeKind = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show or change the policy; no job stops."""
+    """Show or change the policy; running jobs continue."""
     client.switch_policy(name, knowledge, as_json)
 
 
@@ -505,24 +505,23 @@ def up(
         str | None,
         typer.Option(
             metavar="off|on|suspend",
-            help="Let the GPU memory of --mem jobs grow up to the card while they run; suspend makes room by a job of "
-            "the lowest priority, the youngest of those. Kept for the next start.",
+            help="Let the GPU memory of --mem jobs grow up to the card while they run; suspend also suspends the "
+            "job of the lowest priority (of several, the youngest) to make room. Kept for the next start.",
         ),
     ] = None,
     per_gpu: Annotated[
         str | None,
         typer.Option(
             metavar="N",
-            help="How many jobs that ask for GPU memory alone share a GPU at most, 10 at first; kept for the next "
-            "start.",
+            help="At most N jobs that ask only for GPU memory share a GPU; 10 by default. Kept for the next start.",
         ),
     ] = None,
     uncounted: Annotated[
         str | None,
         typer.Option(
             metavar="report|throttle",
-            help="Report a job that holds GPU memory which its partition did not count, or also throttle it; kept for "
-            "the next start.",
+            help="What to do with a job that holds more GPU memory than its partition counts: report it, or also "
+            "throttle it. Kept for the next start.",
         ),
     ] = None,
     foreground: Annotated[
@@ -532,11 +531,11 @@ def up(
         bool,
         typer.Option(
             "--install",
-            help="Start the queue now and with the machine, by systemd or cron, with the options given here.",
+            help="Start the queue now and at boot, through systemd or cron, with these options.",
         ),
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Take back what --install did; running jobs continue.")
+        bool, typer.Option("--uninstall", help="Undo --install; running jobs continue.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -145,7 +145,7 @@ def import_(
     ],
     history: HistoryFolder = Path("history"),
 ) -> None:
-    """Import profiles into the history; the new one replaces that of the same application."""
+    """Import profiles into the history; each replaces the earlier profile of its application."""
     from berth.errors import ProfileError
     from berth.profiles import IN_HISTORY, is_profile, keep_profile, read_profile
 

@@ -51,15 +51,19 @@ Processes = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of r
 FromHistory = Annotated[
     bool,
     typer.Option(
-        "--from-history", help="Replay what ran on this machine, and say how far replays are from it."
+        "--from-history",
+        help="Replay what ran on this machine, and say how far the replay is from what happened.",
     ),
 ]
 Since = Annotated[
     str,
-    typer.Option(metavar="TIME", help="Of the history: jobs of the last 28d or 12h, or since a date."),
+    typer.Option(metavar="TIME", help="Only the history's jobs of the last 28d or 12h, or since a date."),
 ]
 Until = Annotated[
-    str, typer.Option(metavar="TIME", help="Of the history: jobs submitted before 1d ago, or a date.")
+    str,
+    typer.Option(
+        metavar="TIME", help="Only the history's jobs submitted before a date, or 1d for a day ago."
+    ),
 ]
 NodeColumns = Annotated[
     str,
@@ -122,16 +126,16 @@ class RunOptions:
         typer.Option(
             min=0.001,
             metavar="MINUTES",
-            help="Time between checkpoints; a job that starts again goes on from the last one.",
+            help="Time between checkpoints; a restarted job continues from the last one.",
         ),
     ] = None
     checkpoint_write: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="Time that a job stands still to write a checkpoint."),
+        typer.Option(min=0, metavar="SECONDS", help="Time for which a job stops to write a checkpoint."),
     ] = 0.0
     restart: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="Extra time that every attempt but a job's first takes."),
+        typer.Option(min=0, metavar="SECONDS", help="Extra time of every attempt after a job's first."),
     ] = 0.0
     speeds: Annotated[
         str | None,

@@ -49,7 +49,7 @@ def size(
         str,
         typer.Option(
             metavar="MEASURE[=VALUE]",
-            help="What to keep: p50-wait, p90-wait, mean-wait or slowdown; at most VALUE, by default as today.",
+            help="Figure to keep: p50-wait, p90-wait, mean-wait or slowdown; at most VALUE, or today's by default.",
         ),
     ] = "p90-wait",
     policies: Annotated[

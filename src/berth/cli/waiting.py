@@ -70,7 +70,7 @@ def evaluate(
 
 @app.command()
 def train(history: HistoryFolder = Path("history"), as_json: JsonOrCsv = None) -> None:
-    """Train on the history, and keep the model there, judged on the last fifth."""
+    """Train a model on the history, judge it on the last fifth, and store it in the history."""
     from berth.waiting.refit import MODEL_NAME, learn_anew
 
     model, waits = learn_anew(history)
@@ -114,9 +114,9 @@ def request(
 ) -> None:
     """Predict the wait of a job submitted now, with a median, an 80 % interval and its causes.
 
-    If too few days are known to promise 80 %, the range in which the share lies is printed instead. A partition or QOS
-    that the history does not know is refused. A new user, account or application, or more GPUs than any job had, causes
-    a warning.
+    With too few days to promise 80 %, it prints the range in which the share lies. A partition or QOS that the
+    history does not know is refused. A new user, account or application, or more GPUs than any job had, causes a
+    warning.
     """
     from berth.history.importing.pending import Queued
     from berth.history.store.pseudonyms import pseudonym

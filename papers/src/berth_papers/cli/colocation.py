@@ -64,10 +64,10 @@ def colocation(
     ] = None,
     as_json: JsonOrCsv = None,
 ) -> None:
-    """Which waiting jobs to start together on one GPU: chapter V of the thesis.
+    """Compare policies that choose which jobs to start together on one GPU (chapter V of the thesis).
 
-    With several models of interference or kinds of knowledge, more GPUs, arrivals or drawn applications it is a matrix
-    of worlds × policies. It shows what `learned`, and its network alone, add to the best rule.
+    With several models of interference or kinds of knowledge, more GPUs, arrivals or drawn applications, it runs each
+    policy in each of these worlds. It shows what `learned`, and its network alone, add to the best rule.
 
     Reports total time, use of GPU and memory, slowdowns, training, cost and pairs of applications, beside the thesis's
     numbers. Oh, "A Job Placement Using Reinforcement Learning in GPU Virtualization Environment", Sookmyung Women's

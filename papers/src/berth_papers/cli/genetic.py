@@ -41,8 +41,8 @@ def optimality(
 ) -> None:
     """Compare each policy with the optimum on batches of jobs.
 
-    The most GPU that can be placed at once, from a mixed-integer model (extra `optimum`), and what each policy
-    places. docs/genetic.md documents the file of batches.
+    Compute by a mixed-integer model (extra `optimum`) how much GPU fits at once, and compare it with what each
+    policy places. docs/genetic.md documents the file of batches.
     """
     from berth.cli.progress import progress_bar
     from berth_papers.genetic.batch_file import random_batches, read_batches

@@ -21,7 +21,7 @@ _ANY_GPU: Final = ("NODE", "INDEX")
 """What stands for a GPU in a command that is yet to be filled in."""
 _OF_PODS: Final = ("hold", "release", "cancel")
 _ACTIONS: Final = (*_OF_PODS, "drain", "undrain")
-_NO_OWNERS: Final = "Kubernetes does not tell whose a pod is: operators alone change pods from here."
+_NO_OWNERS: Final = "Kubernetes does not record who owns a pod, so only operators can change pods here."
 _LACKS: Final = {
     "priority": "Kubernetes fixes a pod's priority when it is made: delete it and make it again with another class.",
     "policy": "The policy is an argument of the steerer's Deployment: run berth k8s install with another --policy.",

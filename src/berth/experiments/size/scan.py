@@ -464,9 +464,9 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
             )
             yield f"{by.capitalize()}s with fewer than {FEWEST_JOBS} jobs each {counts}."
     if best.low is not None:
-        high = "no size that was looked at" if best.high is None else f"{best.high:,}"
+        high = "no size that was tried" if best.high is None else f"{best.high:,}"
         low = f"{best.low:,}{' or fewer' if best.low_is_open else ''}"
-        yield f"Over weeks drawn again, 80 % of the smallest sizes lie between {low} and {high} nodes."
+        yield f"When weeks are resampled, 80 % of the smallest sizes lie between {low} and {high} nodes."
     for curve in sizes.curves:
         worst = max(
             (p for p in curve.points if p.unserved > curve.at_today.unserved),
@@ -480,4 +480,4 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
                 f" {counted(worst.unserved, 'job')}, such as {names}; today {curve.at_today.unserved:,}."
             )
     if sizes.step > 1:
-        yield f"Sizes were looked at in steps of {sizes.step} nodes, and each size between the last two."
+        yield f"Sizes were tried in steps of {sizes.step} nodes, and then each size between the last two."

@@ -30,7 +30,11 @@ _ID = {"id": {**_TEXT, "description": "Id of a job, such as 12 or 12_3, or its n
 _READING: dict[str, tuple[str, Message, list[str]]] = {
     "queue": ("List waiting and running jobs, with the reason why each waits.", {}, []),
     "status": ("Show the policy, and what each GPU of this machine holds.", {}, []),
-    "why": ("Explain why a job waits: policy, candidates, obstacles, since when.", _ID, ["id"]),
+    "why": (
+        "Explain why a job waits: the policy, the possible GPUs, what blocks them, and since when.",
+        _ID,
+        ["id"],
+    ),
     "job": ("Show all of one job: state, attempts, use, exit code, files of its output.", _ID, ["id"]),
     "wait": (
         "Wait until a job has ended; its state and exit code, or that it has not ended yet.",
