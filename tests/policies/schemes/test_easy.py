@@ -222,6 +222,20 @@ class ByTuple:
         return queue.by(self.key)
 
 
+def test_round_robin_goes_on_by_answers_that_easy_cannot_use() -> None:
+    jobs = [
+        Job("on-n0", 0, 100, gpus=2),
+        Job("on-n1", 0, 1000, gpus=2),
+        Job("first", 1, 50, gpus=4),  # has n0 from 100 on
+        Job("late", 1, 500, gpus=2),  # is offered n0, and would keep it from the first
+        Job("short", 1, 10, gpus=1),
+    ]
+    nodes = [Node("n0", gpus=4), Node("n1", gpus=3)]
+    events = simulate(jobs, Cluster(nodes), "easy+fifo+round-robin")
+    started = {each.job.id: each.slots for each in events if each.kind is EventKind.START}
+    assert started["short"] == (GpuSlot(1, 2),)
+
+
 class Tired:
     """A placement of one's own: first fit, but every fifth question is refused."""
 
