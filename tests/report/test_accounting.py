@@ -204,6 +204,13 @@ def test_a_server_type_has_a_line_from_its_first_day_to_its_last() -> None:
     assert lone.marker.size[0] > 0  # one day is no line: it has a mark
 
 
+def test_gpus_of_one_day_are_bars() -> None:
+    (bars,) = gpus_over_time(
+        {"a100": (np.array([5]), np.array([12.0])), "v100": (np.array([5]), np.array([24.0]))}
+    ).data
+    assert (bars.type, list(bars.x), list(bars.hovertext)) == ("bar", [1.0, 0.5], ["v100", "a100"])
+
+
 def test_jobs_whose_nodes_are_unknown_have_no_axis_of_nodes() -> None:
     lines = np.array([[np.nan, 2, 0.5, 3, 0.1, 0.2], [np.nan, 16, 0, 1, 0.3, 0.4]])
     trace = parallel_coordinates(lines, np.array([1, 1]), "pytorch").data[0]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from berth.counts import counted
 from berth.history.values.durations import HOURS_NAMES, hours_unit
-from berth.plots.groups import Series, group_lines
+from berth.plots.groups import Series, group_bars, group_lines
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
@@ -264,7 +264,8 @@ def _stack(months: Sequence[str], values: Sequence[float], name: str, colour: st
 
 
 def gpus_over_time(days: Mapping[str, tuple[NDArray[np.int64], Floats]]) -> go.Figure:
-    """How many GPUs of each server type were held, a mean a day; a type has a line from its first day to its last."""
+    """How many GPUs of each server type were held, a mean a day; a type has a line from its first day to its last, and
+    a bar if there is one day in all."""
     first = min(int(numbers[0]) for numbers, _ in days.values())
     last = max(int(numbers[-1]) for numbers, _ in days.values())
     series = []
@@ -276,11 +277,15 @@ def gpus_over_time(days: Mapping[str, tuple[NDArray[np.int64], Floats]]) -> go.F
             held[number - first] = amount / 24
         series.append(Series(name, held))
     moments = [_day(number) for number in range(first, last + 1)]
-    figure = group_lines(moments, series, "GPUs held, mean of the day", "day (UTC)")
-    figure.update_layout(
-        title={"text": "GPUs held of each server type, mean of each day"}, hovermode="x unified"
-    )
-    figure.update_layout(margin={"t": 74})
+    title, axis = "GPUs held of each server type, mean of each day", "GPUs held, mean of the day"
+    if len(moments) == 1:  # lines of one point would be dots in an empty frame
+        title = f"GPUs held of each server type, mean of {moments[0]}"
+        one_day = Series("GPUs held", [value for each in series for value in each.values])
+        figure = group_bars([each.name for each in series], [one_day], axis)
+    else:
+        figure = group_lines(moments, series, axis, "day (UTC)")
+        figure.update_layout(hovermode="x unified")
+    figure.update_layout(title={"text": title}, margin={"t": 74})
     return figure
 
 

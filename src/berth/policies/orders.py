@@ -61,9 +61,10 @@ class LongestExpected:
     """Longest believed run time (mean) first, so that short jobs fill the end.
 
     Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM Journal on Applied Mathematics 17(2), 1969. A longer
-    job overtakes one only if it was submitted less than eight times its own run time later. A job of an application
-    that has never been seen to end counts as a day long: it may be the longest, and its run teaches about similar
-    jobs. What was believed when a job was queued, or changed last, counts while it waits. The first queued on ties.
+    job overtakes one only if it was submitted less than eight times its own run time later. A job counts as a day
+    long if other jobs of its user have been seen to end, but none of its application: it may be the longest, and its
+    run teaches about similar jobs. What was believed when a job was queued, or changed last, counts while it waits.
+    The first queued on ties.
     """
 
     run_times = "believed"

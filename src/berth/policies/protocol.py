@@ -177,6 +177,19 @@ def refuses_by_request(place: Place) -> bool:
     return vars(kind).get("by_request") is True
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """What else a placement has that says whether what it answers now changes what it answers next."""
+
+    remembers: bool
+    """Whether it does, as one that goes round in turn: then it is asked even where its answer cannot be used."""
+
+
+def remembers(place: Place) -> bool:
+    """Whether a placement's answer changes its next ones; one that refuses by request and does not say does not."""
+    return place.remembers if isinstance(place, Remembering) else False
+
+
 def place_job(place: Place, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
     """The slots for a job where the placement says; for a gang, those of its tasks one after the other."""
     return place(job, cluster) if not job.tasks else cluster.slots_of_gang(job, place)

@@ -45,7 +45,8 @@ class SwfTable(CsvTable):
                     break
         self.comments = tuple(text.strip() for text in above if _is_comment(text))
         rows = chain(above, self._text)
-        self._reader = csv.reader("" if _is_comment(text) else ",".join(text.split()) for text in rows)
+        words = ("" if _is_comment(text) else " ".join(text.split()) for text in rows)
+        self._reader = csv.reader(words, delimiter=" ", quoting=csv.QUOTE_NONE)
 
 
 def _is_comment(text: str) -> bool:

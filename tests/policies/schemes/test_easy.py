@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import fmean
 
 import pytest
@@ -16,7 +16,9 @@ from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Placement, placement_of
 from berth.policies import Ordered, make_policy
 from berth.policies.placements.by_score import BestFit
-from berth.policies.protocol import Order
+from berth.policies.placements.first_fit import FirstFit
+from berth.policies.placements.round_robin import RoundRobin
+from berth.policies.protocol import Order, Place
 from berth.policies.schemes.easy import Easy
 from berth.policies.sort_keys import key_of
 from tests.engine.examples import clusters, outages, workloads
@@ -220,20 +222,55 @@ class ByTuple:
         return queue.by(self.key)
 
 
+def test_round_robin_goes_on_by_answers_that_easy_cannot_use() -> None:
+    jobs = [
+        Job("on-n0", 0, 100, gpus=2),
+        Job("on-n1", 0, 1000, gpus=2),
+        Job("first", 1, 50, gpus=4),  # has n0 from 100 on
+        Job("late", 1, 500, gpus=2),  # is offered n0, and would keep it from the first
+        Job("short", 1, 10, gpus=1),
+    ]
+    nodes = [Node("n0", gpus=4), Node("n1", gpus=3)]
+    events = simulate(jobs, Cluster(nodes), "easy+fifo+round-robin")
+    started = {each.job.id: each.slots for each in events if each.kind is EventKind.START}
+    assert started["short"] == (GpuSlot(1, 2),)
+
+
+class Tired:
+    """A placement of one's own: first fit, but every fifth question is refused."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        self._asked += 1
+        return None if self._asked % 5 == 0 else cluster.slots_for(job, cluster.fitting_nodes(job)) or None
+
+
+PLACES: dict[str, Callable[[], Place]] = {
+    "best-fit": BestFit,
+    "first-fit": FirstFit,
+    "round-robin": RoundRobin,  # its turn moves on though its answer is not used
+    "one-of-each-user": OneOfEachUser,
+    "tired": Tired,
+}
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), order=st.sampled_from(("fifo", "sjf", "largest-first", "priority")))
-@pytest.mark.parametrize("place", ["best-fit", "first-fit"])
+@pytest.mark.parametrize("place", PLACES)
 def test_waiting_jobs_are_found_alike_by_kernels_and_in_turn(
     place: str, data: st.DataObject, order: str
 ) -> None:
     nodes = data.draw(clusters())
     jobs, lost = data.draw(workloads()), data.draw(outages(nodes))
-    parts = make_policy(f"{order}+{place}")
+    parts = make_policy(f"{order}+first-fit")
     assert isinstance(parts, Ordered)
     key = key_of(parts.order)
     assert key is not None
 
     def events(order: Order) -> list[Event]:
-        return list(simulate(jobs, Cluster(nodes), Easy(order, parts.place, Oracle()), outages=lost))
+        policy = Easy(order, PLACES[place](), Oracle())
+        return list(simulate(jobs, Cluster(nodes), policy, outages=lost))
 
     assert events(parts.order) == events(ByTuple(key))

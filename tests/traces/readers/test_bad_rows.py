@@ -18,6 +18,7 @@ GOOD = "a,1000,1024,1,500,,0,10,5\n"
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 OWN = "id,submit_ms,work_ms,gpus,nodes\n"
 GOOD_OWN = "a,0,1,1,1\n"
+SWF = "; Version: 2.2\n1 0 0 5 2 -1 -1 4 90 -1 1 3 1 -1 1 -1 -1 -1\n"
 NODES = traces.read_nodes("2x4:T4")
 
 
@@ -90,6 +91,8 @@ BAD = [
         "creation_time", "name, cpu_milli, memory_mib, num_gpu, gpu_milli, deletion_time", "this column too"),
     Bad("a file of another kind", "\x93NUMPY\x01" + "x" * 9000, None, None, None, "a trace: CSV with a header"),
     Bad("a field without end", OWN + GOOD_OWN + '"' + "x" * 200_000, 3, None, None, "well-formed CSV row", 1),
+    Bad("a quote in an SWF file", SWF + SWF.replace("0 0 5", '0 0 "5'), 4, "run_time", '"5', "seconds", 1),
+    Bad("a comma in an SWF file", SWF + SWF.replace("0 0 5", "0 0 5,5"), 4, "run_time", "5,5", "seconds", 1),
     Bad("a column twice", "id,submit_ms,work_ms,id\n", 1, "id", None, "one column 'id'"),
 ]
 # fmt: on

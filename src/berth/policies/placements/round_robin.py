@@ -22,6 +22,7 @@ class RoundRobin:
 
     draws = False
     by_request = True
+    remembers = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         """The setting does not matter to it."""

@@ -14,7 +14,7 @@ from berth.cluster import UNCOUNTED, Cluster, Key, Queue
 from berth.cluster.shadow import free_room
 from berth.knowledge import Knowledge
 from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of, starting_tasks
-from berth.policies.protocol import Order, Place, draws, place_job, refuses_by_request
+from berth.policies.protocol import Order, Place, draws, place_job, refuses_by_request, remembers
 from berth.policies.schemes.expected_ends import ExpectedEnds
 from berth.policies.schemes.head_reservation import Reservation, Workspace
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
@@ -49,8 +49,9 @@ class Easy:
         self._by_request = refuses_by_request(place)
         self._key = key_of(order) or as_queued
         self._as_queued = key_of(order) is as_queued
-        # What is believed of a job may change while it waits, and each question to the placement may draw.
-        self._asks_all = self.draws or not knowledge.certain
+        # What is believed of a job may change while it waits, and a question to the placement its next answers.
+        pure = self._by_request and not self.draws and not remembers(place)
+        self._asks_all = not (pure and knowledge.certain)
         self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
 
@@ -216,7 +217,7 @@ class _State:
         self.cluster = cluster
         self._by_request = by_request
         self.expected_ms = expected_ms
-        self.new_waiting = partial(WaitingTypes, cluster, key, expected_ms.least)
+        self.new_waiting = partial(WaitingTypes, cluster, by_request, key, expected_ms.least)
         self.partitions = Partitions(cluster)
         self.work = Workspace(cluster)
         self._window_ms: IntArray = np.zeros(1, dtype=np.int64)

@@ -34,13 +34,14 @@ NOBODY = Job("", 0, 0)
 class WaitingTypes:
     """Waiting jobs in a lane for each request type, in the order of a key, the first queued on ties.
 
-    `expected_ms` is the least that a job is expected to run. Key and expected run time are those of the moment at which
-    a job was queued. Letters as in `waiting_kernels`.
+    `expected_ms` is the least that a job is expected to run; `by_request`: whether the placement is `ByRequest`. Key
+    and expected run time are those of the moment at which a job was queued. Letters as in `waiting_kernels`.
     """
 
     def __init__(
         self,
         cluster: Cluster,
+        by_request: bool,
         key: Key,
         expected_ms: Callable[[Job], int],
         jobs: Iterable[tuple[Serial, Job]],
@@ -49,6 +50,7 @@ class WaitingTypes:
         self.fits_kernels = True
         """Whether all keys and serials so far are whole numbers that kernels can take."""
         self._cluster = cluster
+        self._by_request = by_request
         self._key = key
         self._expected_ms = expected_ms
         self._row_of: dict[str, int] = {}
@@ -141,14 +143,14 @@ class WaitingTypes:
         self, windows_ms: IntArray, free_milli: int, spare_milli: int = UNCOUNTED, after: int = NO_ROW
     ) -> int:
         """The row of the first of the `candidates`, or of the first after this row; NO_ROW for none. What asks for more
-        than `free_milli` of GPUs is full."""
+        than `free_milli` of GPUs is full, if the placement refuses by request."""
         row: int = next_waiting(
             self._rows,
             self._lanes,
             self._active,
             self._pool,
             self._cluster.requests,
-            free_milli,
+            free_milli if self._by_request else UNCOUNTED,
             spare_milli,
             windows_ms,
             after,
