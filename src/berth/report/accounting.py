@@ -105,10 +105,10 @@ def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]
     yield _chapter(
         "How jobs run",
         "A line is an attempt, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move "
-        "its axis, click beside a picked part to let go. Where there are very many, one line stands for those like it, "
-        "none that is unlike the others is left out, and the axis `attempts` says for how many it stands. nNODE and "
-        "nGPU are its nodes and GPUs, WAIT_h and RUN_h hours; uGPUcore is the mean use of its GPUs and uGPUmem of "
-        "their memory, from 0 to 1, absent where nobody measured them.",
+        "its axis, click beside a picked part to let go. Where there are very many, one line stands for similar "
+        "attempts, and the axis `attempts` says for how many; no unusual attempt is left out. nNODE and nGPU are its "
+        "nodes and GPUs, WAIT_h and RUN_h hours; uGPUcore is the mean use of its GPUs and uGPUmem of their memory, "
+        "from 0 to 1, absent where nobody measured them.",
         _lines(tables, largest[:WITH_LINES]),
     )
     cdfs = tables.cdfs(largest)

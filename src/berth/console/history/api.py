@@ -64,7 +64,7 @@ class Jobs:
 
 @router.get("/groups")
 def groups(who: Who, history: Store, question: Asked) -> Groups:
-    """Say what each group used, how it waited and what it lost, beside as many days before."""
+    """Say what each group used, how it waited and what it lost, and the same for the period of that length before."""
     found = answer(history, settled(history, question))
     told = found.question
     return Groups(
