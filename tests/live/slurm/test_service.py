@@ -123,7 +123,11 @@ def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
         ("afterok:1(unfulfilled)?afterok:2(unfulfilled)", False),
         ("afterok:2_7(unfulfilled)", False),
         ("after:1+5(unfulfilled)", False),
-        ("singleton(unfulfilled)", False),
+        ("after:1(unfulfilled)", True),
+        ("after:2(unfulfilled)", False),  # which has not begun
+        ("aftercorr:1_*(unfulfilled)", True),
+        ("aftercorr:2_*(unfulfilled)", False),
+        ("singleton(unfulfilled)", False),  # 2 has its name
         ("afterok:1(failed)", False),
     ],
 )
@@ -136,6 +140,18 @@ def test_a_held_job_is_placed_once_all_that_it_waits_for_has_ended(
     ours = service(slurm, tmp_path)
     ours.step()
     assert ("release 3" in slurm.commands) == released
+
+
+def test_one_at_a_time_is_placed_once_none_of_its_name_is_before_it(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("3", Dependency="singleton(unfulfilled)", Name="one")
+    slurm.held("4", Dependency="singleton(unfulfilled)", Name="one")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert ("release 3" in slurm.commands, "release 4" in slurm.commands) == (True, False)
+    slurm.jobs["3"]["State"] = "COMPLETED"
+    ours.step()
+    assert "release 4" in slurm.commands
 
 
 def test_slurms_own_rules_come_first(tmp_path: Path) -> None:
