@@ -367,3 +367,14 @@ def test_why_names_nodes_that_take_no_jobs_and_knows_parts_of_heterogeneous_jobs
     assert nodes == "2 of 2 with GPUs take no jobs: node1 is IDLE+DRAIN, node2 is DOWN*"
     with pytest.raises(LiveError, match="Slurm knows no job 9"):
         why_of(Controller(slurm), tmp_path, "9")
+
+
+def test_why_tells_of_an_array_what_keeps_its_first_task_and_of_a_new_job_that_it_is_new(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"}, partition="DOWN")
+    slurm.held("4", JobArrayID="4_[2-3]")
+    service(slurm, tmp_path).step()
+    assert why_of(Controller(slurm), tmp_path, "4")[1] == "its partition gpu is not up"
+    slurm.held("5")
+    assert why_of(Controller(slurm), tmp_path, "5")[1] == "berth has not looked at it yet"
