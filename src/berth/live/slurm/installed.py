@@ -6,6 +6,7 @@ berth's folder keeps each file as it was (`before/`) and as it was put there (`a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -152,15 +153,35 @@ def _drop_new(folder: Path) -> None:
         shutil.rmtree(folder / f"{what}.new", ignore_errors=True)
 
 
-def remove(conf: Path, own: Path, before: Mapping[str, str]) -> list[str]:
-    """Write a site's files as they are without berth, and remove berth's own folder; the names of what was changed."""
+def remove(conf: Path, own: Path, before: Mapping[str, str], own_files: Sequence[str]) -> list[str]:
+    """Write a site's files as they are without berth, and remove berth's own, with their folder if nothing else is in
+    there; the names of what was changed."""
     names = _kept(own, AFTER)
     changed = {name: before[name] for name in names if name in before}
     _replace({path_of(name, conf, own): text for name, text in changed.items()})
     for name in names.keys() - changed.keys():
         path_of(name, conf, own).unlink(missing_ok=True)
-    shutil.rmtree(own)
+    _drop_new(own)
+    for what in (BEFORE, AFTER):
+        shutil.rmtree(own / what, ignore_errors=True)
+    for name in (*own_files, CONF):
+        (own / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others have files there
+        own.rmdir()
     return sorted(names)
+
+
+def strangers(own: Path, own_files: Sequence[str]) -> list[str]:
+    """Files of others in a folder that is to be berth's; none once it is."""
+    if is_installed(own) or not own.is_dir():
+        return []
+    kept = {each for what in (BEFORE, AFTER, CONF) for each in (what, f"{what}.new")}
+
+    def is_ours(path: Path) -> bool:
+        ours = path.name in own_files and "berth" in (read_text(path) or "")
+        return ours or path.name in kept or path.name.endswith(".berth-new")
+
+    return sorted(path.name for path in own.iterdir() if not is_ours(path))
 
 
 def is_installed(own: Path) -> bool:
