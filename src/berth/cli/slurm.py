@@ -507,6 +507,8 @@ def install(
         raise SettingError(
             f"--folder {folder} has files that are not berth's, such as {others[0]}; name a folder for berth alone"
         )
+    if apply:
+        installed.finish(own)
     configuration, today = read_files(controller, own)
     if apply:
         installed.check_first(today, own)
@@ -583,6 +585,7 @@ def uninstall(
     from berth.live.slurm.snapshot import is_held_by_berth
 
     own = Path(folder)
+    installed.finish(own)
     if not installed.is_installed(own):
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"

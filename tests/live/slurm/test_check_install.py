@@ -324,6 +324,21 @@ def test_an_uninstall_finds_slurm_conf_where_it_was_or_keeps_what_there_was_befo
     assert not own.exists()
 
 
+def test_an_install_that_was_killed_between_two_files_is_taken_back(tmp_path: Path) -> None:
+    conf, own = tmp_path / "etc", tmp_path / "berth"
+    conf.mkdir()
+    old = {"slurm.conf": "old\n", "gres.conf": "old\n"}
+    put(conf, own, old, {"slurm.conf": "new\n", "gres.conf": "new\n", "cgroup.conf": "new\n"})
+    for what in ("conf", "before", "after"):
+        (own / what).rename(own / f"{what}.new")
+    (conf / "gres.conf").write_text("old\n")
+    (conf / "cgroup.conf").rename(conf / ".cgroup.conf.berth-new")
+    (own / ".prolog.sh.berth-new").write_text("new\n")
+    uninstall(own)
+    assert {path.name: path.read_text() for path in conf.iterdir()} == old
+    assert not own.exists()
+
+
 def test_an_uninstall_leaves_no_job_that_is_held_for_berth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def as_before(there: Mapping[str, str], own: Path) -> dict[str, str]:
     found = {name: text for name, text in there.items() if not name.startswith(OWN)}
     for name, after in _kept(own, AFTER).items():
         before = _kept(own, BEFORE).get(name)
-        if name not in found:
+        if name not in found or found[name] == before:
             continue
         text = undone(
             (before or "").splitlines(keepends=True),
@@ -147,6 +147,14 @@ def _take_new(folder: Path) -> None:
         (folder / f"{what}.new").replace(folder / what)
 
 
+def finish(own: Path) -> None:
+    """Keep what a first install knew that was killed at its writing, so that it can be repeated or taken back."""
+    if not is_installed(own) and (own / f"{AFTER}.new").is_dir():
+        for what in (CONF, BEFORE, AFTER):
+            if (own / f"{what}.new").exists():
+                (own / f"{what}.new").replace(own / what)
+
+
 def _drop_new(folder: Path) -> None:
     (folder / f"{CONF}.new").unlink(missing_ok=True)
     for what in (BEFORE, AFTER):
@@ -161,11 +169,14 @@ def remove(conf: Path, own: Path, before: Mapping[str, str], own_files: Sequence
     _replace({path_of(name, conf, own): text for name, text in changed.items()})
     for name in names.keys() - changed.keys():
         path_of(name, conf, own).unlink(missing_ok=True)
+    for path in (path_of(name, conf, own) for name in names):
+        path.with_name(f".{path.name}.berth-new").unlink(missing_ok=True)  # of an install that was killed
     _drop_new(own)
     for what in (BEFORE, AFTER):
         shutil.rmtree(own / what, ignore_errors=True)
     for name in (*own_files, CONF):
         (own / name).unlink(missing_ok=True)
+        (own / f".{name}.berth-new").unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # others have files there
         own.rmdir()
     return sorted(names)
