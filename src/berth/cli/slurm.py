@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -68,6 +69,27 @@ def _uid(user: str) -> int:
         return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
     except KeyError as error:
         raise SettingError(f"--operator {user}: this machine knows no such user") from error
+
+
+def _own_folder(folder: str) -> Path:
+    """A folder whose name can stand in Slurm's files."""
+    if not re.fullmatch(r"/[^\s\"#\\,\[*?]*", folder):
+        raise SettingError(
+            f"--folder {folder!r}: Slurm needs a path from the root, without spaces and special characters"
+        )
+    return Path(folder)
+
+
+def _settings(settings: list[str] | None) -> dict[str, str]:
+    found = {}
+    for each in settings or []:
+        name, equals, value = each.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise SettingError(
+                f"--set {each}: write the name of a variable and its value, such as NAME=VALUE"
+            )
+        found[name] = value
+    return found
 
 
 def _cards(cards: list[str] | None) -> dict[str, int]:
@@ -476,23 +498,37 @@ def install(
     from berth.live.slurm import installed
     from berth.live.slurm.configuration import conf_folder, read_files
     from berth.live.slurm.controller import Controller
-    from berth.live.slurm.install import Plan, diff, plan
+    from berth.live.slurm.install import OWN_FILES, Plan, diff, plan
     from berth.live.slurm.trial import fault_of
 
-    controller = Controller()
-    own = Path(folder)
+    controller, settings = Controller(), _settings(setting)
+    own = _own_folder(folder)
+    folder, state = str(own), state.absolute()
+    if others := installed.strangers(own, OWN_FILES):
+        raise SettingError(
+            f"--folder {folder} has files that are not berth's, such as {others[0]}; name a folder for berth alone"
+        )
+    if apply:
+        installed.finish(own)
     configuration, today = read_files(controller, own)
     if apply:
         installed.check_first(today, own)
     there = installed.as_before(today, own) if installed.is_installed(own) else today
     names = _names(partitions)
-    chosen = {name for each in controller.partitions() if each.name in names for name in each.nodes}
+    known = controller.partitions()
+    if unknown := names - {each.name for each in known}:
+        raise SettingError(f"there is no partition {min(unknown)}; see: scontrol show partition")
+    chosen = {name for each in known if each.name in names for name in each.nodes}
     if not chosen:
         raise SettingError(
             f"no partition of --partitions {partitions} has nodes; see: scontrol show partition"
         )
     owner = configuration.get("SlurmUser", "root(0)").rpartition("(")[2].rstrip(")")
-    options = f"--partitions {partitions}" + (f" --qos {qos}" if qos else "")
+    options = " ".join(
+        f"--{what} {','.join(names_of(text))}"
+        for what, text in (("partitions", partitions), ("qos", qos))
+        if text
+    )
     scontrol = shutil.which("scontrol") or "/usr/bin/scontrol"
     how = Plan(
         names,
@@ -504,7 +540,7 @@ def install(
         options,
         folder,
         shards_a_gpu,
-        dict(each.partition("=")[::2] for each in setting or []),
+        settings,
         str(Path(scontrol).parent),
         conf_folder(configuration),
         configuration.get("ClusterName", ""),
@@ -545,16 +581,28 @@ def uninstall(
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
     from berth.live.slurm import installed
+    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.install import OWN_FILES
+    from berth.live.slurm.snapshot import is_held_by_berth
 
     own = Path(folder)
+    installed.finish(own)
     if not installed.is_installed(own):
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
     there = installed.conf_of(own)
     today = installed.texts_of(there, own)
+    held: list[str] = []
+    with contextlib.suppress(LiveError):  # where Slurm does not run, none can be given back
+        held = [job.id for job in Controller().jobs() if is_held_by_berth(job)]
+    if held:
+        raise SettingError(
+            f"{len(held)} jobs are held for berth, {held[0]} first, and would wait for good; stop berth, give them back"
+            f" with `{own}/watchdog.sh 0 STATE` (the folder of --state), and run uninstall again"
+        )
     try:
-        names = installed.remove(there, own, installed.as_before(today, own))
+        names = installed.remove(there, own, installed.as_before(today, own), OWN_FILES)
     except OSError as error:
         raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
     _say(f"as before: {', '.join(names)}; copy them to all machines, and restart slurmctld and slurmd")

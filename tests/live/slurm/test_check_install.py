@@ -17,11 +17,21 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import SettingError
+from berth.live.slurm import controller
 from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.configuration import read_setup
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.install import Plan, diff, plan, shipped
-from berth.live.slurm.installed import as_before, check_first, put, read_text, remove, texts_of, undone
+from berth.live.slurm.install import OWN_FILES, Plan, diff, plan, shipped
+from berth.live.slurm.installed import (
+    as_before,
+    check_first,
+    put,
+    read_text,
+    remove,
+    strangers,
+    texts_of,
+    undone,
+)
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.site_files import lines_of
@@ -201,6 +211,61 @@ def test_what_is_installed_twice_changes_nothing_more() -> None:
         assert list(diff(first, again)) == []
 
 
+@pytest.mark.parametrize("script", ["/etc/slurm/berth-site/prolog.sh", "/etc/slurm/berth_prolog.sh"])
+def test_a_sites_script_whose_path_begins_like_berths_folder_runs_first(script: str) -> None:
+    text = SLURM_CONF.replace("/site/prolog", script)
+    assert f"for script in {script};" in installed(slurm_conf=text, gres_conf=GRES_CONF)["berth/prolog.sh"]
+
+
+def test_a_folder_that_others_use_is_not_taken_and_none_of_their_files_is_removed(tmp_path: Path) -> None:
+    conf, own = tmp_path / "etc", tmp_path / "berth"
+    own.mkdir()
+    (own / "before.new").mkdir()
+    (own / "epilog.sh").write_text("# berth's Epilog, of an install that was killed\n")
+    assert strangers(own, OWN_FILES) == []
+    (own / "prolog.sh").write_text("the site's own\n")
+    (own / "keep.txt").write_text("theirs\n")
+    assert strangers(own, OWN_FILES) == ["keep.txt", "prolog.sh"]
+    (own / "prolog.sh").unlink()
+    put(conf, own, {"slurm.conf": "old\n"}, {"slurm.conf": "new\n", "berth/prolog.sh": "new\n"})
+    uninstall(own)
+    assert (conf / "slurm.conf").read_text() == "old\n"
+    assert [path.name for path in own.iterdir()] == ["keep.txt"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--folder", "berth", "a path from the root"),
+        ("--folder", "/etc/a b", "a path from the root"),
+        ("--set", "A", "such as NAME=VALUE"),
+        ("--set", "1x=2", "such as NAME=VALUE"),
+        ("--set", "a;id=2", "such as NAME=VALUE"),
+    ],
+)
+def test_what_slurms_files_or_scripts_could_not_have_is_refused(option: str, value: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        CliRunner().invoke(
+            app, ["slurm", "install", "--partitions", "gpu", option, value], catch_exceptions=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("table", "taken"),
+    [
+        ('["gpu"] = true', True),
+        ("['gpu']=true", True),
+        ("other = true, gpu = true", True),
+        ('["long-gpu"] = true', False),
+        ('["gpu-long"] = true', False),
+        ('["gpu.b"] = true', False),
+    ],
+)
+def test_a_partition_is_taken_only_by_its_whole_name(table: str, taken: bool) -> None:
+    lua = LUA.replace('["gpu"] = true', table)
+    assert (faults(setup(lua=lua), Cards({"v100": 1000})) == []) == taken
+
+
 @pytest.mark.parametrize(
     ("text", "contents"),
     [
@@ -239,7 +304,7 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     put(conf, own, {name: there[name] for name in new if name in there}, new)
     assert read_text(conf / "slurm.conf") == new["slurm.conf"] != there["slurm.conf"]
     assert as_before(texts_of(conf, own), own) == there
-    assert remove(conf, own, as_before(texts_of(conf, own), own)) == [
+    assert remove(conf, own, as_before(texts_of(conf, own), own), OWN_FILES) == [
         "cgroup.conf", "gres.conf", "job_submit.lua", "slurm.conf",
     ]  # fmt: skip
     assert {path.name for path in conf.iterdir()} == {"slurm.conf", "real.conf", "gres.conf"}
@@ -292,6 +357,36 @@ def test_an_uninstall_finds_slurm_conf_where_it_was_or_keeps_what_there_was_befo
     uninstall(own)
     assert {path.name: path.read_text() for path in conf.iterdir()} == old
     assert not own.exists()
+
+
+def test_an_install_that_was_killed_between_two_files_is_taken_back(tmp_path: Path) -> None:
+    conf, own = tmp_path / "etc", tmp_path / "berth"
+    conf.mkdir()
+    old = {"slurm.conf": "old\n", "gres.conf": "old\n"}
+    put(conf, own, old, {"slurm.conf": "new\n", "gres.conf": "new\n", "cgroup.conf": "new\n"})
+    for what in ("conf", "before", "after"):
+        (own / what).rename(own / f"{what}.new")
+    (conf / "gres.conf").write_text("old\n")
+    (conf / "cgroup.conf").rename(conf / ".cgroup.conf.berth-new")
+    (own / ".prolog.sh.berth-new").write_text("new\n")
+    uninstall(own)
+    assert {path.name: path.read_text() for path in conf.iterdir()} == old
+    assert not own.exists()
+
+
+def test_an_uninstall_leaves_no_job_that_is_held_for_berth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf, own, slurm = tmp_path / "etc", tmp_path / "berth", FakeSlurm()
+    put(conf, own, {"slurm.conf": "old\n"}, {"slurm.conf": "new\n"})
+    monkeypatch.setattr(controller, "Controller", lambda: Controller(slurm))
+    slurm.held("7")
+    with pytest.raises(SettingError, match=r"1 jobs are held for berth, 7 first.*watchdog\.sh 0"):
+        uninstall(own)
+    assert (conf / "slurm.conf").read_text() == "new\n"
+    slurm.jobs["7"]["admin_comment"] = ""
+    uninstall(own)
+    assert (conf / "slurm.conf").read_text() == "old\n"
 
 
 def uninstall(own: Path) -> None:

@@ -431,8 +431,8 @@ def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: 
         Decision(50_000, "ended", "1", "1", end_ms=50_000, state="COMPLETED"),
     ]
     append(tmp_path / "log", lines)
-    with open(tmp_path / "log", "a") as file:
-        file.write('{"at_ms":5,"eve')  # a crash cut it off
+    with open(tmp_path / "log", "ab") as file:
+        file.write('{"at_ms":5,"user":"é'.encode()[:-1])  # a crash cut it off
     assert list(read_decisions(tmp_path / "log")) == lines
     attempts = list(attempts_of(lines))
     assert [(each.start, each.end) for each in attempts] == [(lines[2], lines[3]), (lines[4], lines[5])]

@@ -123,7 +123,11 @@ def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
         ("afterok:1(unfulfilled)?afterok:2(unfulfilled)", False),
         ("afterok:2_7(unfulfilled)", False),
         ("after:1+5(unfulfilled)", False),
-        ("singleton(unfulfilled)", False),
+        ("after:1(unfulfilled)", True),
+        ("after:2(unfulfilled)", False),  # which has not begun
+        ("aftercorr:1_*(unfulfilled)", True),
+        ("aftercorr:2_*(unfulfilled)", False),
+        ("singleton(unfulfilled)", False),  # 2 has its name
         ("afterok:1(failed)", False),
     ],
 )
@@ -136,6 +140,18 @@ def test_a_held_job_is_placed_once_all_that_it_waits_for_has_ended(
     ours = service(slurm, tmp_path)
     ours.step()
     assert ("release 3" in slurm.commands) == released
+
+
+def test_one_at_a_time_is_placed_once_none_of_its_name_is_before_it(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("3", Dependency="singleton(unfulfilled)", Name="one")
+    slurm.held("4", Dependency="singleton(unfulfilled)", Name="one")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert ("release 3" in slurm.commands, "release 4" in slurm.commands) == (True, False)
+    slurm.jobs["3"]["State"] = "COMPLETED"
+    ours.step()
+    assert "release 4" in slurm.commands
 
 
 def test_slurms_own_rules_come_first(tmp_path: Path) -> None:
@@ -351,3 +367,14 @@ def test_why_names_nodes_that_take_no_jobs_and_knows_parts_of_heterogeneous_jobs
     assert nodes == "2 of 2 with GPUs take no jobs: node1 is IDLE+DRAIN, node2 is DOWN*"
     with pytest.raises(LiveError, match="Slurm knows no job 9"):
         why_of(Controller(slurm), tmp_path, "9")
+
+
+def test_why_tells_of_an_array_what_keeps_its_first_task_and_of_a_new_job_that_it_is_new(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"}, partition="DOWN")
+    slurm.held("4", JobArrayID="4_[2-3]")
+    service(slurm, tmp_path).step()
+    assert why_of(Controller(slurm), tmp_path, "4")[1] == "its partition gpu is not up"
+    slurm.held("5")
+    assert why_of(Controller(slurm), tmp_path, "5")[1] == "berth has not looked at it yet"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from berth.history.values.applications import Rules
@@ -15,7 +15,8 @@ from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Job, Share
 
-_AFTER = re.compile(r"after(?:ok|any|notok):(\d+)(?:_(?:\d+|\*))?\(unfulfilled\)")
+_AFTER = re.compile(r"(after\w*):(\d+)(?:_(?:\d+|\*))?\(unfulfilled\)")
+_SINGLETON = "singleton(unfulfilled)"
 MOST_TASKS = 200
 """Waiting tasks of one array that are looked at; the next come as these start."""
 
@@ -60,6 +61,42 @@ class Candidates:
     """Jobs that are held with berth's note, and that this berth does not place: the watchdog gives them back."""
 
 
+class Others:
+    """The jobs, and arrays, that wait or run, for what a held job waits for: Slurm does not look at the dependency of a
+    held job. It does once the job is released, and then starts it or not."""
+
+    def __init__(self, jobs: Iterable[SlurmJob]) -> None:
+        self._waits: dict[str, bool] = {}
+        """Whether some of it waits, by the number of the job or array."""
+        self._namesakes: dict[tuple[str, str], list[SlurmJob]] = {}
+        for job in jobs:
+            head = _head(job)
+            self._waits[head] = job.waits or self._waits.get(head, False)
+            self._namesakes.setdefault((job.user, job.name), []).append(job)
+
+    def let_go(self, job: SlurmJob) -> bool:
+        """Whether nothing is left that a job waits for."""
+        return all(self._is_over(part, job) for part in re.split("[,?]", job.dependency))
+
+    def _is_over(self, part: str, job: SlurmJob) -> bool:
+        if part == _SINGLETON:
+            return not any(
+                _head(each) != _head(job) and (each.runs or int(_head(each)) < int(_head(job)))
+                for each in self._namesakes.get((job.user, job.name), ())
+            )
+        found = _AFTER.fullmatch(part)
+        if found is None:
+            return False
+        if found[1] == "after":  # the other's start is enough
+            return not self._waits.get(found[2], False)
+        return found[2] not in self._waits
+
+
+def _head(job: SlurmJob) -> str:
+    """The number of a job, of its array, or of the heterogeneous job of which it is a component."""
+    return re.split(r"[_+]", job.id)[0]
+
+
 class Reader:
     """Makes candidates of a view."""
 
@@ -71,7 +108,7 @@ class Reader:
         found = Candidates()
         self._cards.update(view.nodes)
         up = {each.name for each in view.partitions if each.up}
-        live = {re.split(r"[_+]", job.id)[0] for job in view.jobs}
+        others = Others(view.jobs)
         for job in tasks_of(view.jobs, MOST_TASKS):
             found.jobs[job.id] = job
             if job.runs:
@@ -79,7 +116,7 @@ class Reader:
             elif job.waits:
                 mine = self._scope.has(job)
                 if mine:
-                    self._waiting(job, found, priorities, placed, view.at_ms, up, live)
+                    self._waiting(job, found, priorities, placed, view.at_ms, up, others)
                 if job.held and not (mine and self._scope.places) and note_of(job.admin_comment) is not None:
                     found.outside.append(job.id)
         if self._scope.places:
@@ -129,7 +166,7 @@ class Reader:
         placed: Set[str],
         now_ms: int,
         up: Set[str],
-        live: Set[str],
+        others: Others,
     ) -> None:
         note = note_of(job.admin_comment)
         if self._scope.places:
@@ -152,7 +189,7 @@ class Reader:
             if note is not None and self._scope.places:
                 found.to_give_back[job.id] = (note, str(why))
             return
-        if why_not := by_slurm(job, self._scope.places, now_ms, up, live):
+        if why_not := by_slurm(job, self._scope.places, now_ms, up, others):
             found.kept_back[job.id] = why_not
         else:
             found.waiting.append(ours)
@@ -177,12 +214,12 @@ def _give_back_whole(found: Candidates) -> None:
     found.waiting = [job for job in found.waiting if job.id not in found.to_give_back]
 
 
-def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], live: Set[str]) -> str:
-    """Why Slurm's own rules keep a job back; empty if they do not, as far as is known before its release. `live` are
-    the jobs, and arrays, that wait or run."""
+def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], others: Others) -> str:
+    """Why Slurm's own rules keep a job back; empty if they do not, as far as is known before its release. `others` are
+    the jobs that wait or run."""
     if job.partition not in up:
         return f"its partition {job.partition} is not up"
-    if "failed" in job.dependency or ("unfulfilled" in job.dependency and not (held and _is_over(job, live))):
+    if "failed" in job.dependency or ("unfulfilled" in job.dependency and not (held and others.let_go(job))):
         return f"Dependency: {job.dependency}"
     if job.start_ms is not None and job.start_ms > now_ms and (held or job.reason == "BeginTime"):
         begins = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.start_ms / 1000))
@@ -194,13 +231,6 @@ def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], live: Set[str
     if not held and (job.held or cause_after(job.reason) not in ("resources", "priority")):
         return job.reason
     return ""
-
-
-def _is_over(job: SlurmJob, live: Set[str]) -> bool:
-    """Whether all jobs that a held one waits for have ended. Slurm does not look at the dependency of a held job: it
-    does once the job is released, and then starts it or not."""
-    parts = [_AFTER.fullmatch(part) for part in re.split("[,?]", job.dependency)]
-    return all(part is not None and part[1] not in live for part in parts)
 
 
 def place_of(job: Job) -> tuple[int, ...]:

@@ -168,7 +168,8 @@ def _of_lua(setup: SlurmSetup) -> Iterator[Fault]:
     for what, table, names in (("partition", "PARTITIONS", setup.wanted), ("QoS", "QOS", setup.qos)):
         found = re.search(rf"local BERTH_{table} *= *\{{(.*?)\}}", setup.lua, re.DOTALL)
         for name in sorted(names):
-            if found is None or not re.search(rf"\b{re.escape(name)}\b\W*\]?\s*=\s*true", found[1]):
+            own = rf"""(?:\[\s*["']{re.escape(name)}["']\s*\]|(?<![^\s,;]){re.escape(name)})\s*=\s*true"""
+            if found is None or not re.search(own, found[1]):
                 yield Fault(
                     f"berth.lua does not take the jobs of the {what} {name}",
                     f'berth.lua: local BERTH_{table} = {{ ["{name}"] = true }}',

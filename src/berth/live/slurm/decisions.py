@@ -141,7 +141,7 @@ def read_decisions(path: Path) -> Iterator[Decision]:
     if not found:
         raise LiveError(f"{path} is not there; `berth slurm run` writes it")
     for each in found:
-        with open(each, encoding="utf-8") as file:
+        with open(each, encoding="utf-8", errors="replace") as file:  # a letter may be cut off, too
             for line in file:
                 try:
                     values = json.loads(line).items()

@@ -34,6 +34,8 @@ OTHERS = (
     "berth-slurm.service",
     "berth-slurm-agent.service",
 )
+OWN_FILES = (*SCRIPTS.values(), PLUGIN, MAIL, *OTHERS)
+"""What berth writes into its own folder."""
 _BEFORE = re.compile(r"^# before: (.+)$", re.MULTILINE)
 _OURS = re.compile(rf"^{BEGIN}.*?^{END}\n", re.MULTILINE | re.DOTALL)
 _RETURN = re.compile(r"^return\b[^\n]*\s*\Z", re.MULTILINE)
@@ -114,7 +116,7 @@ def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen
     }
     for name, file in SCRIPTS.items():
         old = before[name]
-        if old.startswith(how.folder):  # installed before: what the site had stands in the script of then
+        if old == f"{how.folder}/{file}":  # installed before: what the site had stands in the script of then
             kept = _BEFORE.search(there.get(f"berth/{file}", ""))
             old = kept[1] if kept else ""
         new[f"berth/{file}"] = _filled(file, how, old)

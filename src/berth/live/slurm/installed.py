@@ -6,6 +6,7 @@ berth's folder keeps each file as it was (`before/`) and as it was put there (`a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ def as_before(there: Mapping[str, str], own: Path) -> dict[str, str]:
     found = {name: text for name, text in there.items() if not name.startswith(OWN)}
     for name, after in _kept(own, AFTER).items():
         before = _kept(own, BEFORE).get(name)
-        if name not in found:
+        if name not in found or found[name] == before:
             continue
         text = undone(
             (before or "").splitlines(keepends=True),
@@ -148,21 +149,52 @@ def _take_new(folder: Path) -> None:
         (folder / f"{what}.new").replace(folder / what)
 
 
+def finish(own: Path) -> None:
+    """Keep what a first install knew that was killed at its writing, so that it can be repeated or taken back."""
+    if not is_installed(own) and (own / f"{AFTER}.new").is_dir():
+        for what in (CONF, BEFORE, AFTER):
+            if (own / f"{what}.new").exists():
+                (own / f"{what}.new").replace(own / what)
+
+
 def _drop_new(folder: Path) -> None:
     (folder / f"{CONF}.new").unlink(missing_ok=True)
     for what in (BEFORE, AFTER):
         shutil.rmtree(folder / f"{what}.new", ignore_errors=True)
 
 
-def remove(conf: Path, own: Path, before: Mapping[str, str]) -> list[str]:
-    """Write a site's files as they are without berth, and remove berth's own folder; the names of what was changed."""
+def remove(conf: Path, own: Path, before: Mapping[str, str], own_files: Sequence[str]) -> list[str]:
+    """Write a site's files as they are without berth, and remove berth's own, with their folder if nothing else is in
+    there; the names of what was changed."""
     names = _kept(own, AFTER)
     changed = {name: before[name] for name in names if name in before}
     _replace({path_of(name, conf, own): text for name, text in changed.items()})
     for name in names.keys() - changed.keys():
         path_of(name, conf, own).unlink(missing_ok=True)
-    shutil.rmtree(own)
+    for path in (path_of(name, conf, own) for name in names):
+        path.with_name(f".{path.name}.berth-new").unlink(missing_ok=True)  # of an install that was killed
+    _drop_new(own)
+    for what in (BEFORE, AFTER):
+        shutil.rmtree(own / what, ignore_errors=True)
+    for name in (*own_files, CONF):
+        (own / name).unlink(missing_ok=True)
+        (own / f".{name}.berth-new").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others have files there
+        own.rmdir()
     return sorted(names)
+
+
+def strangers(own: Path, own_files: Sequence[str]) -> list[str]:
+    """Files of others in a folder that is to be berth's; none once it is."""
+    if is_installed(own) or not own.is_dir():
+        return []
+    kept = {each for what in (BEFORE, AFTER, CONF) for each in (what, f"{what}.new")}
+
+    def is_ours(path: Path) -> bool:
+        ours = path.name in own_files and "berth" in (read_text(path) or "")
+        return ours or path.name in kept or path.name.endswith(".berth-new")
+
+    return sorted(path.name for path in own.iterdir() if not is_ours(path))
 
 
 def is_installed(own: Path) -> bool:

@@ -25,6 +25,7 @@ from berth.model import Share
 
 HELD_MS: Final = 365 * 86_400_000
 """A job that berth holds and that begins later than this after its submission is held by its user or an operator."""
+NOT_YET: Final = "berth has not looked at it yet"
 SILENT_S = 60
 """Longer than berth waits with a sign of its life, also while Slurm does not answer for the first time."""
 
@@ -97,7 +98,10 @@ def why_of(controller: Controller, state: Path, job_id: str) -> tuple[SlurmJob, 
     if job is None:
         raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it; see: berth job {job_id}")
     why = dict(shown["why"])
-    said = silence(state) or why.get(job_id) or why.get(job.id, "") or given_up(state, job_id)
+    names = job_id, job.id, *(f"{job.id}{task}" for task in job.array_tasks)
+    said = silence(state) or next((why[name] for name in names if name in why), "") or given_up(state, job_id)
+    if not said and is_held_by_berth(job):
+        said = NOT_YET
     return job, said, _broken(controller, job.partition) if job.waits else ""
 
 
@@ -194,7 +198,7 @@ def _live(
         # Slurm says of all of these that an administrator holds them.
         later = job.start_ms is not None and job.start_ms - job.submit_ms > HELD_MS
         state = "held" if later else "waiting"
-        told = "held by its user or an operator" if later else said or "berth has not looked at it yet"
+        told = "held by its user or an operator" if later else said or NOT_YET
     return LiveJob(
         id_of(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms, _ready_ms(job, state),
         job.start_ms if job.runs else None, job.node_list if job.runs else "", told if job.waits else "",
