@@ -195,7 +195,7 @@ def _verdict(report: JobReport) -> Iterator[str]:
     elif not any(record.state is RecordState.COMPLETED for record in report.attempts):
         yield "No attempt completed, so what it needs is unknown."
     elif use is None:
-        yield "Nothing that was measured shows that it could have asked for much less."
+        yield "Nothing that was measured shows that it could have asked for much less time, host memory or CPUs."
     if use is not None:
         yield (
             f"Its GPUs were {use * 100:.0f} % in use: see what they wait for (data, CPUs, other GPUs), or let it share "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sys
 from enum import StrEnum
@@ -194,10 +195,13 @@ def run(
     from berth.live.slurm.service import CLAIM_INTERVALS, DECISIONS, LEAST_CLAIM_S, Service, Settings
 
     places = mode is Mode.PLACE
-    if places and not partitions and not qos:
+    if places and not _names(partitions) and not _names(qos):
         raise SettingError(
             "berth places jobs of named partitions or QoS only; name them with --partitions or --qos"
         )
+    for option, seconds in (("--interval", interval_s), ("--for", for_s or 0.0)):
+        if not math.isfinite(seconds):
+            raise SettingError(f"{option} is {seconds}; expected a number of seconds")
     controller = Controller()
     channel = None
     if rest is not None:

@@ -311,7 +311,7 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     assert ((conf / "slurm.conf").is_symlink(), (conf / "real.conf").read_bytes()) == (True, bytes_)
 
 
-def test_a_second_install_that_is_cut_off_is_not_taken_for_one_without_files_of_before(
+def test_a_second_install_that_is_cut_off_is_taken_back_as_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf, own = tmp_path / "site", tmp_path / "berth"
@@ -329,9 +329,8 @@ def test_a_second_install_that_is_cut_off_is_not_taken_for_one_without_files_of_
         patched.setattr(Path, "replace", cut_off)
         with pytest.raises(KeyboardInterrupt):
             put(conf, own, old, new)
-    with pytest.raises(SettingError, match="does not say what there was before"):
-        uninstall(own)
-    assert (conf / "slurm.conf").read_text() == "new\n"
+    uninstall(own)
+    assert (conf / "slurm.conf").read_text() == "old\n"
 
 
 @pytest.mark.parametrize(("name", "fault"), [("new/state", ""), ("file", "{} cannot be written"),
