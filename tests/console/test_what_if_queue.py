@@ -262,7 +262,7 @@ def test_a_real_worker_answers_dies_of_too_little_memory_and_of_a_signal(
     killed = queue.ask("ann", ASKED).id
     queue.look()
     running = queue._running[killed]
-    assert isinstance(running, children._Process)
+    assert isinstance(running, children.Child)
     os.kill(running._process.pid, signal.SIGKILL)
     assert "signal 9" in _wait(queue, killed)[1]
     queue.end()
@@ -276,7 +276,7 @@ def test_a_real_worker_answers_dies_of_too_little_memory_and_of_a_signal(
 def test_a_worker_ends_with_its_console(tmp_path: Path, history: Path) -> None:
     folder = Store(tmp_path / "what-if").add("ann", ASKED, 1.0)
     process = starter(history)(tmp_path / "what-if" / folder.id, 4096)
-    assert isinstance(process, children._Process)
+    assert isinstance(process, children.Child)
     assert process._process.stdin is not None
     process._process.stdin.close()  # as the kernel does when a console is killed
     process._process.stdin = None
