@@ -108,7 +108,7 @@ def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]
         "its axis, click beside a picked part to let go. Where there are very many, one line stands for similar "
         "attempts, and the axis `attempts` says for how many; no unusual attempt is left out. nNODE and nGPU are its "
         "nodes and GPUs, WAIT_h and RUN_h hours; uGPUcore is the mean use of its GPUs and uGPUmem of their memory, "
-        "from 0 to 1, absent where nobody measured them.",
+        "from 0 to 1, absent if not measured.",
         _lines(tables, largest[:WITH_LINES]),
     )
     cdfs = tables.cdfs(largest)

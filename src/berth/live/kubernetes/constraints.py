@@ -201,7 +201,7 @@ class Kinds:
         self.stale = False
         """Whether there are labels that nodes have not got yet."""
         self.left = False
-        """Whether a kind is out of use since somebody looked."""
+        """Whether a kind went out of use after the last look."""
 
     def join(self, constraint: Constraint, nodes: Iterable[NodeTraits], namespace: str) -> str:
         """One more pod of a namespace waits with this constraint. Returns the label; empty if too many different ones

@@ -49,7 +49,7 @@ class Gangs:
         return [] if members is None else [*members.there]
 
     def join(self, gang: Gang, uid: str, *, waits: bool) -> SiteGang | None:
-        """A pod of a gang waits, or runs. Returns the gang; None if nobody says how large it is. Raises AskError for a
+        """A pod of a gang waits, or runs. Returns the gang; None if its size is not given. Raises AskError for a
         pod that waits and says another size than the others, or whose PodGroup is not there."""
         members = self._members.setdefault(gang.key, _Members())
         if waits and not gang.group and members.size != gang.size:

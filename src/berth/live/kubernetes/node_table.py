@@ -210,7 +210,7 @@ class NodeTable:
             for at, share in seat.gpus.items():
                 before = used.get(at, Share(0, 0))
                 used[at] = Share(before.milli + share.milli, before.mem_mib + share.mem_mib)
-        # Which GPUs some have can only be guessed: those that nobody is known to have, the last first.
+        # Which GPUs some pods have can only be guessed: GPUs not known to be in use, the last first.
         of_jobs = set[int]().union(*jobs)
         for seat in seats:
             free = [at for at in reversed(range(len(view.gpus))) if at not in used and at not in of_jobs]
