@@ -138,7 +138,7 @@ async def be_kubelets(world: World) -> None:
         await asyncio.sleep(0.2)
 
 
-def test_karpenter_makes_nodes_for_pods_that_none_can_hold_and_berth_shares_their_cards(
+def test_karpenter_makes_nodes_for_pods_that_berth_releases_and_berth_shares_their_cards(
     own_server: Server, tmp_path: Path
 ) -> None:
     if not own_server.is_at_least(36):
@@ -183,8 +183,11 @@ def test_karpenter_makes_nodes_for_pods_that_none_can_hold_and_berth_shares_thei
             await world.until("Karpenter removes the empty nodes", removed, 300)
             await world.pod("next")
             await world.until_told("next", "waits for room")
-            await world.ended("old")
-            assert (await world.until_bound("next"))["next"] == "full"
+            await world.pod("eager", annotations={names.NEW_NODE: "1s"})
+            places = await world.until_bound("eager", "next")
+            (new,) = [each["metadata"]["name"] for each in await made(world)]
+            assert (places["eager"], places["next"], places["old"]) == (new, new, "full")
+            await world.check()
 
     async def whole() -> None:
         async with Api(from_kubeconfig(kubeconfig)) as api:
