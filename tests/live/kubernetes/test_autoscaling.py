@@ -120,7 +120,7 @@ def test_a_pod_that_asks_for_a_new_node_goes_where_there_is_room_and_a_gang_stay
     gang = [counted(pod(f"g{at}", gang="g/2", new_node_after="1")) for at in range(2)]
     board.pods(2, *gang, pod("uncounted", new_node_after="1"))  # kube-scheduler would bind it to a full node
     assert released(board, 3) == []
-    assert released(board, 1_003) == []
+    assert released(board, 3 + PATIENCE_MS) == []
     assert {board.state(name) for name in ("g0", "g1", "uncounted")} == {State.WAITING}
 
 

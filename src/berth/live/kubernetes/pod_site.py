@@ -259,6 +259,7 @@ class PodSite:
         if entry is None or entry.pod is None:
             self.start_failed(start.job_id, "")
             return
+        self._impatient.pop(entry.uid, None)
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
         lifted_ms = 0 if spec.node_name else self._refreshed_ms
@@ -293,6 +294,7 @@ class PodSite:
         if entry is not None and entry.state is State.WAITING:
             entry.start_failures, entry.not_before_ms = again.start_failures, again.not_before_ms
             entry.why = again.why
+            self._look_for_node(entry)
             self._queue(entry)
 
     def give_up(self, given_up: GiveUp) -> None:
@@ -578,8 +580,7 @@ class PodSite:
             return
         if ask != before:
             self._impatient.pop(entry.uid, None)
-        if ask.new_node_ms is not None:
-            self._impatient.setdefault(entry.uid, None)
+        self._look_for_node(entry)
         if entry.state is State.WAITING and entry.ask == before and entry.gang == gang:
             return
         if before is not None and before != entry.ask:
@@ -589,6 +590,11 @@ class PodSite:
             entry.why = ""
         entry.gang = gang
         self._queue(entry)
+
+    def _look_for_node(self, entry: Entry) -> None:
+        """Have a pod that says so be released if the next decision and its wait for room bring it none."""
+        if entry.ask is not None and entry.ask.new_node_ms is not None:
+            self._impatient.setdefault(entry.uid, None)
 
     def _asks(self, entry: Entry, ask: Ask) -> Ask:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""

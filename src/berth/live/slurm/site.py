@@ -44,7 +44,7 @@ from berth.model import NO_GPU, WHOLE_GPU, Job, Node, RecordState, Share
 MOST_PAUSE_MS = 600_000
 SLOW = 4
 """Multiplies the patience while Slurm names only resources or priority."""
-MOST_NOTED = 200
+MOST_NOTED = 300
 """Letters of why no node can hold a job, in its note."""
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
 

@@ -32,7 +32,6 @@ BUILT = (
     Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berth-tests" / f"karpenter-{VERSION}"
 )
 POOLS = "/apis/karpenter.sh/v1/nodepools"
-CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 MODEL, CARDS, CARD_MIB = "A100-80", 4, 81_920
 """What each node has that Karpenter may make."""
 pytestmark = [
@@ -94,7 +93,7 @@ class Karpenter:
                     "metadata": {"labels": labels},
                     "spec": {"nodeClassRef": node_class, "requirements": [amd64]},
                 },
-                "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "0s"},
+                "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never"},
             },
         }
         fake = {
@@ -126,6 +125,11 @@ async def made(world: World) -> list[dict[str, Any]]:
     return [node for node in nodes if "karpenter.sh/nodepool" in node["metadata"]["labels"]]
 
 
+async def empty_nodes_go(world: World, after: str) -> None:
+    """How long Karpenter keeps a node without pods: `Never` takes none away, `0s` any."""
+    await world.patch(f"{POOLS}/gpus", {"spec": {"disruption": {"consolidateAfter": after}}})
+
+
 async def be_kubelets(world: World) -> None:
     """Say of each node that Karpenter makes that it is ready."""
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "no kubelet runs"}
@@ -149,12 +153,13 @@ def test_karpenter_makes_nodes_for_pods_that_berth_releases_and_berth_shares_the
         await gate(world)
         await world.node("full", 1)
         await world.pod("old")
-        async with world.steerer(patience_ms=500):
+        async with world.steerer():
             await world.until_bound("old")
-            await world.pod("small")  # waits for room, which is no matter of an autoscaler
-            await world.pod("large", 3)
-            await world.pod("halves", 3, milli=500)
-            places = await world.until_bound("large", "halves", "small")
+        await world.pod("small")  # waits for room, and asks for no new node
+        await world.pod("large", 3)
+        await world.pod("halves", 3, milli=500)
+        async with world.steerer(patience_ms=1500):  # which sees both at once, and releases both
+            places = await world.until_bound("large", "halves", "small", patience_s=300)
             nodes = {each["metadata"]["name"] for each in await made(world)}
             # By their parts both do not fit on four cards, so that Karpenter makes two nodes.
             assert {places["large"], places["halves"]} == nodes
@@ -176,15 +181,17 @@ def test_karpenter_makes_nodes_for_pods_that_berth_releases_and_berth_shares_the
             assert sorted(name for name, _ in await world.events("Released")) == ["halves", "large"]
             for name in ("halves", "large", "small"):
                 await world.ended(name)
+            await empty_nodes_go(world, "0s")
 
             async def removed() -> bool:
                 return not await made(world)
 
             await world.until("Karpenter removes the empty nodes", removed, 300)
+            await empty_nodes_go(world, "Never")
             await world.pod("next")
             await world.until_told("next", "waits for room")
             await world.pod("eager", annotations={names.NEW_NODE: "1s"})
-            places = await world.until_bound("eager", "next")
+            places = await world.until_bound("eager", "next", patience_s=300)
             (new,) = [each["metadata"]["name"] for each in await made(world)]
             assert (places["eager"], places["next"], places["old"]) == (new, new, "full")
             await world.check()
@@ -205,4 +212,4 @@ def test_karpenter_makes_nodes_for_pods_that_berth_releases_and_berth_shares_the
                 process.kill()
                 process.wait()
 
-    asyncio.run(asyncio.wait_for(whole(), 600))
+    asyncio.run(asyncio.wait_for(whole(), 900))
