@@ -98,13 +98,14 @@ def test_why_no_node_can_hold_a_job_stands_in_its_comment_until_one_can(tmp_path
     ours.step()
     ours.step()
     plain = "berth:1;node=gres:gpu:2;job=;task="
-    noted = f"{plain};why={quote_plus(ours.why['1'], safe=':,/')}"
+    why = ours.driver.misfits["1"]
+    noted = f"{plain};why={quote_plus(why, safe=':,/')}"
     updates = [line for line in slurm.commands if line.startswith("update")]
     assert updates == [
         f"update JobId={job_id} AdminComment={noted.replace('%271%27', f'%27{job_id}%27')}"
         for job_id in ("1", "7_1")
     ]
-    assert note_of(noted) == Note("gres:gpu:2", why=ours.why["1"])
+    assert note_of(noted) == Note("gres:gpu:2", why=why)
     slurm.nodes["node2"] = "IDLE"
     slurm.commands.clear()
     for _ in range(NODES_EVERY):
