@@ -519,9 +519,9 @@ def up(
     uncounted: Annotated[
         str | None,
         typer.Option(
-            metavar="report|throttle",
+            metavar="report|throttle|suspend",
             help="What to do with a job that holds more GPU memory than its partition counts: report it, or also "
-            "throttle it. Kept for the next start.",
+            "throttle or suspend it. Kept for the next start.",
         ),
     ] = None,
     foreground: Annotated[

@@ -35,7 +35,7 @@ from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING, given_mil
 from berth.partition import Partition, Unreadable, fake_driver_folder, find, partitions, regions, remove
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml
 from berth.partition.hardware import hardware_in
-from berth.partition.reconciling import Counted, Reconciler
+from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_in, root_folder
 
 LOOK_S = 0.2
@@ -234,7 +234,7 @@ class NodeTenants:
         self._slots = {_plain(gpu): at for at, gpu in enumerate(gpus)}
         self._tenants: dict[str, NodeTenant] = {}
         self._strangers: dict[int, int] = {}
-        self._uncounted: frozenset[str] = frozenset()
+        self._uncounted: dict[str, Difference] = {}
         self._busy: frozenset[str] = frozenset()
         """The partitions whose processes kept a GPU busy at the last look."""
         self._busy_us: dict[str, int] = {}
@@ -461,7 +461,7 @@ class NodeTenants:
             self.log(
                 "uncounted", job=name, seen_mib=found[name].seen_mib, counted_mib=found[name].counted_mib
             )
-        self._uncounted = frozenset(found)
+        self._uncounted = found
 
     def _busy_pids(self) -> set[int]:
         nvml, busy = open_nvml(self._driver), set[int]()
@@ -499,8 +499,9 @@ class NodeTenants:
         held = (card_mib if isinstance(part, Unreadable) else part.limit_bytes >> 20 for part in rest)
         return self._strangers.get(at, 0) + sum(held)
 
-    def is_counted(self, tenant: NodeTenant) -> bool:
-        return tenant.id not in self._uncounted
+    def uncounted_mib(self, tenant: NodeTenant) -> int:
+        found = self._uncounted.get(tenant.id)
+        return 0 if found is None else found.uncounted_mib
 
     def room_kept(self) -> contextlib.AbstractContextManager[None]:
         """Hold the lock that a process takes to make a partition."""

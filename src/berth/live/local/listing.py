@@ -205,7 +205,8 @@ class Listing:
                 return f"suspended while idle; it runs on when {back}"
             if entry.resumes or entry.lends_to:
                 return f"suspended; it runs on when {back}"
-            return f"suspended by its user; after `berth resume {entry.id}` it runs on when {back}"
+            by = f"suspended: {entry.reason}" if entry.reason else "suspended by its user"
+            return f"{by}; after `berth resume {entry.id}` it runs on when {back}"
         if entry.state != WAITING:
             return entry.reason
         if not entry.offered:
