@@ -66,7 +66,7 @@ def test_it_is_suspended_with_the_process_that_nobody_counted(acting: World) -> 
     why = world.ask("why", id=job)["jobs"][0]["reason"]
     assert why.startswith(f"suspended: job {job} holds ")
     assert f"after `berth resume {job}` it runs on" in why
-    assert world.ask("metrics")["uncounted_mib"] == {}  # the 4,000 MiB have left the card
+    world.until(lambda: not world.ask("metrics")["uncounted_mib"], "the 4,000 MiB have left the card")
     (world.folder / "gone").touch()
     assert berth(world, "resume", job).returncode == 0
     assert world.wait(job) == {job: ("completed", 0)}

@@ -14,9 +14,8 @@ from berth.live.local.boot import Systemd, starter
 from berth.live.local.boot import uninstall as take_away
 from berth.live.local.places import Places, check_metrics, state_folder
 from berth.live.local.protocol import Flags, Message, ask
+from berth.partition.reconciling import ANSWERS
 
-UNCOUNTED = ("report", "throttle", "suspend")
-"""What may be done about a job that holds more than its partition counted."""
 BEGIN_S = 30.0
 READY_S = 300.0
 
@@ -106,8 +105,8 @@ def _check(values: Flags) -> None:
         check_metrics(str(values["metrics"]))
     if values.get("grow", "off") not in ("off", "on", "suspend"):
         raise LiveError(f"berth up: --grow '{values['grow']}'; there are off, on and suspend")
-    if values.get("uncounted", "report") not in UNCOUNTED:
-        raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are {', '.join(UNCOUNTED)}")
+    if values.get("uncounted", "report") not in ANSWERS:
+        raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are {', '.join(ANSWERS)}")
     if "cpus" in values and not re.fullmatch(r"\d+(\.\d+)?", str(values["cpus"])):
         raise LiveError(f"berth up: --cpus '{values['cpus']}'; expected a number of CPU cores, such as 8")
     if "per_gpu" in values and not re.fullmatch(r"[1-9]\d{0,2}", str(values["per_gpu"])):

@@ -16,12 +16,10 @@ from berth.live.local.messages import Event
 from berth.live.local.runner import Runner
 from berth.live.local.samples import keep_samples
 from berth.partition.checkpoint import note_strangers
-from berth.partition.reconciling import Counted, Difference, Reconciler
+from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 
 LOOK_S, AGAIN_S = 1.0, 0.25
 """Between two looks, and after one that showed memory that no partition counted."""
-THROTTLED_PCT = 5
-"""The share of the GPU's time that a job is left with whose memory is not counted, where it is throttled."""
 
 
 class Watch:
