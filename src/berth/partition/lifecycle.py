@@ -126,8 +126,8 @@ def _check_new(name: str, gpu: Gpu, root: Path, by: str) -> None:
     kinds = {kept.kind if (kept := hardware_in(root / name, uuid)) else "libberth" for uuid in there}
     if there and (kinds != {by} or by not in ("libberth", "native")):
         raise PartitionError(
-            f"there is a partition '{name}' already, and one of MIG or MPS has one GPU, and one of --native no other "
-            "kind; take another name"
+            f"there is a partition '{name}' already; one of MIG or MPS has one GPU, and all GPUs of another have "
+            "limits of one kind; take another name"
         )
 
 

@@ -52,6 +52,8 @@ def why_not(gpu_uuid: str = "", driver_folder: Path | None = None) -> str:
         return "no cgroup of version 2 is mounted here"
     if not os.access(mount, os.W_OK):
         return f"{mount} is read-only here"
+    if gpu_uuid.startswith("MIG-"):
+        return "an instance of MIG has no limits of a cgroup"
     found = [gpu_uuid] if gpu_uuid else [gpu.uuid for gpu in gpus(driver_folder)]
     if not any(_get(mount, uuid, driver_folder)[0] not in _NONE for uuid in found):
         return "NVML has no limits of a cgroup; they come with driver 615, and not for MIG"
@@ -84,11 +86,6 @@ def admit(name: str, container: Path | None, root: Path | None, driver_folder: P
     """
     for part in find(name, root):
         if part.hardware is not None and part.hardware.can.needs_entry:
-            if os.geteuid() != 0:
-                raise PartitionError(
-                    f"only root starts programs in the partition '{name}', whose limit is a cgroup's; "
-                    "use sudo, or create it with --no-native"
-                )
             _settle(part, str(container or part.hardware.group), driver_folder)
 
 
@@ -121,7 +118,8 @@ def sweep(root: Path | None = None, driver_folder: Path | None = None) -> None:
             with contextlib.suppress(PartitionError):  # of a partition that is damaged
                 for part in find(name, root):
                     if part.hardware is not None and part.hardware.can.needs_entry:
-                        kept.add(_settle(part, "", driver_folder))
+                        kept.add(part.hardware.group)
+                        _settle(part, "", driver_folder)
         for group in groups.iterdir() if groups.is_dir() else ():
             if not group.is_dir() or str(group) in kept or _is_populated(group):
                 continue
@@ -133,10 +131,19 @@ def sweep(root: Path | None = None, driver_folder: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def limits_lock(root: Path | None = None) -> Iterator[None]:
-    """Wait until no other process of berth changes limits of cgroups, some of which are the sums of others."""
+    """Wait until no other process of berth changes limits of cgroups, some of which are the sums of others.
+
+    Raises PartitionError for a user that may not change them."""
     root = root or root_folder()
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with locked(root / ".limits", os.O_RDWR | os.O_CREAT):
+    with contextlib.ExitStack() as stack:
+        try:
+            root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            stack.enter_context(locked(root / ".limits", os.O_RDWR | os.O_CREAT))
+        except OSError as error:
+            raise PartitionError(
+                f"only root changes limits of cgroups ({error.strerror}: {root / '.limits'}); use sudo, or create the "
+                "partition with --no-native"
+            ) from error
         yield
 
 
@@ -160,9 +167,9 @@ def container_group() -> Path:
     )
 
 
-def _settle(part: Partition, joining: str, driver_folder: Path | None) -> str:
+def _settle(part: Partition, joining: str, driver_folder: Path | None) -> None:
     """Let those cgroups have a partition's limit that processes are in, or that is being joined; if there are none,
-    the partition's own, so that its promise is kept. Returns the latter.
+    the partition's own, so that its promise is kept.
 
     Where a single one is in use, libberth counts and does not refuse; where several are, it keeps their sum.
     """
@@ -181,7 +188,6 @@ def _settle(part: Partition, joining: str, driver_folder: Path | None) -> str:
         _keep(part, wanted)
     flags = Limit(1, 0, part.burst, part.priority, witness=len(in_use) == 1).flags
     resize_region(part.folder, part.uuid, part.limit_bytes, part.core_pct, flags)
-    return had.group
 
 
 def _keep(part: Partition, groups: set[str]) -> None:

@@ -18,7 +18,7 @@ from berth.partition import fake_driver_folder
 from berth.partition.gpus import gpus
 
 
-async def serve(folder: Path, grow: str, uncounted: str) -> None:
+async def serve(folder: Path, grow: str, uncounted: str = "report") -> None:
     with (folder / "log").open("a") as log:
 
         def say(event: str, /, **values: object) -> None:

@@ -101,10 +101,10 @@ class Growing:
             for tenant in of_pods[str(pod)]:
                 if pod.annotations.get(SUSPEND) != "true":  # also where none is suspended any more
                     self.tenants.resume(tenant.id)
+                elif tenant.leaves and (self._suspends or tenant.suspension):
+                    self.tenants.suspend(tenant.id)
                 if self._suspends and tenant.leaves:
                     now.leaves = not (tenant.suspension or self.tenants.suspending.why_not(tenant))
-                    if pod.annotations.get(SUSPEND) == "true":
-                        self.tenants.suspend(tenant.id)
             before, told_s = self._told.get(uid, (None, 0.0))
             counts = {"asked": 0, "granted": 0, "refused": 0}
             same = before is not None and replace(before, **counts) == replace(now, **counts)
