@@ -28,6 +28,8 @@ TENANTS = "berth-tenants"
 """The ConfigMap that says how many GPUs namespaces have."""
 IN_FORCE = "berth.dev/in-force"
 """And its annotation with what of it is in force, as JSON."""
+GATING = "berth-gate"
+"""The webhook that adds the gate, and all that belongs to it."""
 AGENT = "berth-node"
 """The DaemonSet of the nodes' agents."""
 METRICS_PORT = 9400
