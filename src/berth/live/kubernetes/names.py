@@ -78,6 +78,9 @@ PLACEMENT = "berth.dev/placement"
 PLACED_UID = "berth.dev/placed-uid"
 """The uid of the pod that the placement is for: a pod made from the text of another one has not got its place."""
 
+DECIDED = (PLACEMENT, PLACED_UID, ENOUGH)
+"""What is taken away with a pod's part."""
+
 GPU_MEMORY = "berth.dev/gpu-memory"
 """What a running pod has of each GPU's memory, written by the node's agent as JSON (`placements.GpuMemory`)."""
 SUSPEND = "berth.dev/suspend"

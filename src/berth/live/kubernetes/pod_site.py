@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
+from typing import Any
 
 from berth.errors import AskError
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
@@ -56,7 +57,7 @@ from berth.live.kubernetes.placements import (
     said_of,
     share_words,
 )
-from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -162,6 +163,11 @@ class Entry:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """What every step names it by."""
+        return self.uid, self.namespace, self.name
+
+    @property
     def owner(self) -> tuple[str, object]:
         """What it has in common with the pods that are made like it."""
         assert self.ask is not None
@@ -264,7 +270,7 @@ class PodSite:
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
-        step = Lift(entry.uid, entry.namespace, entry.name, node, text, after=after, enough=words)
+        step = Lift(*entry.key, node, text, after=after, enough=words)
         if spec.node_name:
             self._do(step._replace(is_bound=True))
             return
@@ -313,18 +319,14 @@ class PodSite:
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
-        self._order(job_id, leaves=True)
+        if (entry := self.entries.get(job_id)) is not None:
+            self._leave[job_id] = self._now_ms
+            self._patch(entry, {names.SUSPEND: "true"})
 
     def resume(self, job_id: str) -> None:
-        self._order(job_id, leaves=False)
-
-    def _order(self, job_id: str, *, leaves: bool) -> None:
-        entry = self.entries.get(job_id)
-        if entry is not None:
+        if (entry := self.entries.get(job_id)) is not None:
             self._leave.pop(job_id, None)
-            if leaves:
-                self._leave[job_id] = self._now_ms
-            self._do(Suspend(entry.uid, entry.namespace, entry.name, leaves))
+            self._patch(entry, {names.SUSPEND: None})
 
     def holds(self, uid: str) -> bool:
         """Whether a pod is about to leave its GPUs, evicted or suspended, and has not left them."""
@@ -665,12 +667,16 @@ class PodSite:
         lacks = self.lacks(entry) or "there are none"
         self._become(entry, State.STRAY)
         entry.why = f"no node can hold it: {lacks}. Its gate is lifted, so that an autoscaler may make one"
-        self._do(
-            Release(
-                entry.uid, entry.namespace, entry.name, required_terms(entry.pod.spec), self._needs_of(ask)
-            )
-        )
-        self._do(Tell(entry.uid, entry.namespace, entry.name, "Released", entry.why, False))
+        spec: dict[str, Any] = {"schedulingGates": None}
+        if needs := self._needs_of(ask):
+            terms = [
+                api.Term([*each.match_expressions, *needs], each.match_fields)
+                for each in required_terms(entry.pod.spec) or (api.Term(),)
+            ]
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+            spec["affinity"] = {"nodeAffinity": required}
+        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid}, "spec": spec}))
+        self._do(Tell(*entry.key, "Released", entry.why, False))
 
     def _needs_of(self, ask: Ask) -> tuple[api.Expression, ...]:
         """What labels a node has that can hold a pod's GPUs: kube-scheduler counts neither cards nor models."""
@@ -760,17 +766,20 @@ class PodSite:
         if any(owner.controller for owner in entry.pod.metadata.owner_references):
             self._remove(entry, why, reason)
             return
-        version = entry.pod.metadata.resource_version
-        self._do(Withdraw(entry.uid, entry.namespace, entry.name, version))
+        # Not if it has changed: it may have been bound.
+        self._patch(entry, dict.fromkeys(names.DECIDED), resourceVersion=entry.pod.metadata.resource_version)
         entry.why = (
             f"{why}. Its part of the GPU is given back; nothing makes this pod anew, so end its wait with: kubectl"
             f" delete pod -n {entry.namespace} {entry.name}"
         )
-        self._do(Tell(entry.uid, entry.namespace, entry.name, reason, entry.why))
+        self._do(Tell(*entry.key, reason, entry.why))
+
+    def _patch(self, entry: Entry, annotations: dict[str, str | None], **meta: str) -> None:
+        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid, "annotations": annotations, **meta}}))
 
     def _remove(self, entry: Entry, why: str, reason: str) -> None:
         entry.leaving = True
-        self._do(Remove(entry.uid, entry.namespace, entry.name, why, reason))
+        self._do(Remove(*entry.key, why, reason))
 
     def _forgive(self, now_ms: int) -> None:
         """Nodes that refused pods long ago, or have changed since, are looked at again."""

@@ -31,7 +31,7 @@ from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.model import Job, Share
 
@@ -350,7 +350,7 @@ class Steering:
         if (kind, said) != (reason, message):
             self._told[entry.uid] = reason, message, time.monotonic()
             self.counts.advised += 1
-            tell = Tell(entry.uid, entry.namespace, entry.name, reason, message, False)
+            tell = Tell(*entry.key, reason, message, False)
             self._hand_out(self._generation, tell)
 
     def _hand_out(self, generation: int, step: Step) -> None:
@@ -450,12 +450,8 @@ class Steering:
             self.counts.placed += 1
             self._told.pop(step.uid, None)
             self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
-        elif isinstance(step, Withdraw):
-            await writing.withdraw(self.api, step)
-        elif isinstance(step, Release):
-            await writing.release(self.api, step)
-        elif isinstance(step, Suspend):
-            await writing.suspend(self.api, step)
+        elif isinstance(step, Patch):
+            await writing.patch(self.api, step)
         elif isinstance(step, Remove):
             await writing.remove(self.api, step)
             self.counts.removed += 1
@@ -523,7 +519,7 @@ class Steering:
             if kind == known and (message == before or now_s - told_s < AGAIN_S):
                 continue
             reason = "Waits" if entry.state is State.WAITING else "Held"
-            told.append((Tell(entry.uid, entry.namespace, entry.name, reason, message), kind))
+            told.append((Tell(*entry.key, reason, message), kind))
             if len(told) >= most:
                 break
         return told

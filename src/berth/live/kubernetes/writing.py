@@ -16,7 +16,7 @@ from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.placements import Placed
-from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
 
 log = logging.getLogger(__name__)
 
@@ -80,28 +80,9 @@ async def place(api: Api, step: Lift) -> None:
         raise
 
 
-async def withdraw(api: Api, step: Withdraw) -> None:
-    """Take a placement away. A pod that has changed meanwhile keeps it, for it may have been bound."""
-    gone = {names.PLACEMENT: None, names.PLACED_UID: None, names.ENOUGH: None}
-    meta = {"uid": step.uid, "resourceVersion": step.version, "annotations": gone}
-    await api.change("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
-
-
-async def release(api: Api, step: Release) -> None:
-    """Lift the gate of a pod and leave the rest to kube-scheduler. Raises ApiError."""
-    terms = [
-        Term([*each.match_expressions, *step.needs], each.match_fields) for each in step.terms or (Term(),)
-    ]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    affinity = {"affinity": {"nodeAffinity": required}} if step.needs else {}
-    body = {"metadata": {"uid": step.uid}, "spec": {"schedulingGates": None, **affinity}}
-    await api.change("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
-
-
-async def suspend(api: Api, step: Suspend) -> None:
-    """Tell the agent of a pod's node that it is to leave its GPUs, or to run on. Raises ApiError."""
-    meta = {"uid": step.uid, "annotations": {names.SUSPEND: "true" if step.leaves else None}}
-    await api.change("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
+async def patch(api: Api, step: Patch) -> None:
+    """Change a pod; one that is gone or has changed is no error. Raises ApiError."""
+    await api.change("PATCH", _path(step), step.body, content_type=MERGE_PATCH, limit_s=WRITE_S)
 
 
 async def remove(api: Api, step: Remove) -> None:
