@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -50,8 +51,8 @@ SLICE_S = 0.5
 TELL_S = 0.5
 TOLD_AT_ONCE = 25
 """Pods whose reasons are written each `TELL_S`, and as many events."""
-TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
-"""The same while gates wait to be lifted: each of these costs the server as much as a gate."""
+TOLD_WHILE_BUSY, BUSY_ROUNDS = 5, 10
+"""The same, in one round of so many, while more gates are lifted than that: each of these costs the server as much."""
 MOST_LOOKED_AT = 1000
 """Waiting pods whose reasons are looked for at once."""
 FORECAST_S = 0.3
@@ -466,9 +467,12 @@ class Steering:
 
     async def _tell_all(self) -> None:
         """Write events and reasons, a few at a time, and fewer while gates are lifted."""
-        while True:
-            busy = not self._steps.empty()
-            await asyncio.sleep(BUSY_TELL_S if busy else TELL_S)
+        for number in count():
+            placed = self.counts.placed
+            await asyncio.sleep(TELL_S)
+            busy = self.counts.placed - placed > TOLD_AT_ONCE
+            if busy and number % BUSY_ROUNDS:
+                continue
             most = TOLD_WHILE_BUSY if busy else TOLD_AT_ONCE
             try:
                 await self._tell_reasons(most)
@@ -499,9 +503,14 @@ class Steering:
         """The reasons that are to be written now, each with what it says without its numbers: those that are new, or
         were written long ago."""
         now_ms, now_s = self._now_ms(), time.monotonic()
-        if not self.driver.begun:
+        waits = [
+            each
+            for each in self.site.waits()
+            if self._may_tell(each)
+            and (each.state is not State.WAITING or now_ms - each.submit_ms >= QUIET_MS)
+        ]
+        if not waits or not self.driver.begun:
             return []
-        waits = [each for each in self.site.waits() if self._may_tell(each)]
         entries = sorted(waits, key=lambda each: each.order)
         first = self._turn % max(1, len(entries))
         looked_at = [*entries[first:], *entries[:first]][:MOST_LOOKED_AT]
@@ -511,8 +520,6 @@ class Steering:
         told: list[tuple[Tell, str]] = []
         for entry in looked_at:
             self._turn += 1
-            if entry.state is State.WAITING and now_ms - entry.submit_ms < QUIET_MS:
-                continue
             message = found[entry.uid]
             kind = _NUMBERS.sub("", message)
             known, before, told_s = self._told.get(entry.uid, ("", "", -1e9))

@@ -24,6 +24,8 @@ SAID_AGAIN_S = 60.0
 """Time after which a missing right is logged again."""
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
+_UNCHECKED = {"fieldValidation": "Ignore"}
+"""Spares the API server a second reading of the pod, in search of fields that it does not know."""
 MOST_WEIGHT = 100
 """Of a preference; Kubernetes allows no more."""
 
@@ -59,7 +61,9 @@ async def place(api: Api, step: Lift) -> None:
         # Others' gates are gone: while one is left, a pod is not decided on.
         body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": affinity}}
     try:
-        await api.request("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
+        await api.request(
+            "PATCH", _path(step), body, params=_UNCHECKED, content_type=MERGE_PATCH, limit_s=WRITE_S
+        )
     except ApiError as error:
         if error.status == 404:
             raise Taken(error.message) from error
