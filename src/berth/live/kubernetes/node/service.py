@@ -43,7 +43,7 @@ AGAIN_S = 0.25
 """Until the look that confirms what one look suspected."""
 HANGS_S = 300.0
 """A look that takes longer is taken to hang, as in a driver that does not answer."""
-RETRY_S = 10.0
+RETRY_S = 5.0
 """Until what the cluster could not be told is told again."""
 REPUBLISH_S = 60.0
 """How often labels and slice are told anew, in case they were removed, or the node was made anew."""
