@@ -490,7 +490,7 @@ def test_what_the_cluster_could_not_be_told_is_told_again_after_a_while(
     server: Any = FakeApi()
     server.has_claims, server.down = False, True
     now_s = [100.0]
-    monkeypatch.setattr(service.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     made = service._Node(settings, cards, server)
 
     async def tell(ailing: dict[int, str]) -> bool:
