@@ -77,8 +77,8 @@ class UsageMerge:
             "WHERE kind = 'sampled' AND contains(source, '@')"
         )
         if remade:
-            key = {name: USAGE[name] for name in ("kind", "source")}
-            add_rows(database, "replaced", key, (("series", source) for source in remade))
+            columns = {name: USAGE[name] for name in ("kind", "source")}
+            add_rows(database, "replaced", columns, (("series", source) for source in remade))
         self.touched = self._files_with_replaced(known)
         """The known files that hold rows of replaced sources."""
         if self.touched:
