@@ -58,8 +58,8 @@ def shares(command: tuple[str, ...]) -> dict[str, float]:
     """Per cent of the processor time of a command, run here once its functions are compiled, by SUBJECTS."""
     found: Counter[str] = Counter()
 
-    def note(_: int, frame: FrameType | None) -> None:
-        for each, _ in traceback.walk_stack(frame):
+    def note(_signal: int, frame: FrameType | None) -> None:
+        for each, _line in traceback.walk_stack(frame):
             _, berth_file, part = each.f_code.co_filename.rpartition("/berth/")
             if berth_file:
                 found[SUBJECTS.get(part.split("/")[0], "other")] += 1
