@@ -209,7 +209,7 @@ def points_off(program: Path, folder: str) -> float:
             "LD_PRELOAD": f"{NATIVE / 'libclock.so'} {NATIVE / 'libberth.so'}", "BERTH_TEST_CLOCK": str(clock),
             "BERTH_TEST_CLOCK_PARTIES": str(len(SHARES_PCT)),
         }  # fmt: skip
-        words = [program, "wave_1000", "132", str(RUN_S), f"window_{WINDOW_MS}"]
+        words = [str(program), "wave_1000", "132", str(RUN_S), f"window_{WINDOW_MS}"]
         running.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
     told = [json.loads(process.communicate()[0]) for process in running]
     return max(
