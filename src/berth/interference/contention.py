@@ -281,13 +281,8 @@ class Contention:
         beyond = beyond or (centres > 2**20 // np.array(STEPS)).any()
         if beyond or any(not 0 <= centre < count for centre in names.values()):
             raise SettingError(f"{where} has coefficients beyond reason; {expected}")
-        return cls(
-            mode,
-            use_milli,
-            *(one.astype(np.int32) for one in (centres, stress)),
-            names,
-            named.astype(np.int32),
-        )
+        tables = [one.astype(np.int32) for one in (centres, stress, named)]
+        return cls(mode, use_milli, tables[0], tables[1], names, tables[2])
 
 
 @compiled
