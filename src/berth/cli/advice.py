@@ -1,4 +1,4 @@
-"""`berth advise`: which limit to set on each user, by replaying the history under several."""
+"""`berth advise`: which limit to set on each user, by replaying the history under several limits."""
 
 from __future__ import annotations
 
