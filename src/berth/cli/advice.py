@@ -1,4 +1,4 @@
-"""`berth advise`: which limit to set on each user, by replaying the history under several limits."""
+"""`berth advise`: which limit to set on each user, by replaying the history under several."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def advise(
     *,
     options: RunOptions,
 ) -> None:
-    """Propose a limit on the running jobs or GPUs of each user, by replaying the history under several.
+    """Propose a limit on the running jobs or GPUs of each user, by replaying the history under several limits.
 
     Prints the command that would set it; changes nothing.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -36,35 +37,43 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_queue_and_history_of_0_2_are_upgraded_and_put_back_as_the_page_says(old: Path) -> None:
     world = World()
+    world.state = world.folder / ".local/state/berth"
     environment = world.environment | {
         "HOME": str(world.folder),
-        "BERTH_STATE": str(world.folder / ".local/state/berth"),
+        "BERTH_STATE": str(world.state),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     script = f"""
         pipx() {{ case "$3" in *OLD*) export PYTHONPATH={old};; *) export PYTHONPATH={ROOT / "src"};; esac; }}
         history() {{ berth stats --by application --json; }}
+
         pipx install --force berth_gpu-OLD.whl
         berth up --fake-gpus 2xA100-80G
         berth submit --name ended -- true
         berth wait 1
         berth submit --name later --begin now+24h -- true
-        until history > before 2> not_yet; do sleep 0.1; done
+        until history > history.before 2> not_yet; do sleep 0.1; done
         {UPGRADE}
+        history > history.upgraded
         berth submit --name new -- true
         berth wait 3
-        berth queue --json > upgraded
+        berth submit --name grows --mem 8G..20G --begin now+24h -- true
+        berth queue --json > queue.upgraded
         berth down
+
+        cp -a {world.state} {world.folder}/copy
         pipx install --force berth_gpu-OLD.whl
-        ! berth up 2> refused
+        if BERTH_STATE={world.folder}/copy berth up 2> refused; then exit 9; fi
+        pipx install --force berth_gpu-NEW.whl
+        berth up
+
         {GO_BACK}
-        history > back
-        berth queue --json > waiting
+        history > history.back
+        berth queue --json > queue.back
         berth cancel 2
         berth submit --name again -- true
         berth wait 3
-        berth queue --ended --json > ended
-        berth down
+        berth queue --ended --json > queue.ended
     """
     try:
         done = subprocess.run(
@@ -76,13 +85,22 @@ def test_the_queue_and_history_of_0_2_are_upgraded_and_put_back_as_the_page_says
             timeout=800,
             check=False,
         )
-        print(done.stdout, done.stderr)
-        for name in sorted(world.folder.glob("*")):
-            if name.is_file():
-                print(name, name.read_text())
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = {path.name: path.read_text() for path in world.folder.iterdir() if path.is_file()}
     finally:
-        subprocess.run(
-            ["berth", "down", "--cancel"], cwd=world.folder, env=environment, capture_output=True, check=False
-        )
+        down = ["berth", "down", "--cancel"]
+        subprocess.run(down, cwd=world.folder, env=environment, capture_output=True, check=False)
         world.close()
-    assert 0
+    assert "TypeError" in told["refused"]
+    before, upgraded, back = (json.loads(told[f"history.{when}"]) for when in ("before", "upgraded", "back"))
+    assert upgraded["rows"][0]["gpu_hours"] == before["rows"][0]["gpu_hours"] > 0
+    assert back == before
+    states = {
+        when: {job["name"]: job["state"] for job in json.loads(told[f"queue.{when}"])["jobs"]}
+        for when in ("upgraded", "back", "ended")
+    }
+    assert states == {
+        "upgraded": {"later": "waiting", "grows": "waiting"},
+        "back": {"later": "waiting"},
+        "ended": {"ended": "completed", "later": "cancelled", "again": "completed"},
+    }
