@@ -1,4 +1,4 @@
-"""When the second job of a new queue starts, which has no history: as the queue, `why`, `top` and the console tell it."""
+"""When the second job of a new queue starts, without any history, as queue, `why`, `top` and the console tell it."""
 
 from __future__ import annotations
 

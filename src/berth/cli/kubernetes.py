@@ -100,7 +100,7 @@ def steerer(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Choose a node and a part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
+    """Choose a node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
 
