@@ -24,7 +24,7 @@ from berth.history.values.durations import hours_unit
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
 from berth.report.sections import as_json
-from berth.statistics.accounting import UNKNOWN
+from berth.statistics.accounting import NO_GPU, UNKNOWN
 from berth.statistics.tables import Tables
 
 router = APIRouter(include_in_schema=False)
@@ -190,7 +190,7 @@ def _words_for(t: Texts, found: Answer) -> Words:
 
 def _shown(name: str, t: Texts) -> str:
     """A group's name as people see it."""
-    return t("unknown") if name == UNKNOWN else name
+    return {UNKNOWN: t("unknown"), NO_GPU: t("none")}.get(name, name)
 
 
 def _figure_name(name: str, t: Texts) -> str:
