@@ -320,6 +320,7 @@ def _pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mar
             Series(t("median"), sets[0].values, keys),
             Series(t("90 % within"), [(group.wait_p90_s or 0.0) * words.factor for group in groups], keys),
         ]
+        sets = [each for each in sets if any(each.values)]  # medians of 0 would be empty halves of the bars
     bars = as_json(group_bars(names, sets, words.axis, words.unit)) if groups else None
     factor = 100.0 if question.measure is Measure.EFFICIENCY else words.factor
     drawn = []
