@@ -37,8 +37,8 @@ CHANGED, SIZE = 0.4, 0.3
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 
-FOLLOWED = 2
-"""Starts that are followed where beliefs are in doubt."""
+FOLLOWED, AHEAD = 2, 20
+"""Starts that are followed where beliefs are in doubt, and waiting jobs at most until whose end they are."""
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class LearnedWithPlans(Learned):
         if situation is None:
             return super()._chosen(scene)
         model, tenants, queue = situation
-        after_ms = model.starts_ms(tenants[None], queue[None], actions, NETWORK_ALONE[None])
+        after_ms = model.starts_ms(tenants[None], queue[None, :AHEAD], actions, NETWORK_ALONE[None])
         pick: IntArray = actions[[after_ms.argmin()]]
         if not pick[0]:
             ends_ms = scene.forecasts.ends_ms[0, 0]
