@@ -271,7 +271,8 @@ class PodSite:
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
-        step = Lift(*entry.key, node, text, after=after, enough=words)
+        applied = any(each.operation == "Apply" for each in entry.pod.metadata.managed_fields)
+        step = Lift(*entry.key, node, text, after=after, enough=words, is_applied=applied)
         if spec.node_name:
             self._do(step._replace(is_bound=True))
             return
