@@ -32,7 +32,7 @@ from berth.live.driver.site import (
 )
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Ask, ask_of, created_ms
+from berth.live.kubernetes.asks import COUNTED, Ask, ask_of, created_ms, job_of, pod_resources, with_memory
 from berth.live.kubernetes.constraints import (
     MOST_KINDS,
     MOST_OF_ONE,
@@ -44,8 +44,6 @@ from berth.live.kubernetes.constraints import (
     why_not,
 )
 from berth.live.kubernetes.gangs import Gangs, Key
-from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
-from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (

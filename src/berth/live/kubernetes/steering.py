@@ -27,8 +27,7 @@ from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.driver.warming import warm_up
 from berth.live.kubernetes import names, objects, writing
-from berth.live.kubernetes.client import Api, backoff_s
-from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes.client import Api, Informer, backoff_s
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State

@@ -363,7 +363,7 @@ def test_a_pod_that_vanishes_is_recorded_and_its_part_is_free(watched: Watched) 
 def test_a_container_of_the_device_plugin_is_free_only_where_api_server_and_kubelet_say_so(
     folder: Path,
 ) -> None:
-    from berth.live.kubernetes.node.identity import Held
+    from berth.live.kubernetes.node.device_plugin import Held
 
     held = Held("default", "one", "main", frozenset({"gpu0-01"}), "uid-one")
 
