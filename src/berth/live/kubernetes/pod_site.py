@@ -335,11 +335,10 @@ class PodSite:
 
     # What the cluster says
 
-    def pod_group_changed(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        self._look_again(self.gangs.group_changed(api_group, group), now_ms)
-
-    def pod_group_gone(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        self._look_again(self.gangs.group_gone(api_group, group), now_ms)
+    def pod_group_changed(
+        self, api_group: str, group: api.PodGroup, now_ms: int, *, gone: bool = False
+    ) -> None:
+        self._look_again(self.gangs.group_changed(api_group, group, gone=gone), now_ms)
 
     def node_changed(self, node: api.Node, now_ms: int) -> None:
         """A node came or changed. What was refused there before may be accepted now."""
