@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
-from berth.cli.kubernetes_node import Grow, GrowOption
+from berth.cli.kubernetes_node import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
@@ -249,6 +249,7 @@ def install(
         ),
     ] = False,
     grow: GrowOption = Grow.OFF,
+    uncounted: UncountedOption = Uncounted.REPORT,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -293,6 +294,7 @@ def install(
         fake_gpus,
         claims,
         grow.value,
+        uncounted=uncounted.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, MACHINE_POLICY
+from berth.live.driver.defaults import DEFAULT_GROW, DEFAULT_KNOWLEDGE, MACHINE_POLICY
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Cards, fake_gpus
 from berth.live.local.deciding import Chosen
@@ -24,6 +24,7 @@ from berth.live.local.request import PER_GPU
 from berth.live.local.runs import Run, boot_id
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
+from berth.partition.reconciling import ANSWERS
 
 GOING_DOWN_S = 10.0
 
@@ -88,7 +89,7 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         record_s=options.record_s,
         metrics=options.metrics,
         uncounted=settings.get("uncounted") or "report",
-        grow=settings.get("grow") or "off",
+        grow=settings.get("grow") or DEFAULT_GROW,
         per_gpu=int(settings.get("per_gpu") or PER_GPU),
         chosen=chosen,
     )
@@ -157,7 +158,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=float)
     parser.add_argument("--grow", choices=("off", "on", "suspend"))
     parser.add_argument("--per-gpu", type=int)
-    parser.add_argument("--uncounted", choices=("report", "throttle"))
+    parser.add_argument("--uncounted", choices=ANSWERS)
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
     parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
