@@ -69,7 +69,7 @@ RightSizeOption = Annotated[
     RightSize,
     typer.Option(
         "--right-size",
-        help="If a profile says that less is enough: give what was asked, also say so, or give what is enough.",
+        help="If a profile shows that less is enough: give what was asked (off), also say so, or give that.",
     ),
 ]
 
@@ -102,7 +102,7 @@ def steerer(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
+    """Choose a node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
 
@@ -330,7 +330,7 @@ def install(
 
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
-    """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
+    """Remove all that `install` made, and lift the gates of waiting pods. Running pods continue."""
     from berth.live.kubernetes.installing import clean, take_away
     from berth.live.kubernetes.manifests import manifests_of_0_2
 
