@@ -374,7 +374,7 @@ def resize(
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a partition's limits while it is in use; downwards, new allocations are refused."""
+    """Change a partition's limits while it is in use; if they shrink, new allocations are refused."""
     from berth import partition as partitions
     from berth.partition.sizes import size_text
 
@@ -434,7 +434,7 @@ def prove(
         bool,
         typer.Option(
             "--as-is",
-            help="Try what limits processes here already to --mem: HAMi-core, MPS, MIG, a container.",
+            help="Try the limit of --mem that already holds here, such as one of HAMi-core, MPS, MIG or a container.",
         ),
     ] = False,
     sets: Annotated[
