@@ -53,6 +53,7 @@ CARD_MIB = 80 << 10
 MEMORY_MIB = (3 << 10, 5 << 10, 8 << 10, 12 << 10, 18 << 10, 26 << 10)
 SAID = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
 """What users say of the memory that their jobs take, by application."""
+APPLICATIONS = 12
 LOAD = 1.5
 """GPU memory that is asked for while jobs come, over what there is: GPUs are counted by it."""
 _MIB = 1 << 20
@@ -68,16 +69,17 @@ class Work:
 
 
 def mix(name: str, jobs: int, seed: int) -> list[Work]:
-    """The jobs of one GPU or less of a generator, whose applications take as much memory in each run."""
-    kinds: dict[str, tuple[int, float]] = {}
+    """The jobs of one GPU or less of a generator, of applications that take as much memory in each run."""
     draw, found = random.Random(seed), list[Work]()
+    kinds = [(draw.choice(MEMORY_MIB), draw.choice(SAID)) for _ in range(APPLICATIONS)]
     for job in read(f"synthetic:{name}?seed={seed}"):
         if job.gpus != 1:
             continue
-        mem_mib, said = kinds.setdefault(job.application, (draw.choice(MEMORY_MIB), draw.choice(SAID)))
+        kind = draw.randrange(APPLICATIONS)
+        mem_mib, said = kinds[kind]
         asked = replace(
             job, share=Share(100, min(CARD_MIB, round(mem_mib * said))), models=(), labels=(), cpu_milli=0,
-            mem_mib=0, time_limit_ms=None, virtual_cluster="",
+            mem_mib=0, time_limit_ms=None, virtual_cluster="", application=f"app{kind}",
         )  # fmt: skip
         found.append(Work(asked, work_of(job), mem_mib))
         if len(found) == jobs:
