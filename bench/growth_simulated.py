@@ -52,8 +52,7 @@ WAYS = ("kill", "relaunch", "grow", "suspend")
 CARD_MIB = 80 << 10
 MEMORY_MIB = (3 << 10, 5 << 10, 8 << 10, 12 << 10, 18 << 10, 26 << 10)
 SAID = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
-"""What users say of the memory that their jobs take, by application."""
-APPLICATIONS = 12
+"""What users say of the memory that their jobs take; two applications of each."""
 LOAD = 1.5
 """GPU memory that is asked for while jobs come, over what there is: GPUs are counted by it."""
 _MIB = 1 << 20
@@ -71,11 +70,11 @@ class Work:
 def mix(name: str, jobs: int, seed: int) -> list[Work]:
     """The jobs of one GPU or less of a generator, of applications that take as much memory in each run."""
     draw, found = random.Random(seed), list[Work]()
-    kinds = [(draw.choice(MEMORY_MIB), draw.choice(SAID)) for _ in range(APPLICATIONS)]
+    kinds = [(draw.choice(MEMORY_MIB), said) for said in SAID for _ in range(2)]
     for job in read(f"synthetic:{name}?seed={seed}"):
         if job.gpus != 1:
             continue
-        kind = draw.randrange(APPLICATIONS)
+        kind = draw.randrange(len(kinds))
         mem_mib, said = kinds[kind]
         asked = replace(
             job, share=Share(100, min(CARD_MIB, round(mem_mib * said))), models=(), labels=(), cpu_milli=0,
@@ -138,7 +137,8 @@ class Granter:
         self._of = self.machine.attempts[folder.name]
 
     def demand(self) -> Demand:
-        attempt, wishes = self._of, ()
+        attempt = self._of
+        wishes: tuple[Wish, ...] = ()
         if attempt.asked_ms is not None:
             wanted_mib = (
                 attempt.work.mem_mib - attempt.work.mem_mib // 2

@@ -93,7 +93,7 @@ def main() -> None:
     figures = []
     print(f"{'operation':<38}{'bare':>10}{'berth':>10}{'added':>10}{'asked':>10}")
     for name, word, unit, core_pct, asked in ROWS:
-        bare, berth = [], []
+        bare, berth = list[float](), list[float]()
         for _ in range(words.rounds):
             if word.endswith(GROWS):
                 for of, grows in ((bare, False), (berth, True)):
