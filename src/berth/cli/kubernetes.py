@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
-from berth.cli.kubernetes_node import Grow, GrowOption
+from berth.cli.kubernetes_node import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
@@ -69,7 +69,7 @@ RightSizeOption = Annotated[
     RightSize,
     typer.Option(
         "--right-size",
-        help="If a profile says that less is enough: give what was asked, also say so, or give what is enough.",
+        help="If a profile shows that less is enough: give what was asked (off), also say so, or give that.",
     ),
 ]
 
@@ -102,7 +102,7 @@ def steerer(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
+    """Choose a node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
 
@@ -249,13 +249,14 @@ def install(
         ),
     ] = False,
     grow: GrowOption = Grow.OFF,
+    uncounted: UncountedOption = Uncounted.REPORT,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, gate_tls, take_away
+    from berth.live.kubernetes.installing import apply, gate_tls, serves_claims, take_away
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
@@ -293,6 +294,7 @@ def install(
         fake_gpus,
         claims,
         grow.value,
+        uncounted=uncounted.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,
@@ -314,6 +316,11 @@ def install(
         return
 
     async def run(api: Api) -> None:
+        if claims and not await serves_claims(api):
+            raise SettingError(
+                "--claims: this API server serves no resource.k8s.io/v1, which Kubernetes has from 1.34 on; leave it"
+                " out"
+            )
         tls = await gate_tls(api, _certificate) if mode is Mode.PLACE else None
         made = manifests(replace(how, tls=tls))
         for each in [each for group in made.values() for each in group]:
@@ -328,7 +335,7 @@ def install(
 
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
-    """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
+    """Remove all that `install` made, and lift the gates of waiting pods. Running pods continue."""
     from berth.live.kubernetes.installing import clean, take_away
     from berth.live.kubernetes.manifests import manifests_of_0_2
 

@@ -18,16 +18,12 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.node.agent import EXPORT, Agent
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
-from berth.live.kubernetes.node.claim_files import ClaimFiles
-from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.device_plugin import DevicePlugin
-from berth.live.kubernetes.node.dra_driver import DraDriver
+from berth.live.kubernetes.node.claims import LOST, ClaimFiles, Claims, DraDriver, SlicePublisher, devices_of
+from berth.live.kubernetes.node.device_plugin import DevicePlugin, Identity
 from berth.live.kubernetes.node.driver_files import fake_driver, real_driver, with_library
 from berth.live.kubernetes.node.growing import Growing
-from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import NodeCollector, host_and_port, serve_node
-from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.kubernetes.nodes import label_of
 from berth.live.local.cards import Card, Cards
@@ -71,6 +67,8 @@ class NodeSettings:
     grow: str = "off"
     """Which memory may grow: `off`, of pods that say how far; `on`, of all up to the card; `suspend`, the same, and a
     pod that matters less leaves its GPU if there is no room."""
+    uncounted: str = "report"
+    """What is done about a pod that holds more than its region counts (`reconciling.ANSWERS`)."""
 
 
 def split_gpus(dra: str, gpus: Sequence[int], *, has_claims: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -133,7 +131,7 @@ class _Node:
         self.driver: DraDriver | None = None
         if self.plugin_gpus:
             card = os.environ["BERTH_FAKE_CARD"] if settings.fake else ""
-            self.growing = Growing(self.allotments, server, settings.grow, fake_card=card)
+            self.growing = Growing(self.allotments, server, settings.grow, settings.uncounted, fake_card=card)
             places = settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus
             admit = self.growing.admit
             self.plugin = DevicePlugin(
