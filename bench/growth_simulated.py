@@ -210,7 +210,7 @@ class Machine:
         self.growth: Growth[Attempt] = Growth(
             self,
             can_suspend=lambda attempt: attempt.asked_ms is None,
-            suspends=way == "suspend",  # type: ignore[arg-type]
+            suspends=way == "suspend",
         )
         first_ms = works[0].job.submit_ms
         for work in works:
@@ -374,8 +374,8 @@ class Machine:
     def others_mib(self, at: int) -> int:
         return 0
 
-    def is_counted(self, attempt: Attempt) -> bool:
-        return True
+    def uncounted_mib(self, attempt: Attempt) -> int:
+        return 0
 
     def room_kept(self) -> AbstractContextManager[None]:
         return nullcontext()
