@@ -24,11 +24,11 @@ _KINDS = {"string": 9, "bool": 8, "int32": 5, "int64": 3}
 _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 
-def _messages(package: str, told: str) -> SimpleNamespace:
+def _messages(package: str, definitions: str) -> SimpleNamespace:
     """The message classes of a package. Each line is a message with its fields, which are numbered from 1 on:
     `[T]` is repeated, `{T}` a map from strings, and `T?` optional."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    for line in told.strip().splitlines():
+    for line in definitions.strip().splitlines():
         name, _, fields = line.strip().partition(":")
         made = file.message_type.add(name=name)
         for number, (kind, called) in enumerate(
@@ -128,10 +128,10 @@ class Service(NamedTuple):
     calls: Mapping[str, Call]
 
 
-def _service(name: str, messages: SimpleNamespace, told: str) -> Service:
+def _service(name: str, messages: SimpleNamespace, definitions: str) -> Service:
     """Each line is a call, its request and its answer; `*` is before an answer that comes more than once."""
     calls = {}
-    for line in told.strip().splitlines():
+    for line in definitions.strip().splitlines():
         call, request, answer = line.split()
         asked, answered = (getattr(messages, each.lstrip("*")) for each in (request, answer))
         calls[call] = Call(asked, answered, answer.startswith("*"))

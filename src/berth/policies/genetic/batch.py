@@ -215,6 +215,6 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
             return Shortage(job, resource, text.format(*most))
         among &= passed
     if job.nodes > 1:
-        told = f"it runs on {job.nodes} nodes at once, and only {among.sum()} have room for a part of it"
-        return Shortage(job, "nodes", told)
+        detail = f"it runs on {job.nodes} nodes at once, and only {among.sum()} have room for a part of it"
+        return Shortage(job, "nodes", detail)
     return Shortage(job, "together", "each resource is there, but not on one node")

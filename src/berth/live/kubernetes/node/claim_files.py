@@ -31,7 +31,7 @@ class ClaimFiles:
 
     def write(self, uid: str, given: Sequence[Allotment], allotments: Allotments) -> None:
         """Write the specification of a claim, unless it is there as it should be."""
-        told = {
+        specification = {
             "cdiVersion": "0.5.0",
             "kind": KIND,
             "containerEdits": self._shared,
@@ -39,7 +39,7 @@ class ClaimFiles:
                 {"name": each.name, "containerEdits": self._edits(each, allotments)} for each in given
             ],
         }
-        text, path = msgspec.json.encode(told), self._path(uid)
+        text, path = msgspec.json.encode(specification), self._path(uid)
         if path.exists() and path.read_bytes() == text:
             return
         try:
@@ -78,8 +78,8 @@ class ClaimFiles:
 
 
 def _write(path: Path, text: bytes) -> None:
-    with whole_file(path) as aside:
-        aside.write_bytes(text)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(text)
 
 
 def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Claims:
                 try:
                     return self._wanted(await self._allocated(claim))
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
-                    return _told(error)
+                    return _message(error)
 
         answers = await asyncio.gather(*map(wanted_by, asked))
         wanted = {claim.uid: answer for claim, answer in zip(asked, answers, strict=True)}
@@ -101,7 +101,7 @@ class Claims:
                     self._take_back(wanted)
                 raise
         except Exception as error:  # noqa: BLE001 - it harms no other claim
-            return _told(error)
+            return _message(error)
         return wanted
 
     def unprepare(self, uid: str) -> None:
@@ -119,7 +119,7 @@ class Claims:
                     self.unprepare(uid)
                     found[uid] = ""
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
-                    found[uid] = _told(error)
+                    found[uid] = _message(error)
         return found
 
     def _held(self, uid: str) -> list[Allotment]:
@@ -182,7 +182,7 @@ class Claims:
         return Part(index, mem_mib, milli, burst=claim.burst, priority=claim.priority)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Why one claim is not prepared, for whatever reason: it harms no other of its call."""
     if isinstance(error, BerthError | OSError):
         return f"berth: {error}"

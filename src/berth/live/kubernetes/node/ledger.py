@@ -92,5 +92,5 @@ def keep_seen(state: Path, seen: Seen) -> None:
     """Write it down for `recording`, whole or not at all."""
     folder = state / SEEN
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder / f"{seen.pod.uid}.json") as aside:
-        aside.write_bytes(msgspec.json.encode(seen))
+    with whole_file(folder / f"{seen.pod.uid}.json") as temporary:
+        temporary.write_bytes(msgspec.json.encode(seen))

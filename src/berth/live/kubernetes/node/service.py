@@ -149,8 +149,8 @@ class _Node:
         pods_every_s = PODS_S if settings.every_s >= 1 else PODS_EVERY * settings.every_s
         self.agent = Agent(state, cards, self.allotments, server, self.reaper, pods_every_s=pods_every_s)
         self._publisher = SlicePublisher(settings.node, server)
-        self._told: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
-        self._told_s = 0.0
+        self._published: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
+        self._published_s = 0.0
         self._looked_s = time.monotonic()
 
     @property
@@ -186,13 +186,13 @@ class _Node:
         cards = [card for card in self.cards.cards if card.index in self.plugin_gpus]
         claimed = [card for card in self.cards.cards if card.index in self.dra_gpus]
         labels, devices, now_s = _labels(cards, ailing), devices_of(claimed, ailing), time.monotonic()
-        if (labels, devices) == self._told and now_s - self._told_s < REPUBLISH_S:
+        if (labels, devices) == self._published and now_s - self._published_s < REPUBLISH_S:
             return
         await self.server.label_node(labels)
         await self.server.advertise(_resources(cards))
         if self.server.has_claims:
             await self._publisher.publish(devices)
-        self._told, self._told_s = (labels, devices), now_s
+        self._published, self._published_s = (labels, devices), now_s
 
 
 def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:
@@ -236,11 +236,11 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     node = _Node(settings, cards, server)
     loop = asyncio.get_running_loop()
 
-    def heard(gpu: int, xid: int) -> None:
+    def on_error(gpu: int, xid: int) -> None:
         log.warning("XID %d on GPU %d: it is not allocated until this agent restarts", xid, gpu)
         loop.call_soon_threadsafe(node.agent.xids.__setitem__, gpu, str(xid))
 
-    watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
+    watch = XidWatch(on_error, fake_driver_folder() if settings.fake else None)
     watch.start()
     collector = NodeCollector(node.agent, node.cards.cards, node.registrations)
     log.info(
