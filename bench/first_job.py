@@ -10,7 +10,8 @@ last command does, so a killed job reports nothing. A way that cannot run here i
     berth   one fake GPU, `submit --mem 8G --notify command:…`; the limit of memory is enforced
     tsp     task-spooler of Debian, unpacked where no root is needed; no GPU is placed
     gflow   runqd of PyPI, only if named: its daemon needs a session of tmux or systemd; no GPU is requested
-    pueue   only if named: its programs are copied from --pueue, in place of their download; it knows no GPU
+    pueue   only if named: the programs of `cargo install pueue` are copied from --pueue, in place of a download; it
+            knows no GPU
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def ways(wheel: Path, pueue: Path | None) -> dict[str, Way]:
             (
                 f"{UV} tool install --quiet runqd",
                 "gflowd start && sleep 2",  # it answers a little later
-                "gbatch --gpus 0 'sleep 1; touch $HOME/notice'",
+                "gbatch --gpus 0 -- sh -c 'sleep 1; touch $HOME/notice'",
             ),
-            ("gflowd stop",),
+            ("gflowd stop", "tmux kill-server"),  # the sessions of ended jobs keep tmux's server
         ),
         "pueue": Way(
             (
@@ -101,19 +102,27 @@ def measured(way: Way) -> dict[str, object]:
         "BERTH_QUIET": "1",
     }  # fmt: skip
 
-    def run(line: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["sh", "-c", line], cwd=home, env=environment, capture_output=True, text=True, timeout=WITHIN_S
-        )
+    def run(line: str) -> tuple[int, str]:
+        with tempfile.TemporaryFile("w+") as printed:  # a daemon would keep a pipe open
+            done = subprocess.run(
+                ["sh", "-c", line],
+                cwd=home,
+                env=environment,
+                stdout=printed,
+                stderr=printed,
+                timeout=WITHIN_S,
+            )
+            printed.seek(0)
+            return done.returncode, printed.read()
 
     begin, seconds = time.monotonic(), []
     try:
         for line in way.commands:
             at = time.monotonic()
-            done = run(line)
+            status, printed = run(line)
             seconds.append(round(time.monotonic() - at, 2))
-            if done.returncode != 0:
-                return {"failed": line, "why": (done.stderr or done.stdout).strip()[-300:]}
+            if status != 0:
+                return {"failed": line, "why": printed.strip()[-300:]}
         while not (home / "notice").exists():
             if time.monotonic() - begin > WITHIN_S:
                 return {"failed": "the notice", "why": f"it did not come within {WITHIN_S:g} s"}

@@ -2,6 +2,7 @@
 
     python bench/placement.py [--parts mixed,equal,cold,wrong,demanding,decisions] [--gpus 20] [--seeds 10]
         [--minutes 6] [--keep out/placement.jsonl] [--slots 1] [--policies pairs,learned] [--curve delays.png]
+        [--before before.jsonl]
 
 Jobs arrive at random for `--minutes`; the first and the last fifth of them are not counted. A load is the work that
 arrives divided by what the GPUs do without sharing. A row counts the seeds that all its policies have run.
@@ -19,6 +20,10 @@ one server with the compute of all GPUs has served the shortest jobs first. Work
 delayed by `EQUAL_DELAY_S` on average, by their wait or by neighbours, on straight lines between loads. Seeds from
 `FIRST_SEED` on are used for nothing else; constants were chosen on those from 700,000 on. With `--keep`, finished
 runs are not run again.
+
+`--before` compares with runs that an earlier version kept, `PYTHONPATH=OTHER/src python bench/placement.py --policies
+first-fit-by-memory,learned --keep before.jsonl`. Give that checkout this one's src/berth/interference/mps.json first:
+the truth must be one, and equal runs of first fit by memory show that it is.
 """
 
 from __future__ import annotations
@@ -234,13 +239,15 @@ def bound_s(cell: Cell) -> float:
     return max(total, alone_ms) / len(jobs) / 1000
 
 
+def kept_in(path: Path) -> dict[Cell, Found]:
+    """The runs that `--keep` wrote to a file."""
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    return {Cell(**one["cell"]): Found(**one["found"]) for one in kept}
+
+
 def measured(wanted: list[Cell], keep: Path, slots: int) -> dict[Cell, Found]:
     """All runs, those that are kept among them, which are not run again; without slots these alone."""
-    found: dict[Cell, Found] = {}
-    if keep.is_file():
-        for line in keep.read_text().splitlines():
-            kept = json.loads(line)
-            found[Cell(**kept["cell"])] = Found(**kept["found"])
+    found = kept_in(keep) if keep.is_file() else {}
     missing = [cell for cell in wanted if cell not in found] if slots else []
     keep.parent.mkdir(parents=True, exist_ok=True)
     with keep.open("a") as file, ProcessPoolExecutor(max(1, slots)) as processes:
@@ -257,6 +264,36 @@ def less_pct(mine: list[Found], others: list[Found]) -> dict[str, float | None]:
     interval = confidence_interval_95(gaps)
     told = [None if np.isnan(one) else float(one) for one in (interval.low, interval.high)]
     return {"mean": interval.mean, "low_95": told[0], "high_95": told[1]}
+
+
+def less_before(found: dict[Cell, Found], before: dict[Cell, Found]) -> list[dict[str, object]]:
+    """By how much `learned` is below that of an earlier version, in each world that both have run."""
+    rows: list[dict[str, object]] = []
+    both = [cell for cell in found if cell in before]
+    for part, mode, load in dict.fromkeys((cell.part, cell.mode, cell.load) for cell in both):
+        cells = [cell for cell in both if (cell.part, cell.mode, cell.load) == (part, mode, load)]
+        if any(
+            before[cell].completion_s != found[cell].completion_s
+            for cell in cells
+            if cell.policy == BY_MEMORY
+        ):
+            raise SystemExit(
+                f"{part}, {mode}: runs of {BY_MEMORY} differ, so the truth does; expected one mps.json"
+            )
+        mine = [cell for cell in cells if cell.policy == "learned"]
+        gap = less_pct([found[cell] for cell in mine], [before[cell] for cell in mine])
+        then_s = float(np.mean([before[cell].completion_s for cell in mine]))
+        rows.append({"part": part, "mode": mode, "load": load, "before_s": then_s, "less_pct": gap})
+        print(
+            f"{part}, {mode}, load {load:g}: {in_words(gap)} against {then_s:.1f} s before, {len(mine)} seeds"
+        )
+    return rows
+
+
+def in_words(gap: dict[str, float | None]) -> str:
+    """The mean, and the interval of two seeds or more."""
+    within = "" if gap["low_95"] is None else f" [{gap['low_95']:+.1f}, {gap['high_95']:+.1f}]"
+    return f"{gap['mean']:+.1f} %{within}"
 
 
 World = tuple[str, str, float]
@@ -306,9 +343,8 @@ def table(found: dict[Cell, Found], gpus: int, minutes: float) -> list[dict[str,
                     "above_the_bound_pct": float(np.mean(above)),
                 }
             )  # fmt: skip
-            within = "" if gap["low_95"] is None else f" [{gap['low_95']:+.1f}, {gap['high_95']:+.1f}]"
             print(
-                f"  {policy} {rows[-1]['completion_s']:.1f} s, learned less it {gap['mean']:+.1f} %{within},"
+                f"  {policy} {rows[-1]['completion_s']:.1f} s, learned less it {in_words(gap)},"
                 f" {rows[-1]['above_the_bound_pct']:.0f} % above the bound; delay {rows[-1]['delay_s']:.1f} s,"
                 f" wait {rows[-1]['wait_s']:.1f} s, longest"
                 f" {rows[-1]['longest_wait_s']:.0f} s, {rows[-1]['lost']} lost, {rows[-1]['out_of_memory']} out of"
@@ -475,6 +511,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=Path("out/placement.jsonl"))
     parser.add_argument("--slots", type=count, default=1)
     parser.add_argument("--curve", type=Path, help="a .png, .svg or .html file for the delays over load")
+    parser.add_argument("--before", type=Path, help="what --keep wrote of an earlier version")
     parser.add_argument("--no-runs", action="store_true", help="make the table of the runs that are kept")
     asked = parser.parse_args()
     parts = asked.parts.split(",")
@@ -485,6 +522,8 @@ def main() -> None:
     found = measured(wanted, asked.keep, 0 if asked.no_runs else asked.slots)
     rows = table(found, asked.gpus, asked.minutes)
     results: dict[str, object] = {"rows": rows, "work per GPU": work_per_gpu(found)}
+    if asked.before is not None:
+        results["learned less its earlier version"] = less_before(found, kept_in(asked.before))
     if asked.curve is not None:
         draw_delays(rows, asked.curve)
     if "decisions" in parts:
