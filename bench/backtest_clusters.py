@@ -66,7 +66,8 @@ def helios() -> Iterator[Backtest]:
     yield simulated(list(trace), trace.nodes or ())
 
 
-def graham() -> Iterator[Backtest]:
+def graham_jobs() -> tuple[tuple[Job, ...], Waits, int]:
+    """Graham's GPU jobs, how long each really waited, and the most GPUs that they held at once."""
     path = data_folder() / "drac" / "drac_graham_submitday.parquet"
     rows = duckdb.execute(
         "SELECT job_unique_id, epoch_ms(min(eligible_time)::TIMESTAMP), epoch_ms(min(start_time)::TIMESTAMP),"
@@ -92,7 +93,11 @@ def graham() -> Iterator[Backtest]:
     )
     most = int(np.cumsum([each for _, each in changes]).max())
     submit_ms = np.array([job.submit_ms for job in jobs])
-    real = Waits(submit_ms, (start_ms - origin_ms - submit_ms) / 1000.0)
+    return jobs, Waits(submit_ms, (start_ms - origin_ms - submit_ms) / 1000.0), most
+
+
+def graham() -> Iterator[Backtest]:
+    jobs, real, most = graham_jobs()
     yield backtest(real, replays_of(jobs, nodes_of(most)))
 
 

@@ -7,13 +7,12 @@ their own memory, part of the card's time and length; users declare 0.7 to 3 tim
 peak. The makespan is from the first submission to the last end. A job that ends without having done its work is out of
 memory for good; the peers do not run it again.
 
-    berth        `--mem DECLARED`, the policy and knowledge that `berth up` starts with
-    grow         the same under `berth up --grow on`, where every limit may grow up to the card
-    grow-packed  the same, and under `berth policy easy+priority+best-fit`
-    soonest      grow under `berth up --per-gpu 4` and `berth policy passing+longest-expected+worst-fit`
-    suspend      the same as grow under `berth up --grow suspend`
+    berth        `--mem DECLARED`, with what `berth up` starts with: every limit may grow up to the card
+    fixed        the same under `berth up --grow off`
+    soonest      berth under `berth up --per-gpu 4` and `berth policy passing+longest-expected+worst-fit`
+    suspend      berth under `berth up --grow suspend`
     learned      berth under `berth policy learned`; neither has a history to begin with
-    packed       the same under `berth policy easy+priority+best-fit`, which fills one card after the other
+    packed       berth under `berth policy easy+priority+best-fit`, which fills one card after the other
     tsp          task-spooler of Debian with a slot a GPU; a job takes a card that no other has (flock)
     gflow        runqd of PyPI: `gbatch --shared --gpus 1 --gpu-memory DECLARED`; --gflow is the folder of its programs
     first-fit    a loop that starts each job on the first GPU where the declared memory of all fits
@@ -50,7 +49,7 @@ NATIVE = ROOT / "build" / "native"
 GPUS, CARD_MIB = 4, 80 << 10
 COPIES = 5
 GIVE_UP_S = 180.0
-OURS = ("berth", "grow", "grow-packed", "soonest", "suspend", "learned", "packed")
+OURS = ("berth", "fixed", "soonest", "suspend", "learned", "packed")
 
 
 @dataclass(frozen=True)
@@ -294,7 +293,7 @@ def main() -> None:
     parser.add_argument("--gflow", type=Path, default=None)
     parser.add_argument(
         "--only",
-        default="bound,berth,grow,grow-packed,soonest,suspend,learned,packed,tsp,gflow,first-fit,first-fit-again",
+        default="bound,berth,fixed,soonest,suspend,learned,packed,tsp,gflow,first-fit,first-fit-again",
     )
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
@@ -305,10 +304,9 @@ def main() -> None:
     runs: dict[str, Callable[[list[Application]], Outcome]] = {
         "bound": bound,
         "berth": berth,
-        "grow": lambda jobs: berth(jobs, "--grow", "on"),
-        "grow-packed": lambda jobs: berth(jobs, "--grow", "on", "--policy", "easy+priority+best-fit"),
+        "fixed": lambda jobs: berth(jobs, "--grow", "off"),
         "soonest": lambda jobs: berth(
-            jobs, "--grow", "on", "--per-gpu", "4", "--policy", "passing+longest-expected+worst-fit"
+            jobs, "--per-gpu", "4", "--policy", "passing+longest-expected+worst-fit"
         ),
         "suspend": lambda jobs: berth(jobs, "--grow", "suspend"),
         "learned": lambda jobs: berth(jobs, "--policy", "learned"),

@@ -1,9 +1,11 @@
 """How long the largest questions take by command, and how much memory: a million jobs, and sizes for 100,000.
 
-    python bench/scale.py [--jobs 1000000] [--sized 100000] [--parts million,sizes]
+    python bench/scale.py [--jobs 1000000] [--sized 100000] [--parts million,sizes,shares]
 
 `million` writes the jobs as CSV and replays them on 1,024 GPUs with `berth simulate`. `sizes` lets `berth size` scan
-three policies on two processes, for jobs that ask for 80 % of 320 GPUs. Writes bench/results/scale.json.
+three policies on two processes, for jobs that ask for 80 % of 320 GPUs. `shares` samples both commands in this process
+every 5 ms of processor time, and tells whose code was running: that of the simulation (engine, scheduler, policy,
+cluster, knowledge), of traces, of statistics, or any other. Writes bench/results/scale.json.
 """
 
 from __future__ import annotations
@@ -12,18 +14,31 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
+import traceback
+from collections import Counter
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 
 import berth
+from berth.cli import main as berth_command
 from berth.traces import write
 from harness import save
 
 BERTH = str(Path(sys.executable).with_name("berth"))
 POLICIES = "easy+fifo+best-fit,easy+sjf-expected+best-fit,fifo+first-fit"
+SUBJECTS = {
+    **dict.fromkeys(("engine", "scheduler", "policies", "cluster", "knowledge", "model.py"), "simulation"),
+    "traces": "traces",
+    "statistics": "statistics",
+}
+"""Whose code it is, by the folder of berth's."""
 
 
 def timed(*command: str) -> tuple[float, float, float, str]:
@@ -39,8 +54,33 @@ def timed(*command: str) -> tuple[float, float, float, str]:
     return time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, output
 
 
-def million(folder: Path, count: int) -> dict[str, float]:
-    """Jobs of one GPU that ask for about 98 % of the cluster."""
+def shares(command: tuple[str, ...]) -> dict[str, float]:
+    """Per cent of the processor time of a command, run here once its functions are compiled, by SUBJECTS."""
+    found: Counter[str] = Counter()
+
+    def note(_signal: int, frame: FrameType | None) -> None:
+        for each, _line in traceback.walk_stack(frame):
+            _, berth_file, part = each.f_code.co_filename.rpartition("/berth/")
+            if berth_file:
+                found[SUBJECTS.get(part.split("/")[0], "other")] += 1
+                return
+        found["other"] += 1
+
+    before = sys.argv
+    sys.argv = ["berth", *command]
+    signal.signal(signal.SIGPROF, note)
+    signal.setitimer(signal.ITIMER_PROF, 0.005, 0.005)
+    try:
+        with suppress(SystemExit), redirect_stdout(StringIO()):
+            berth_command()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.argv = before
+    return {name: round(100 * number / found.total(), 1) for name, number in found.most_common()}
+
+
+def million_command(folder: Path, count: int) -> tuple[str, ...]:
+    """Replay jobs of one GPU that ask for about 98 % of the cluster."""
     draw = random.Random(1)
     now_ms = 0
     with (folder / "jobs.csv").open("w", encoding="utf-8") as file:
@@ -48,9 +88,11 @@ def million(folder: Path, count: int) -> dict[str, float]:
         for number in range(count):
             now_ms += draw.randint(0, 8)
             file.write(f"j{number},{now_ms},{draw.randint(1, 8000)},u{number % 50}\n")
-    wall_s, own_s, most_mib, _ = timed(
-        BERTH, "simulate", str(folder / "jobs.csv"), "--cluster", "128x8", "--json"
-    )
+    return "simulate", str(folder / "jobs.csv"), "--cluster", "128x8", "--json"
+
+
+def million(folder: Path, count: int) -> dict[str, float]:
+    wall_s, own_s, most_mib, _ = timed(BERTH, *million_command(folder, count))
     print(
         f"{count:,} jobs by command: {wall_s:.1f} s (asked 10), {own_s:.1f} s of processor time,"
         f" {most_mib:.0f} MiB (asked 600)"
@@ -58,8 +100,8 @@ def million(folder: Path, count: int) -> dict[str, float]:
     return {"jobs": count, "seconds": wall_s, "processor_seconds": own_s, "most_mib": most_mib}
 
 
-def sizes(folder: Path, count: int) -> dict[str, float]:
-    """Jobs of 1, 2, 4 and 8 GPUs."""
+def sizes_command(folder: Path, count: int, processes: int) -> tuple[str, ...]:
+    """Size a cluster for jobs of 1, 2, 4 and 8 GPUs."""
     draw = random.Random(2)
     wide = [draw.choice((1, 1, 1, 2, 4, 8)) for _ in range(count)]
     work_ms = [round(draw.lognormvariate(0, 1) * 3_600_000) for _ in range(count)]
@@ -70,18 +112,12 @@ def sizes(folder: Path, count: int) -> dict[str, float]:
         for at in range(count)
     ]
     write(jobs, folder / "sized.csv")
-    command = (
-        "size",
-        str(folder / "sized.csv"),
-        "--cluster",
-        "40x8",
-        "--policies",
-        POLICIES,
-        "-j",
-        "2",
-        "--json",
-    )
-    wall_s, _, most_mib, output = timed(BERTH, *command)
+    file = str(folder / "sized.csv")
+    return "size", file, "--cluster", "40x8", "--policies", POLICIES, "-j", str(processes), "--json"
+
+
+def sizes(folder: Path, count: int) -> dict[str, float]:
+    wall_s, _, most_mib, output = timed(BERTH, *sizes_command(folder, count, 2))
     points = len(json.loads(output)["points"])
     print(
         f"{count:,} jobs, 3 policies, {points} sizes, two processes: {wall_s:.1f} s (asked 60 for 60 sizes)"
@@ -98,10 +134,17 @@ def main() -> None:
     parts = asked.parts.split(",")
     with TemporaryDirectory(prefix="berth-scale-") as name:
         folder = Path(name)
-        found = {
+        found: dict[str, object] = {
             **({"million": million(folder, asked.jobs)} if "million" in parts else {}),
             **({"sizes": sizes(folder, asked.sized)} if "sizes" in parts else {}),
         }
+        if "shares" in parts:
+            commands = {
+                "million": million_command(folder, asked.jobs),
+                "sizes": sizes_command(folder, asked.sized, 1),
+            }
+            found["shares"] = {name: shares(command) for name, command in commands.items()}
+            print(found["shares"])
     save("scale", found)
 
 

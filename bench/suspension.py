@@ -11,19 +11,24 @@ a gap. One that is suspended frees its GPU until its gap ends, less the time tha
 two moves, since another has to leave first. Each rule decides on each gap by the gaps of the same pod before. The best
 in hindsight knows how long each gap is; no rule can. Net are GPU-hours freed, less ten for each hour waited.
 
-Then the processes of a partition on a fake GPU are suspended and resumed in turn, beside a neighbour. Bytes lost are
-those that the driver does not show any more. 10,000 cycles are asked.
+Then the processes of a partition on a fake GPU are suspended and resumed in turn, beside three neighbours. Bytes lost
+are those that the driver does not show any more. Two of the neighbours launch kernels without a pause, each limited to
+a part of the GPU's time: what they used of it in each two seconds, before, during and after the cycles, by a clock that
+passes only while both sleep (native/tests/clock.c). 10,000 cycles are asked, and no share off by more than 3 points.
 Writes bench/results/suspension.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import subprocess
 import tempfile
+import threading
 from collections import defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -47,6 +52,7 @@ from berth.statistics import event_columns, gpu_hours
 from berth.traces import read
 from genai_series import read_genai
 from harness import BENCH, count, data_folder, save
+from partition_shares import build
 
 NATIVE = BENCH.parent / "build" / "native"
 MIXES = ("demo", "pai-like", "philly-like")
@@ -61,6 +67,10 @@ HOST_MIB = 1_000_000
 MEMBER_MIB = 100
 FIXED_S = (60, 300, 900, 3600)
 """After how long a job is suspended by the fixed rules."""
+SHARES_PCT = (30, 20)
+"""Of the GPU's time, for each neighbour that launches."""
+RUN_S, WINDOW_MS = 60, 2000
+"""How long neighbours run before the next ones start, and the time in which a share is looked at, by their clock."""
 
 
 def mix(name: str, jobs: int, seed: int) -> list[Job]:
@@ -136,26 +146,36 @@ def idle(folder: Path) -> list[dict[str, Any]]:
 
 
 def cycles(number: int, members: int) -> dict[str, float]:
-    """Suspend and resume a partition's processes many times; what was lost, and how long a cycle took."""
-    subprocess.run(["make", "-s", "-C", str(BENCH.parent / "native"), "tests"], check=True)
+    """Suspend and resume a partition's processes many times; what was lost, how long a cycle took, and by how many
+    points the share of a neighbour was off at most."""
+    program = build()
     with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as folder:
         os.environ |= {"BERTH_FAKE_CARD": f"{folder}/card", "BERTH_ROOT": f"{folder}/root"}
         fake = NATIVE / "fake"
         (card,) = gpus(fake)
         create("moved", card, Limit(members * MEMBER_MIB))
-        create("beside", card, Limit(MEMBER_MIB, 20))
+        create("beside", card, Limit(MEMBER_MIB))
+        for share_pct in SHARES_PCT:
+            create(f"share-{share_pct}", card, Limit(MEMBER_MIB, share_pct))
+        off_before = points_off(program, folder)
         started: list[subprocess.Popen[str]] = []
         try:
             for partition in (*["moved"] * members, "beside"):
                 started.append(member(folder, partition))
                 ready(started[-1])
             calls = Calls(fake)
-            took_ms = []
-            for _ in range(number):
-                began = perf_counter()
-                outcomes = suspend("moved", calls), resume("moved", calls, driver_folder=fake)
-                took_ms.append(1000 * (perf_counter() - began))
-                assert all(outcome.done for outcome in outcomes), outcomes
+            took_ms, over = list[float](), threading.Event()
+            with ThreadPoolExecutor(1) as pool:
+                meanwhile = pool.submit(points_off_until, over, program, folder)
+                try:
+                    for _ in range(number):
+                        began = perf_counter()
+                        outcomes = suspend("moved", calls), resume("moved", calls, driver_folder=fake)
+                        took_ms.append(1000 * (perf_counter() - began))
+                        assert all(outcome.done for outcome in outcomes), outcomes
+                finally:
+                    over.set()
+            off_during = meanwhile.result()
             held_mib = [int(says(process, "held")) for process in started]
             (moved,) = find("moved")
         finally:
@@ -166,7 +186,37 @@ def cycles(number: int, members: int) -> dict[str, float]:
             "cycles": number, "members": members, "median_ms": median(took_ms), "longest_ms": max(took_ms),
             "bytes_lost": ((members + 1) * MEMBER_MIB - sum(held_mib)) << 20,
             "limit_off_bytes": moved.limit_bytes - (members * MEMBER_MIB << 20),
+            "neighbours_s": len(off_during) * RUN_S, "points_off_before": off_before,
+            "points_off_during": max(off_during), "points_off_after": points_off(program, folder),
         }  # fmt: skip
+
+
+def points_off_until(over: threading.Event, program: Path, folder: str) -> list[float]:
+    """What `points_off` says, again and again."""
+    found = [points_off(program, folder)]
+    while not over.is_set():
+        found.append(points_off(program, folder))
+    return found
+
+
+def points_off(program: Path, folder: str) -> float:
+    """How far the share of a neighbour was from its limit at most, in one of the times in which it is looked at."""
+    clock = Path(folder) / "clock"  # goes on from run to run, as the card's does
+    running = []
+    for share_pct in SHARES_PCT:
+        environment = {
+            **os.environ, "LD_LIBRARY_PATH": str(NATIVE / "fake"), "BERTH_REGION": f"{folder}/root/share-{share_pct}",
+            "LD_PRELOAD": f"{NATIVE / 'libclock.so'} {NATIVE / 'libberth.so'}", "BERTH_TEST_CLOCK": str(clock),
+            "BERTH_TEST_CLOCK_PARTIES": str(len(SHARES_PCT)),
+        }  # fmt: skip
+        words = [str(program), "wave_1000", "132", str(RUN_S), f"window_{WINDOW_MS}"]
+        running.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
+    told = [json.loads(process.communicate()[0]) for process in running]
+    return max(
+        abs(each[which] - share_pct)
+        for each, share_pct in zip(told, SHARES_PCT, strict=True)
+        for which in ("least_pct", "most_pct")
+    )
 
 
 def member(folder: str, partition: str) -> subprocess.Popen[str]:
@@ -252,7 +302,9 @@ def print_cycles(number: int, members: int) -> dict[str, float]:
     print(
         f"\n{cycle['cycles']:,} cycles of {cycle['members']} processes: {cycle['bytes_lost']} bytes lost, limit off by"
         f" {cycle['limit_off_bytes']} bytes, {cycle['median_ms']:.1f} ms a cycle (median),"
-        f" {cycle['longest_ms']:.1f} ms the longest"
+        f" {cycle['longest_ms']:.1f} ms the longest\nneighbours of {' and '.join(map(str, SHARES_PCT))} %: in"
+        f" {cycle['neighbours_s']} s no share was off by more than {cycle['points_off_during']:.2f} points during the"
+        f" cycles ({cycle['points_off_before']:.2f} before, {cycle['points_off_after']:.2f} after)"
     )
     return cycle
 

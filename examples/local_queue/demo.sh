@@ -29,7 +29,7 @@ echo "$ berth up --fake-gpus 1xA100-80G"
 berth up --fake-gpus 1xA100-80G
 echo "$ berth submit --mem 30G --name train python train.py 25 3"
 berth submit --mem 30G --name train python3 "$here/train.py" 25 3
-echo "$ berth submit --mem 4G --name grows python train.py 10 1    # asks for too little: queued again with what it needs"
+echo "$ berth submit --mem 4G --name grows python train.py 10 1    # asks for too little: its limit grows"
 berth submit --mem 4G --name grows python3 "$here/train.py" 10 1
 echo "$ berth status; berth wait 1 2"
 sleep 0.5

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Awaitable, Callable
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -124,6 +126,24 @@ def steerer(
 
 
 @app.command()
+def gate(
+    cert: Annotated[Path, typer.Option(metavar="FILE", help="TLS certificate.")],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="Private key of the certificate.")],
+    port: Annotated[int, typer.Option(help="Port to serve on.", min=1, max=65535)] = 8443,
+    parts: Annotated[
+        bool, typer.Option(help="Also ask for parts of GPUs as resources, as the pod's annotations do.")
+    ] = True,
+) -> None:
+    """Serve the webhook that adds the gate on clusters older than 1.36, until stopped."""
+    import asyncio
+
+    from berth.live.kubernetes.gating import serve
+
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_until_terminated(serve(port, cert, key, parts=parts)))
+
+
+@app.command()
 def status(
     as_json: JsonOrCsv = None,
     kubeconfig: Kubeconfig = None,
@@ -235,7 +255,7 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, take_away
+    from berth.live.kubernetes.installing import apply, gate_tls, take_away
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
@@ -294,9 +314,12 @@ def install(
         return
 
     async def run(api: Api) -> None:
-        for each in [each for made in manifests(how).values() for each in made]:
+        tls = await gate_tls(api, _certificate) if mode is Mode.PLACE else None
+        made = manifests(replace(how, tls=tls))
+        for each in [each for group in made.values() for each in group]:
             print(await apply(api, each))
-        for each in manifests_of_0_2():
+        unused = "gate-webhook" if "gate" in made else "gate"
+        for each in [*manifests_of_0_2(), *(_of_any_cluster()[unused] if mode is Mode.PLACE else ())]:
             if done := await take_away(api, each):
                 print(done)
 
@@ -307,9 +330,9 @@ def install(
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
     from berth.live.kubernetes.installing import clean, take_away
-    from berth.live.kubernetes.manifests import Install, manifests, manifests_of_0_2
+    from berth.live.kubernetes.manifests import manifests_of_0_2
 
-    made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
+    made = [each for group in _of_any_cluster().values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.
     everything = [*manifests_of_0_2(), *reversed(made)]
 
@@ -321,6 +344,32 @@ def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
             print(done)
 
     _ask(run, kubeconfig, context)
+
+
+def _of_any_cluster() -> dict[str, list[Any]]:
+    """All that `install` makes on one cluster or another."""
+    from berth.live.kubernetes.manifests import Install, manifests
+
+    every = Install("", claims=True, quota="none=0")
+    return manifests(replace(every, tls=("", ""))) | manifests(every)
+
+
+def _certificate() -> tuple[str, str]:
+    """A new certificate of the webhook and its key, both base64."""
+    from tempfile import TemporaryDirectory
+
+    from berth.console.certificate import own_certificate
+    from berth.live.kubernetes.names import GATING, NAMESPACE
+
+    with TemporaryDirectory() as folder:
+        made = own_certificate(Path(folder), f"{GATING}.{NAMESPACE}.svc", days=3650)
+        if made is None:
+            raise KubernetesError(
+                "before Kubernetes 1.36 a webhook adds the gate, and openssl makes its certificate, which is not here;"
+                " install openssl, or use Helm (--write FOLDER)"
+            )
+        certificate, key = (b64encode(path.read_bytes()).decode() for path in made)
+    return certificate, key
 
 
 def _check_names(policy: str, knowledge: str) -> None:
@@ -352,18 +401,24 @@ def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: s
     access = find_access(kubeconfig, context)
 
     async def whole() -> T:
-        import signal
-
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         async with Api(access) as api:
             return await what(api)
 
     try:
-        return asyncio.run(whole())
+        return asyncio.run(_until_terminated(whole()))
     except asyncio.CancelledError:
         raise typer.Exit from None
+
+
+async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
+    """Await something that SIGTERM cancels."""
+    import asyncio
+    import signal
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 def _log() -> None:

@@ -55,7 +55,10 @@ class JobOptions:
     ] = None
     mem: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="GPU memory on each GPU, such as 8G; enforced. 8G..20G grows."),
+        typer.Option(
+            metavar="SIZE",
+            help="GPU memory promised on each GPU, such as 8G; 8G..20G also bounds its growth.",
+        ),
     ] = None
     mem_max: Annotated[
         str | None,
@@ -505,8 +508,9 @@ def up(
         str | None,
         typer.Option(
             metavar="off|on|suspend",
-            help="Let the GPU memory of --mem jobs grow up to the card while they run; suspend also suspends the "
-            "job of the lowest priority (of several, the youngest) to make room. Kept for the next start.",
+            help="Whose GPU memory grows. on, the default: all jobs with --mem, up to the card; suspend: the same, and "
+            "the job of the lowest priority makes room; off: jobs with a range such as 8G..20G. Kept for the next "
+            "start.",
         ),
     ] = None,
     per_gpu: Annotated[

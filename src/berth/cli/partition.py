@@ -65,10 +65,26 @@ def run(
     burst: Burst = False,
     priority: Priority = None,
     fake_gpu: Fake = False,
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive",
+            help="Run it as a job of this machine's queue, with this terminal; it frees its GPU while idle if others"
+            " wait.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a command and its children under limits: berth run --mem 4G -- python train.py"""
     from berth import partition as partitions
+
+    if interactive:
+        others = {"--burst": burst, "--priority": priority, "--fake-gpu": fake_gpu, "--json": as_json}
+        if unfit := ", ".join(name for name, given in others.items() if given):
+            raise SettingError(f"--interactive runs the command in the queue; leave out {unfit}")
+        asked = {"--mem": mem, "--core-pct": core_pct or None, "--gpu": gpu}
+        words = [word for name, value in asked.items() if value is not None for word in (name, str(value))]
+        raise typer.Exit(_submitted(["--interactive", "--pty", *words, "--", *command]))
 
     mem_mib = None if mem is None else partitions.mem_mib(mem, "--mem")
     if gpu is not None:
@@ -101,6 +117,13 @@ def execute(
     with _command_found():
         summary = partitions.run(command, partition=name, fake_gpu=fake_gpu)
     _end(summary, as_json)
+
+
+def _submitted(words: list[str]) -> int:
+    """What `berth submit` ends with."""
+    from berth.cli.app import load
+
+    return int(load("submit").main(words, "berth submit", standalone_mode=False) or 0)
 
 
 @contextmanager

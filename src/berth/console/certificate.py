@@ -23,7 +23,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def own_certificate(folder: Path, host: str) -> tuple[Path, Path] | None:
+def own_certificate(folder: Path, host: str, days: int = DAYS) -> tuple[Path, Path] | None:
     """The files of certificate and key, made by openssl if they are missing or about to end; None without openssl.
 
     The certificate names this machine, and the address that is listened on. After a rename there is another one.
@@ -46,7 +46,7 @@ def own_certificate(folder: Path, host: str) -> tuple[Path, Path] | None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    words += ["-keyout", str(key), "-out", str(certificate), "-days", str(DAYS)]
+    words += ["-keyout", str(key), "-out", str(certificate), "-days", str(days)]
     words += ["-subj", "/CN=berth console", "-addext", f"subjectAltName={','.join(names)}"]
     done = subprocess.run([openssl, *words], capture_output=True, check=False)
     return (certificate, key) if done.returncode == 0 else None

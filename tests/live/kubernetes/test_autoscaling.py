@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from berth.live.kubernetes import names
-from berth.live.kubernetes.objects import Expression
+from berth.live.kubernetes.objects import Expression, Term
 from berth.live.kubernetes.pod_site import PATIENCE_MS, RELEASE_TIMES, State
-from berth.live.kubernetes.steps import Lift, Release
+from berth.live.kubernetes.steps import Lift, Patch
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import Steered, node, pod, refused, steered
 from tests.live.kubernetes.world import World
@@ -17,7 +17,7 @@ LATE_MS = 2 + RELEASE_TIMES * PATIENCE_MS
 
 
 def released(board: Steered, now_ms: int) -> list[str]:
-    return sorted(step.name for step in board.steps(now_ms) if isinstance(step, Release))
+    return sorted(step.name for step in board.steps(now_ms) if isinstance(step, Patch))
 
 
 def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_where_it_is_bound() -> None:
@@ -26,8 +26,10 @@ def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_wher
     assert board.driver.next_ms(1) is None
     assert board.site.next_ms() == LATE_MS - 1
     (step, _) = board.steps(LATE_MS)
-    count = Expression(names.LABEL_GPU_COUNT, "Gt", ["1"])
-    assert step == Release("uid-large", "n", "large", needs=(count,))
+    terms = [Term([Expression(names.LABEL_GPU_COUNT, "Gt", ["1"])])]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    spec = {"schedulingGates": None, "affinity": {"nodeAffinity": required}}
+    assert step == Patch("uid-large", "n", "large", {"metadata": {"uid": "uid-large"}, "spec": spec})
     why = "no node can hold it: of 1 nodes, 1 fewer than 2 GPUs. Its gate is lifted, so that an autoscaler may make one"
     assert (board.state("large"), board.why("large")) == (State.STRAY, why)
     board.pods(LATE_MS + 1, pod("large", 2, gpu_milli=500))  # its patch is not done yet

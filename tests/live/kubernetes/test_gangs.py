@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
+import yaml
 
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.gangs import TIME_OUT_MS
+from berth.live.kubernetes.names import GATE
 from berth.live.kubernetes.pod_site import PATIENCE_MS
 from berth.live.kubernetes.steps import Lift, Remove
-from tests.live.kubernetes.steered import bound, ended, lifted, node, pod, refused, steered
+from tests.live.kubernetes.steered import Steered, bound, ended, lifted, node, pod, refused, steered
 
 
 def test_a_completed_pod_counts_after_a_restart_as_it_did_before() -> None:
@@ -120,6 +127,54 @@ def test_pods_with_a_size_alone_start_with_the_group_of_their_controllers_labels
     assert sorted(board.lifts(3)) == ["g1-0", "g1-1"]
 
 
+EXAMPLES = Path(__file__).parents[3] / "examples" / "kubernetes" / "gangs"
+
+
+@pytest.mark.parametrize(
+    ("example", "template", "labels", "size"),
+    [
+        ("jobset", "spec.replicatedJobs.0.template.spec.template", JOB_SET, 4),
+        ("pytorchjob", "spec.pytorchReplicaSpecs.Worker.template", KUBEFLOW, 3),
+        ("leaderworkerset", "spec.leaderWorkerTemplate.workerTemplate", LWS, 2),
+        ("podgroup", "spec.template", {}, 3),
+        ("workload", "spec.template", {}, 3),
+    ],
+)
+def test_the_pods_of_each_kind_of_gang_start_together_by_its_manifest(
+    example: str, template: str, labels: dict[str, str], size: int
+) -> None:
+    """Pods as the controllers make them of the manifests in `examples`, with their labels."""
+    *groups, of_pods = yaml.safe_load_all((EXAMPLES / f"{example}.yaml").read_text())
+    found = of_pods
+    for word in template.split("."):
+        found = found[int(word) if word.isdecimal() else word]
+    pods = []
+    for at in range(size):
+        made = grouped(labels, 0, at)
+        meta = found.get("metadata", {})
+        of_controller = made.metadata.labels
+        made = api_pod(
+            made, {"metadata": meta, "spec": {**found["spec"], "schedulingGates": [{"name": GATE}]}}
+        )
+        made.metadata.labels |= of_controller
+        pods.append(made)
+    board = steered([node("n1", 8)], pods[:-1])
+    for each in groups:
+        kind = msgspec.convert({**each, "metadata": {**each["metadata"], "namespace": "n"}}, api.PodGroup)
+        board.site.pod_group_changed(each["apiVersion"].partition("/")[0], kind, 1)
+    assert board.lifts(1) == {}
+    board.pods(2, pods[-1])
+    assert sorted(board.lifts(3)) == [f"g0-{at}" for at in range(size)]
+
+
+def api_pod(known: api.Pod, body: dict[str, Any]) -> api.Pod:
+    """A pod of this body, with the identity of a known one."""
+    made = msgspec.convert(body, api.Pod)
+    for name in ("name", "namespace", "uid", "resource_version", "creation_timestamp"):
+        setattr(made.metadata, name, getattr(known.metadata, name))
+    return made
+
+
 @pytest.mark.parametrize("labels", [LWS, JOB_SET, KUBEFLOW])
 def test_groups_whose_pods_say_no_size_start_pod_by_pod(labels: dict[str, str]) -> None:
     assert sorted(steered([node("n1", 8)], [grouped(labels, 0, 0)]).lifts(1)) == ["g0-0"]
@@ -183,6 +238,45 @@ def test_a_gang_of_which_one_pod_is_refused_gives_back_all_that_kube_scheduler_h
     board.pods(2, bound(lifts["g2"], **said))
     assert board.removed(3) == []
     assert board.removed(2 + PATIENCE_MS) == ["g0", "g1"]
+
+
+def in_part(**more: object) -> tuple[Steered, dict[str, object]]:
+    """A gang of three of which kube-scheduler has bound two, and refused one: its controller makes that one anew."""
+    said = {"gang": "g/3", "owner": "Job/train"} | more
+    board = steered([node("n1", 1), node("n2", 1), node("n3", 1)], [pod(f"g{at}", **said) for at in range(3)])
+    lifts = board.lifts(1)
+    board.pods(2, *(bound(lifts[name], **said) for name in ("g0", "g1")))
+    board.pods(2, refused(lifted(lifts["g2"], **said), "no"))
+    assert board.removed(2 + PATIENCE_MS) == ["g2"]
+    board.gone(3 + PATIENCE_MS, lifted(lifts["g2"], **said))
+    board.pods(4 + PATIENCE_MS, pod("g3", **said))
+    assert board.lifts(5 + PATIENCE_MS) == {}  # there is no other node
+    return board, said
+
+
+def test_a_gang_that_is_started_in_part_for_too_long_gives_all_its_parts_back() -> None:
+    board, _ = in_part()
+    late_ms = 2 + PATIENCE_MS + TIME_OUT_MS
+    assert board.site.next_ms() is not None
+    assert board.removed(late_ms - 1) == []
+    assert board.removed(late_ms) == ["g0", "g1"]
+    assert board.removed(late_ms + TIME_OUT_MS) == []
+
+
+def test_a_gang_that_is_whole_in_time_runs_on() -> None:
+    board, said = in_part()
+    board.nodes(20_000, node("n4", 1))
+    (lift,) = board.lifts(20_001).values()
+    board.pods(20_002, bound(lift, **said))
+    assert board.removed(2 + PATIENCE_MS + TIME_OUT_MS) == []
+
+
+def test_bound_pods_that_nothing_would_make_anew_are_not_evicted_with_their_gang() -> None:
+    board = steered([node("n1", 1), node("n2", 1)], [pod(f"g{at}", gang="g/2") for at in range(2)])
+    lifts = board.lifts(1)
+    board.pods(2, bound(lifts["g0"], gang="g/2"), refused(lifted(lifts["g1"], gang="g/2"), "no"))
+    board.steps(2 + PATIENCE_MS)
+    assert board.removed(2 + PATIENCE_MS + TIME_OUT_MS) == []
 
 
 def arrivals_until_large_starts(policy: str, *, gangs: bool, priority: int = 0, most: int = 40) -> int:

@@ -9,8 +9,9 @@ import pytest
 
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.pod_site import PATIENCE_MS
 from tests.live.kubernetes.conftest import Played
-from tests.live.kubernetes.steered import Steered, node, pod, steered
+from tests.live.kubernetes.steered import Steered, node, pod, refused, steered
 from tests.live.kubernetes.world import World
 
 LABEL = names.POD_GROUP_LABELS[0]
@@ -105,6 +106,19 @@ def test_a_group_that_is_deleted_keeps_what_runs_and_gives_back_what_it_holds() 
     assert lifted(board, 3) == []
     board.pods(4, pod("other", 2))
     assert lifted(board, 5) == ["other"]
+
+
+def test_a_groups_own_time_out_says_how_long_it_may_be_started_in_part() -> None:
+    board = steered([node("n1", 1), node("n2", 1)], [member(f"m{at}", owner="Job/m") for at in range(2)])
+    board.site.pod_group_changed(names.PLUGINS_GROUP, group(minMember=2, scheduleTimeoutSeconds=7), 1)
+    lifts = board.lifts(1)
+    there = member("m0", owner="Job/m", on=lifts["m0"].node, placement=lifts["m0"].placement)
+    left = member("m1", owner="Job/m", placement=lifts["m1"].placement)
+    board.pods(2, there, refused(left, "no"))
+    assert board.removed(2 + PATIENCE_MS) == ["m1"]
+    board.gone(3 + PATIENCE_MS, left)
+    assert board.removed(2 + PATIENCE_MS + 6999) == []
+    assert board.removed(2 + PATIENCE_MS + 7000) == ["m0"]
 
 
 def test_a_completed_member_counts_after_a_restart() -> None:

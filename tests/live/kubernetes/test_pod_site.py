@@ -18,7 +18,7 @@ from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, SILENCE_MS, State
-from berth.live.kubernetes.steps import Lift, Remove, Suspend, Withdraw
+from berth.live.kubernetes.steps import Lift, Patch, Remove, Step
 from berth.live.kubernetes.viewing import snapshot
 from berth.model import Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
@@ -209,6 +209,14 @@ def test_all_nodes_that_refused_a_pod_are_avoided_by_those_alike() -> None:
     assert board.lifts(PATIENCE_MS + 4)["b"].node == "n3"
 
 
+def withdrawn(steps: list[Step]) -> list[str]:
+    """The pods whose placements are taken away if they have not changed meanwhile."""
+    gone = {names.PLACEMENT: None, names.PLACED_UID: None, names.ENOUGH: None}
+    patches = [step for step in steps if isinstance(step, Patch)]
+    assert all(step.body["metadata"]["resourceVersion"] for step in patches)
+    return [step.name for step in patches if step.body["metadata"]["annotations"] == gone]
+
+
 @pytest.mark.parametrize("owner", ["Job/train", ""])
 def test_a_part_that_its_node_refuses_is_given_back_and_pods_alike_go_elsewhere(owner: str) -> None:
     board = steered([node("n1", 1), node("n2", 1)], [pod("a", owner=owner)])
@@ -220,7 +228,7 @@ def test_a_part_that_its_node_refuses_is_given_back_and_pods_alike_go_elsewhere(
         assert [step.name for step in steps if isinstance(step, Remove)] == ["a"]
         board.gone(PATIENCE_MS + 3, lifted(lift, owner=owner))
     else:
-        assert [step.name for step in steps if isinstance(step, Withdraw)] == ["a"]
+        assert withdrawn(steps) == ["a"]
         board.pods(PATIENCE_MS + 3, refused(pod("a", gates=()), WORDS))
         assert board.state("a") is State.STRAY
         assert WORDS in board.why("a")
@@ -278,7 +286,7 @@ def test_each_part_of_a_gang_that_kube_scheduler_leaves_aside_is_given_back_once
     board.pods(2, *(lifted(lift, gang="g/3") for lift in lifts.values()), pod("b"))
     later = board.lifts(3)["b"]
     board.pods(4, bound(later))
-    given_back = [step.name for step in board.steps(1 + SILENCE_MS) if isinstance(step, Withdraw)]
+    given_back = withdrawn(board.steps(1 + SILENCE_MS))
     assert given_back == ["a0", "a1", "a2"]
 
 
@@ -404,7 +412,7 @@ def test_what_two_steerers_gave_twice_is_taken_from_the_one_that_came_second() -
     ]
     board = steered([node(gpus=1)], pods)
     steps = board.steps(1)
-    assert [step.name for step in steps if isinstance(step, Withdraw)] == ["b"]
+    assert withdrawn(steps) == ["b"]
     assert [step.name for step in steps if isinstance(step, Remove)] == ["c"]
     running = steered([node(gpus=1)], [ended(each, "Running") for each in pods[:2]])
     assert running.steps(1) == []  # it has begun
@@ -463,6 +471,11 @@ def test_a_pod_of_higher_priority_starts_when_its_victim_has_left() -> None:
     assert lifts or list(board.lifts(4)) == ["urgent"]
 
 
+def suspend(said: str | None) -> Patch:
+    meta = {"uid": "uid-low", "annotations": {names.SUSPEND: said}}
+    return Patch("uid-low", "n", "low", {"metadata": meta})
+
+
 def urged() -> tuple[Steered, api.Pod, Lift]:
     """A pod that its node's agent can suspend is to make way for another, whose gate is lifted after that."""
     board = steered([node(gpus=1)], [pod("low")], policy="preempt+fifo+best-fit")
@@ -473,9 +486,7 @@ def urged() -> tuple[Steered, api.Pod, Lift]:
     urgent.spec.priority = 1000
     board.pods(3, urgent)
     steps = board.steps(3)
-    assert [step for step in steps if isinstance(step, Suspend | Remove)] == [
-        Suspend("uid-low", "n", "low", leaves=True)
-    ]
+    assert [step for step in steps if isinstance(step, Patch | Remove)] == [suspend("true")]
     (lift,) = (step for step in steps if isinstance(step, Lift))
     assert (lift.name, lift.after) == ("urgent", {"uid-low"})
     return board, there, lift
@@ -491,9 +502,7 @@ def test_a_pod_that_can_leave_its_gpus_is_suspended_and_runs_on_later() -> None:
     board.pods(5, bound(lift))
     board.steps(5)
     board.pods(6, ended(bound(lift)))
-    assert [step for step in board.steps(6) if isinstance(step, Suspend)] == [
-        Suspend("uid-low", "n", "low", leaves=False)
-    ]
+    assert [step for step in board.steps(6) if isinstance(step, Patch)] == [suspend(None)]
     board.pods(7, there)
     board.steps(7)
     assert (board.state("low"), [*board.cluster.running]) == (State.RUNS, ["uid-low"])
@@ -503,7 +512,7 @@ def test_a_pod_that_idles_away_from_its_gpu_is_left_to_its_agent_and_its_room_to
     board = steered([node(gpus=1)], [pod("low")], policy="fifo+best-fit")
     there = bound(board.lifts(1)["low"])
     board.pods(2, grown(there, 81_920, suspended_ms=2, idle=True))
-    assert not [step for step in board.steps(2) if isinstance(step, Suspend)]
+    assert not [step for step in board.steps(2) if isinstance(step, Patch)]
     board.pods(3, pod("next", version=2))
     assert list(board.lifts(3)) == ["next"]
 

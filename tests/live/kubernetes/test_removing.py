@@ -62,8 +62,36 @@ async def is_gated(world: World) -> bool:
     return bool(there)
 
 
+@pytest.fixture(params=[True, False], ids=["1.36", "before 1.36"])
+def policies(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the API server says that it has policies which change objects."""
+    if request.param and not server.is_at_least(36):
+        pytest.skip(f"{server.assets.version} has no MutatingAdmissionPolicy")
+    asked = Api.get
+
+    async def get(self: Api, path: str, *rest: Any, **more: Any) -> Any:
+        found = await asked(self, path, *rest, **more)
+        if path == "/apis/admissionregistration.k8s.io/v1" and not request.param:
+            kinds = [each for each in found["resources"] if not each["name"].startswith("mutatingadmission")]
+            return {**found, "resources": kinds}
+        return found
+
+    monkeypatch.setattr(Api, "get", get)
+    return bool(request.param)
+
+
+async def certificates(world: World) -> tuple[str, str]:
+    """That of the webhook's Secret, and the one that the API server wants it to show."""
+    secret = await world.api.get(f"/api/v1/namespaces/{names.NAMESPACE}/secrets/berth-gate", dict[str, Any])
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/berth-gate"
+    (hook,) = (await world.api.get(path, dict[str, Any]))["webhooks"]
+    return secret["data"]["tls.crt"], hook["clientConfig"]["caBundle"]
+
+
 @pytest.mark.slow
-def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(play: Played, server: Server) -> None:
+def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(
+    play: Played, server: Server, policies: bool
+) -> None:
     before: Objects = {}
     kubeconfig, namespace = server.kubeconfig(), f"/api/v1/namespaces/{names.NAMESPACE}"
 
@@ -80,8 +108,16 @@ def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(play: Pla
         await world.api.request("PUT", f"{namespace}/finalize", body)
 
     play(begin)
-    berth("install", "--image", "registry.example/berth:1", "--claims", kubeconfig=kubeconfig)
-    if server.is_at_least(36):
+    install = "install", "--image", "registry.example/berth:1", "--claims"
+    berth(*install, kubeconfig=kubeconfig)
+    if not policies:
+        first, shown = on(server, certificates)
+        assert first == shown
+        assert "MutatingWebhookConfiguration berth-gate is up to date\n" in berth(
+            *install, kubeconfig=kubeconfig
+        )
+        assert on(server, certificates) == (first, first)
+    else:
         on(server, lambda world: world.until("the policy is in force", lambda: is_gated(world)))
     said = berth("steerer", "--once", kubeconfig=server.kubeconfig("steerertoken"))
     assert said == "placed 1, advised 0, removed 0, failed 0\n"

@@ -1,7 +1,7 @@
 """One pod for each feature of scheduling: a steered pod ends where kube-scheduler alone puts it, or waits as there.
 
-Each pod has two nodes of its own, a and b, with 8 CPUs and 2 GPUs each, which its selector names. Volumes that are made
-when a pod comes, and quotas, need controllers, which do not run here.
+Each pod has two nodes of its own, a and b, with 8 CPUs and 2 GPUs each, which its selector names. What the controllers
+of volumes and quotas would do, the test does: they do not run here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
+from berth.errors import ApiError
 from berth.live.kubernetes import names
+from berth.live.kubernetes.client import MERGE_PATCH
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World
 
 pytestmark = [pytest.mark.usefixtures("kube_scheduler"), pytest.mark.slow]
 
 HOST = names.HOSTNAME
-A, B, EITHER, NOWHERE = {"a"}, {"b"}, {"a", "b"}, {""}
+A, B, EITHER, NOWHERE, REFUSED = {"a"}, {"b"}, {"a", "b"}, {""}, {"refused"}
 NO_SCHEDULE = {"key": "team", "value": "x", "effect": "NoSchedule"}
 
 
@@ -32,12 +34,12 @@ class Row:
 
     feature: str
     ends: set[str]
-    """The nodes where it may end; empty text: it waits."""
+    """The nodes where it may end; empty text: it waits; `refused`: the API server does not take it."""
     pod: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What is special about node a or b."""
     there: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """A pod that is bound to a or b already."""
+    """A pod that is bound to a or b already; `status` is what its kubelet says."""
     gates: Sequence[str] = ()
     scheduler: str = "default-scheduler"
     silent: bool = False
@@ -82,6 +84,9 @@ def claimed(name: str) -> dict[str, Any]:
 WEB = {"labels": {"app": "web"}}
 BUSY = {"cpu": "4"}
 PORT = {"ports": [{"containerPort": 80, "hostPort": 8080}]}
+SHRINKS = {"name": "main", "image": "x", "imageID": "", "ready": True, "restartCount": 0,
+    "resources": {"requests": {"cpu": "7"}}, "allocatedResources": {"cpu": "7"}}  # fmt: skip
+"""The status of a container that is to have fewer CPUs, and has seven still."""
 BY_HAND = {
     "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand", "resources": {"requests": {"storage": "1Gi"}},
 }  # fmt: skip
@@ -124,6 +129,9 @@ ROWS = [
     Row("overhead", B, {"runtimeClassName": "heavy"}, there={"a": BUSY}),
     Row("runtime-class-of-nodes", B, {"runtimeClassName": "only-b"}),
     Row("pod-level-resources", B, {"pod_resources": {"requests": {"cpu": "6"}}}, there={"a": BUSY}),
+    Row("resize-under-way", B, {"cpu": "4"},
+        there={"a": {"cpu": "1", "status": {"containerStatuses": [SHRINKS]}}}),
+    Row("quota", REFUSED, {"priorityClassName": "counted"}),
     Row("init-container", B, {"initContainers": [container("6")]}, there={"a": BUSY}),
     Row("sidecar", B, {"cpu": "3", "initContainers": [container("3", restartPolicy="Always")]}, there={"a": BUSY}),
     Row("extended-resource", B, {"resources": {"example.com/fpga": "1"}},
@@ -133,6 +141,7 @@ ROWS = [
     Row("huge-pages", B, {"resources": {"hugepages-2Mi": "64Mi"}},
         {"a": {"resources": {"hugepages-2Mi": "0"}}, "b": {"resources": {"hugepages-2Mi": "1Gi"}}}),
     Row("volume-of-a-zone", B, claimed("zoned")),
+    Row("volume-for-its-first-consumer", B, claimed("first")),
     Row("volume-that-is-not", NOWHERE, claimed("missing")),
     Row("volume-ephemeral", NOWHERE, volume(ephemeral={"volumeClaimTemplate": {"spec": BY_HAND}})),
     Row("volume-of-the-node", EITHER, volume(emptyDir={})),
@@ -175,9 +184,11 @@ async def made(world: World) -> None:
             classes,
             {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, **of},
         )
-    never = {"value": 1000, "preemptionPolicy": "Never"}
-    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "never"}}
-    await world.make("/apis/scheduling.k8s.io/v1/priorityclasses", {**kind, **never})
+    for name, of in (("never", {"value": 1000, "preemptionPolicy": "Never"}), ("counted", {"value": 0})):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        await world.make("/apis/scheduling.k8s.io/v1/priorityclasses", {**kind, **of})
+    await first_consumer(world)
+    await quota(world)
     group = "/apis/resource.k8s.io/v1"
     version = {"apiVersion": "resource.k8s.io/v1"}
     driver = {"selectors": [{"cel": {"expression": "device.driver == 'test.example.com'"}}]}
@@ -196,13 +207,64 @@ async def made(world: World) -> None:
         {**version, "kind": "ResourceClaim", "metadata": {"name": "device"}, "spec": asked})  # fmt: skip
 
 
+CLAIMS, VOLUMES = "/api/v1/namespaces/default/persistentvolumeclaims", "/api/v1/persistentvolumes"
+
+
+async def first_consumer(world: World) -> None:
+    """A claim that nobody has bound, and a volume in b's zone that a pod which uses the claim may get."""
+    for path in (f"{CLAIMS}/first", f"{VOLUMES}/first"):
+        await world.api.change("PATCH", path, {"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
+        await world.api.change("DELETE", path, {"gracePeriodSeconds": 0})
+    kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "first"}}
+    binds = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    await world.make("/apis/storage.k8s.io/v1/storageclasses", {**kind, **binds})
+    what, size = {"accessModes": ["ReadWriteOnce"], "storageClassName": "first"}, {"storage": "1Gi"}
+    where = {"required": {"nodeSelectorTerms": [expression("at", "In", "b")]}}
+    meta = {"name": "first"}
+    volume = {**what, "capacity": size, "nodeAffinity": where, "hostPath": {"path": "/x"}}
+    await world.make(VOLUMES, {"kind": "PersistentVolume", "metadata": meta, "spec": volume})
+    await world.patch(f"{VOLUMES}/first/status", {"status": {"phase": "Available"}})
+    asked = {**what, "resources": {"requests": size}}
+    await world.make(CLAIMS, {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": asked})
+
+
+async def bind_volume(world: World) -> None:
+    """Finish what kube-scheduler has begun, as the controller of volumes does."""
+    volume = json.loads(await world.api.request("GET", f"{VOLUMES}/first"))
+    if "claimRef" in volume["spec"]:
+        done = {"pv.kubernetes.io/bind-completed": "yes"}
+        spec = {"volumeName": "first"}
+        await world.patch(f"{CLAIMS}/first", {"metadata": {"annotations": done}, "spec": spec})
+        await world.patch(f"{VOLUMES}/first/status", {"status": {"phase": "Bound"}})
+        await world.patch(f"{CLAIMS}/first/status", {"status": {"phase": "Bound"}})
+
+
+async def quota(world: World) -> None:
+    """No pod of the class `counted` may be made."""
+    path, hard = "/api/v1/namespaces/default/resourcequotas", {"pods": "0"}
+    scope = {"scopeName": "PriorityClass", "operator": "In", "values": ["counted"]}
+    spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
+    await world.make(path, {"kind": "ResourceQuota", "metadata": {"name": "counted"}, "spec": spec})
+    await world.patch(f"{path}/counted/status", {"status": {"hard": hard, "used": {"pods": "0"}}})
+
+    async def refused() -> bool:
+        await world.api.change("DELETE", "/api/v1/namespaces/default/pods/probe", {"gracePeriodSeconds": 0})
+        try:
+            await world.pod("probe", 0, gates=(), priorityClassName="counted")
+        except ApiError as error:
+            return "exceeded quota" in error.message
+        return False
+
+    await world.until("the quota is seen", refused)
+
+
 async def unmade(world: World) -> None:
     """Take all of it away, so that the next tests find nothing."""
     for path in (
         "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "/apis/resource.k8s.io/v1/resourceslices",
         "/apis/resource.k8s.io/v1/deviceclasses", "/apis/node.k8s.io/v1/runtimeclasses",
-        "/apis/scheduling.k8s.io/v1/priorityclasses/never", "/api/v1/namespaces/default/persistentvolumeclaims",
-        "/api/v1/persistentvolumes",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/never", "/apis/scheduling.k8s.io/v1/priorityclasses/counted",
+        "/api/v1/namespaces/default/resourcequotas", "/apis/storage.k8s.io/v1/storageclasses", CLAIMS, VOLUMES,
     ):  # fmt: skip
         await world.api.request("DELETE", path, {"gracePeriodSeconds": 0}, patience_s=60)
 
@@ -211,6 +273,7 @@ async def verdicts(world: World, *, steered: bool) -> dict[str, str]:
     """Where each pod is once nothing is to be expected any more: a, b, or empty where it waits."""
     await world.clean()
     await made(world)
+    refused: set[str] = set()
 
     async def one(row: Row) -> None:
         for at in "ab":
@@ -218,19 +281,35 @@ async def verdicts(world: World, *, steered: bool) -> dict[str, str]:
             labels = {"at": at, HOST: name, "feature": row.feature, **special.pop("labels", {})}
             await world.node(name, 2, cpu="8", labels=labels, **special)
             if at in row.there:
-                await world.pod(f"there-{name}", 0, node=name, **row.there[at])
+                there = dict(row.there[at])
+                status = there.pop("status", None)
+                await world.pod(f"there-{name}", 0, node=name, **there)
+                if status is not None:
+                    pods = "/api/v1/namespaces/default/pods"
+                    await world.patch(f"{pods}/there-{name}/status", {"status": status})
         asks = dict(row.pod)
         selector = {"feature": row.feature, **asks.pop("nodeSelector", {})}
         gates = [*row.gates, *([names.GATE] if steered else [])]
-        await world.pod(
-            row.feature, milli=500, gates=gates, scheduler=row.scheduler, nodeSelector=selector, **asks
-        )
+        try:
+            await world.pod(
+                row.feature, milli=500, gates=gates, scheduler=row.scheduler, nodeSelector=selector, **asks
+            )
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            refused.add(row.feature)
 
     await asyncio.gather(*map(one, ROWS))
 
     async def settled() -> dict[str, str] | None:
+        await bind_volume(world)
         pods = await world.pods()
-        ends = {row.feature: is_settled(row, pods[row.feature], steered=steered) for row in ROWS}
+        ends = {
+            row.feature: "refused"
+            if row.feature in refused
+            else is_settled(row, pods[row.feature], steered=steered)
+            for row in ROWS
+        }
         return None if None in ends.values() else ends
 
     ends: dict[str, str] = await world.until("each pod is bound or told why not", settled, 120)

@@ -319,16 +319,16 @@ def test_what_a_running_job_has_grown_by_is_given_to_nobody_else() -> None:
 
 
 def test_a_job_that_may_grow_is_promised_what_it_is_believed_to_need() -> None:
-    """Nothing is known at first, so that its user's word counts; in between, what its limits say."""
-    grows = {"mem_max_mib": 80_000, "mem_least_mib": 1}
+    """Nothing is known at first, so that its user's word counts, as it does for the least and the most later."""
+    grows = {"mem_max_mib": 80_000}
     brain = begin(knowledge="history")
     assert shares(decide(brain, job("1", mem_mib=20_000, **grows))) == {"1": (20_000, 20_000)}
     decide(brain, runs("1", 0, mem_mib=20_000), ended("1", peak_mib=30_000))
     promised = {
-        key: shares(decide(brain, job(key, mem_mib=20_000, **(grows | changed))))[key][0]
+        key: shares(decide(brain, job(key, **({"mem_mib": 20_000} | grows | changed))))[key][0]
         for key, changed in (
             ("2", {}),
-            ("3", {"mem_least_mib": 40_000}),
+            ("3", {"mem_mib": 40_000}),
             ("4", {"mem_max_mib": 25_000}),
             ("5", {"mem_max_mib": 0}),
         )

@@ -30,7 +30,7 @@ def test_a_job_gets_the_memory_that_it_asked_for_and_its_peak_is_kept(shared: Wo
 
 
 def test_an_estimate_ten_times_too_small_is_queued_again_with_what_was_measured(shared: World) -> None:
-    job = shared.submit(gpu_job(10_000), mem="1G")
+    job = shared.submit(gpu_job(10_000), mem="1G..1G")
     assert shared.wait(job) == {job: ("completed", 0)}
     first, second = shared.job(job)["attempts"]
     assert (first["state"], first["refused"], second["state"]) == ("out-of-memory", 1, "completed")
@@ -44,7 +44,7 @@ def test_what_ran_out_of_memory_is_queued_again_whenever_the_broker_is_killed(wr
     try:
         world.up()
         command = f"until [ -e go ]; do sleep 0.02; done; exec {sys.executable} {GPU_JOB} 10000"
-        job = world.submit(command, mem="1G")
+        job = world.submit(command, mem="1G..1G")
         world.until(lambda: world.state_of(job) == "running", "it runs")
         store = Reader(world.places.store)
         brain = int(world.ask("status")["brain_pid"])
@@ -74,7 +74,7 @@ def test_what_ran_out_of_memory_is_queued_again_whenever_the_broker_is_killed(wr
 
 
 def test_without_retries_it_runs_out_of_memory_for_good(shared: World) -> None:
-    job = shared.submit(gpu_job(10_000), mem="1G", retries=0)
+    job = shared.submit(gpu_job(10_000), mem="1G..1G", retries=0)
     assert shared.wait(job) == {job: ("out-of-memory", 1)}
 
 

@@ -41,8 +41,8 @@ def share_mib(world: World, job: str) -> int:
 
 @pytest.fixture
 def growing() -> Iterator[World]:
-    """A queue in which --mem grows up to the card."""
-    world = World(options=["--grow", "on"], gpus="1xA100-80G")
+    """A queue as `berth up` starts it: --mem grows up to the card."""
+    world = World(gpus="1xA100-80G")
     try:
         world.up()
         yield world
@@ -593,8 +593,20 @@ def test_what_was_promised_asked_and_granted_is_shown_everywhere(shared: World) 
 
 
 def test_a_job_whose_memory_may_not_grow_is_refused_as_ever(shared: World) -> None:
-    job = shared.submit(growing_job(2000), mem="1G", retries=0)
+    job = shared.submit(growing_job(2000), mem="1G..1G", retries=0)
     assert shared.wait(job) == {job: ("out-of-memory", 1)}
+
+
+def test_with_growth_off_only_a_range_grows() -> None:
+    world = World(options=["--grow", "off"], gpus="1xA100-80G")
+    try:
+        world.up()
+        plain = world.submit(growing_job(2000), mem="1G", retries=0)
+        ranged = world.submit(growing_job(900, 2000), mem="1G..4G", retries=0)
+        assert world.wait(plain, ranged) == {plain: ("out-of-memory", 1), ranged: ("completed", 0)}
+        assert (world.status() or {})["settings"]["grow"] == "off"
+    finally:
+        world.close()
 
 
 def test_a_job_says_how_far_it_may_grow_and_gets_no_more(shared: World) -> None:

@@ -40,7 +40,7 @@ def test_attempts_become_records_once_and_the_same_command_answers_from_the_hist
     try:
         world.up()
         good = world.submit(gpu_job(2000), mem="4G", name="train", comment="first")
-        grown = world.submit(gpu_job(2000), mem="1G")
+        grown = world.submit(gpu_job(2000), mem="1G..1G")
         bad = world.submit("exit 7", gpus=0)
         never = world.submit("true", begin="now+1h", gpus=0)
         world.wait(good, grown, bad)

@@ -24,13 +24,13 @@ LOGIN = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 class Typist:
-    """A terminal with `berth submit --pty` in it."""
+    """A terminal with `berth submit --pty` in it, or with another command."""
 
-    def __init__(self, world: World, *words: str) -> None:
+    def __init__(self, world: World, *words: str, command: tuple[str, ...] = ("submit", "--pty")) -> None:
         self.master, slave = pty.openpty()
         self.resize(33, 101)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LOGIN, BERTH, "submit", "--pty", *words],
+            [sys.executable, "-c", LOGIN, BERTH, *command, *words],
             env={**world.environment, "TERM": "xterm"},
             cwd=world.folder,
             stdin=slave,
@@ -75,8 +75,8 @@ class Typist:
 
 
 @contextmanager
-def typist(world: World, *words: str) -> Iterator[Typist]:
-    made = Typist(world, *words)
+def typist(world: World, *words: str, command: tuple[str, ...] = ("submit", "--pty")) -> Iterator[Typist]:
+    made = Typist(world, *words, command=command)
     try:
         yield made
     finally:
@@ -99,6 +99,26 @@ def test_a_shell_has_the_terminal_its_size_its_keys_and_the_exit_status(shared: 
         shell.type("echo after-$((2 + 2)); exit 7\n")
         shell.until("after-4")
         assert shell.ended() == 7
+
+
+def test_run_interactive_is_a_job_of_the_queue_with_this_terminal(shared: World) -> None:
+    command = ("run", "--interactive", "--mem", "2G", "--core-pct", "30", "--")
+    with typist(
+        shared, "sh", "-c", "echo $BERTH_JOB_ID > id; echo ready; read line; exit 7", command=command
+    ) as shell:
+        shell.until("ready")
+        job = shared.job((shared.folder / "id").read_text().strip())
+        assert (job["mem_mib"], job["core_pct"]) == (2048, 30)
+        shell.type("\n")
+        assert shell.ended() == 7
+
+
+def test_run_interactive_refuses_what_the_queue_has_not(shared: World) -> None:
+    done = berth(shared, "run", "--interactive", "--burst", "--json", "--", "true")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "berth: --interactive runs the command in the queue; leave out --burst, --json\n",
+    )
 
 
 def test_without_a_runtime_folder_there_is_a_terminal_too(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from operator import attrgetter
 from typing import Final
 
 import duckdb
 
 from berth.history.store.database import storable
-from berth.history.store.lookups import hosts_row, make_table
-from berth.history.store.parquet import rows_to_columns, typed
+from berth.history.store.lookups import LOOKUPS, hosts_row
+from berth.history.store.parquet import make_table
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT, NO_RESOURCES, Resources
 
 
@@ -57,7 +56,6 @@ class JobRow:
     """Mean GPU utilisation, from 0 to 1."""
 
 
-_CHUNK_ROWS: Final = 50_000
 _TEXTS: Final = (
     *("cluster", "name", "user", "account", "partition", "qos", "application", "comment", "command"),
     "reason",
@@ -108,16 +106,13 @@ def stage_rows(
             *(None, None, None, None),
         )
 
-    columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-    chosen = ", ".join(typed(name, kind) for name, kind in _COLUMNS.items())
-    database.execute(f"CREATE TABLE staged_rows ({columns})")
-    remaining = iter(rows)
-    while chunk := [values(row) for row in islice(remaining, _CHUNK_ROWS)]:
-        database.register("chunk", rows_to_columns(chunk, tuple(_COLUMNS)))
-        database.execute(f"INSERT INTO staged_rows SELECT {chosen} FROM chunk")
-        database.unregister("chunk")
-    make_table(database, "tres", [(key, *found) for found, key in resources.items()])
-    make_table(database, "hosts", [(key, *hosts_row(names, models)) for names, key in hosts.items()])
+    make_table(database, "staged_rows", _COLUMNS, map(values, rows))
+    of_keys = {
+        "tres": ((key, *found) for found, key in resources.items()),
+        "hosts": ((key, *hosts_row(names, models)) for names, key in hosts.items()),
+    }
+    for name, looked_up in of_keys.items():
+        make_table(database, name, LOOKUPS[name], looked_up)
     return "staged_rows"
 
 

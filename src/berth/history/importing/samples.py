@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -13,7 +13,7 @@ from berth.errors import HistoryError, SamplingError
 from berth.history.store.database import at, connect, count, first_line, literal
 from berth.history.store.folder import History
 from berth.history.store.import_result import ImportResult, Rejections
-from berth.history.store.parquet import rows_to_columns
+from berth.history.store.parquet import make_table
 from berth.history.store.spool_marks import Mark
 from berth.history.store.usage import USAGE, UsageRow, write_usage
 from berth.sampling.spool import Segment, checked_lines, first_line_of, segments
@@ -148,14 +148,13 @@ class _Staging:
         if not self._file.tell():
             return
         database = self._database
-        stretches = [(n, s.source, s.node, s.cluster, s.gap_ms) for n, s in enumerate(self._stretches)]
-        names = ("stretch", "source", "node", "cluster", "gap_ms")
-        database.register("new_stretches", rows_to_columns(stretches, names))
-        database.execute(
-            "CREATE OR REPLACE TEMP TABLE stretches AS SELECT stretch::BIGINT AS stretch, source::VARCHAR AS source, "
-            "node::VARCHAR AS node, cluster::VARCHAR AS cluster, gap_ms::BIGINT AS gap_ms FROM new_stretches"
-        )
-        database.unregister("new_stretches")
+        names = {
+            "stretch": "BIGINT",
+            **dict.fromkeys(("source", "node", "cluster"), "VARCHAR"),
+            "gap_ms": "BIGINT",
+        }
+        stretches = ((number, *astuple(each)) for number, each in enumerate(self._stretches))
+        make_table(database, "stretches", names, stretches)
         columns = ", ".join(f"{name}: '{kind}'" for name, kind in {"stretch": "BIGINT", **_LINE}.items())
         lines = (
             f"read_json({at(self._path)}, format = 'newline_delimited', columns = {{{columns}}}, "

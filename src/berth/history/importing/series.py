@@ -17,19 +17,17 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from berth.errors import HistoryError
 from berth.history.store.database import connect
 from berth.history.store.folder import History
 from berth.history.store.gpu_hours import JOB, METRICS, MOST
 from berth.history.store.import_result import ImportResult, Rejections
-from berth.history.store.parquet import ParquetWriter, rows_to_columns
+from berth.history.store.parquet import write_rows
 from berth.history.store.series_merge import SERIES
 
-CHUNK: Final = 250_000
 Value = tuple[str, str, str, str, str, int, float]
 """In the order of SERIES."""
 
@@ -43,10 +41,7 @@ def import_series(history: History, files: Sequence[Path], cluster: str = "") ->
     rejections = Rejections()
     with history.import_space() as space, connect(space) as database:
         staged = space / "series.parquet"
-        values = _values(files, cluster, rejections)
-        with ParquetWriter(staged, SERIES) as writer:
-            while chunk := list(islice(values, CHUNK)):
-                writer.write(rows_to_columns(chunk, tuple(SERIES)))
+        write_rows(staged, SERIES, _values(files, cluster, rejections))
         return history.merge_series(database, staged, rejections)
 
 

@@ -57,10 +57,10 @@ SOURCE: Final = "concat_ws('/', nullif(cluster, ''), node, gpu, hour)"
 
 ROWS_OF_HOURS: Final = f"""
     WITH kinds AS (FROM (VALUES {_KINDS}) AS t(metric, kind, factor, rank)),
+    next_to AS (SELECT card, slot, hour + away AS within FROM some_hours, (VALUES (-1), (0), (1)) AS t(away)),
     around AS (
         SELECT slot, job_id AS label, kind, moment_ms AS ms, arg_min(value * factor, rank) AS value
-        FROM every JOIN kinds USING (metric) JOIN some_hours USING (cluster, node, gpu)
-        WHERE moment_ms // {HOUR_MS} BETWEEN hour - 1 AND hour + 1 GROUP BY ALL
+        FROM every JOIN kinds USING (metric) JOIN next_to USING (card, within) GROUP BY ALL
     ),
     usuals AS (
         SELECT slot, least(coalesce(floor(median(step))::BIGINT, {LONE_STEP_MS}), {LONGEST_STEP_MS}) AS usual
@@ -112,4 +112,7 @@ ROWS_OF_HOURS: Final = f"""
         max(use) AS use_peak, max(mem) AS mem_peak
     FROM runs GROUP BY slot, cluster, node, gpu, hour, job_id, run
 """
-"""The rows of usage of the GPUs and hours in `some_hours`, each by its number `slot`, by the values in `every`."""
+"""The rows of usage of the GPUs and hours in `some_hours`, each by its number `slot`, by the values in `every`.
+
+A GPU has the number `card` in both, and the values of `every` lie within an hour.
+"""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import duckdb
 
-from berth.history.store.parquet import rows_to_columns, typed
+from berth.history.store.parquet import make_table
 from berth.history.store.pseudonyms import PSEUDONYMISED, pseudonym
 from berth.history.values.applications import Rules
 from berth.history.values.hostlist import expand
 from berth.history.values.tres import resources
 
 _LOOKED_UP_AT_ONCE = 50_000
-_TABLES: Final = {
+LOOKUPS: Final = {
     "tres": {
         **{"text": "VARCHAR", "gpus": "BIGINT", "gpu_model": "VARCHAR", "shards": "BIGINT"},
         **{
@@ -28,6 +29,7 @@ _TABLES: Final = {
     "hosts": {"text": "VARCHAR", "names": "VARCHAR[]", "gpu_model": "VARCHAR"},
     "hidden": {"kind": "VARCHAR", "text": "VARCHAR", "pseudonym": "VARCHAR"},
 }
+"""The columns of each table of lookups but those of applications."""
 _APPLICATIONS: Final = dict.fromkeys(("name", "comment", "command", "application"), "VARCHAR")
 
 
@@ -84,26 +86,6 @@ def host_names(text: str) -> tuple[str, ...]:
         return ()
 
 
-def make_table(
-    database: duckdb.DuckDBPyConnection, name: str, rows: Sequence[tuple[object, ...]] = ()
-) -> None:
-    """Make a table of lookups with these rows."""
-    columns = _TABLES.get(name, _APPLICATIONS)
-    database.execute(
-        f"CREATE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})"
-    )
-    if rows:
-        _insert(database, name, rows)
-
-
-def _insert(database: duckdb.DuckDBPyConnection, name: str, rows: Sequence[tuple[object, ...]]) -> None:
-    columns = _TABLES.get(name, _APPLICATIONS)
-    database.register("chunk", rows_to_columns(rows, tuple(columns)))
-    chosen = ", ".join(typed(column, kind) for column, kind in columns.items())
-    database.execute(f"INSERT INTO {name} SELECT {chosen} FROM chunk")
-    database.unregister("chunk")
-
-
 def _look_up_each(
     database: duckdb.DuckDBPyConnection,
     name: str,
@@ -111,8 +93,7 @@ def _look_up_each(
     make: Callable[[tuple[Any, ...]], tuple[object, ...]],
 ) -> None:
     """Make a table with what `make` gives for each row of a query."""
-    make_table(database, name)
     with database.cursor() as reader:
         found = reader.execute(query)
-        while rows := found.fetchmany(_LOOKED_UP_AT_ONCE):
-            _insert(database, name, [make(row) for row in rows])
+        rows = chain.from_iterable(iter(lambda: found.fetchmany(_LOOKED_UP_AT_ONCE), []))
+        make_table(database, name, LOOKUPS.get(name, _APPLICATIONS), map(make, rows))

@@ -1,4 +1,4 @@
-"""Writes columns to one Parquet file a chunk at a time, through DuckDB and with NumPy alone.
+"""Writes columns or rows to one Parquet file or table a chunk at a time, through DuckDB and with NumPy alone.
 
 A file is written aside, under its name with `.part` after it, and renamed when it is whole: a reader that finds it
 under its name can read it. A file of one chunk is written at once; the chunks of a longer one go to a folder
@@ -8,7 +8,8 @@ beside it first, so that memory stays bounded by the chunk.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # what only reads, such as `berth job`, needs no NumPy
     from numpy.typing import NDArray
 
 _COPY = "(FORMAT parquet, COMPRESSION zstd)"
+_CHUNK_ROWS = 50_000
 
 
 class ParquetWriter:
@@ -96,6 +98,41 @@ class ParquetWriter:
             self._database.execute(statement)
         except duckdb.Error as error:
             raise HistoryError(f"{self.path} cannot be written: {first_line(error)}") from error
+
+
+def write_rows(path: Path, schema: Mapping[str, str], rows: Iterable[Sequence[object]]) -> None:
+    """Write rows, their values in the order of the schema, to a Parquet file."""
+    remaining = iter(rows)
+    with ParquetWriter(path, schema) as writer:
+        while chunk := list(islice(remaining, _CHUNK_ROWS)):
+            writer.write(rows_to_columns(chunk, tuple(schema)))
+
+
+def make_table(
+    database: duckdb.DuckDBPyConnection,
+    name: str,
+    schema: Mapping[str, str],
+    rows: Iterable[Sequence[object]] = (),
+) -> None:
+    """Make a table of this schema, in the place of one of that name, with rows in the order of its columns."""
+    columns = ", ".join(f'"{column}" {kind}' for column, kind in schema.items())
+    database.execute(f"CREATE OR REPLACE TABLE {name} ({columns})")
+    add_rows(database, name, schema, rows)
+
+
+def add_rows(
+    database: duckdb.DuckDBPyConnection,
+    name: str,
+    schema: Mapping[str, str],
+    rows: Iterable[Sequence[object]],
+) -> None:
+    """Add rows to a table of this schema."""
+    chosen = ", ".join(typed(column, kind) for column, kind in schema.items())
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, _CHUNK_ROWS)):
+        database.register("chunk", rows_to_columns(chunk, tuple(schema)))
+        database.execute(f"INSERT INTO {name} SELECT {chosen} FROM chunk")
+        database.unregister("chunk")
 
 
 def rows_to_columns(rows: Sequence[Sequence[object]], names: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -81,11 +81,15 @@ class SeriesMerge:
     def write_rows(self, target: Path) -> None:
         """Write the rows of usage of every hour that the new values say something of."""
         self._database.execute(
-            f"CREATE TABLE every AS SELECT {_KEY}, max(value) AS value "
-            f"FROM (FROM staged UNION ALL FROM known) GROUP BY ALL ORDER BY {_GPU}, moment_ms"
+            f"CREATE TABLE numbered_hours AS SELECT *, row_number() OVER (ORDER BY {_GPU}, hour) - 1 AS slot, "
+            f"dense_rank() OVER (ORDER BY {_GPU}) AS card FROM hours"
         )
-        numbered = f"SELECT *, row_number() OVER (ORDER BY {_GPU}, hour) - 1 AS slot FROM hours"
-        self._database.execute(f"CREATE TABLE numbered_hours AS {numbered}")
+        self._database.execute(
+            f"CREATE TABLE every AS SELECT card, moment_ms // {HOUR_MS} AS within, job_id, metric, moment_ms, "
+            f"max(value) AS value FROM (FROM staged UNION ALL FROM known) "
+            f"JOIN (SELECT DISTINCT {_GPU}, card FROM numbered_hours) USING ({_GPU}) "
+            "GROUP BY ALL ORDER BY card, moment_ms"
+        )
         for first in range(0, max(count(self._database, "SELECT count(*) FROM hours"), 1), _HOURS_AT_ONCE):
             among = f"slot BETWEEN {first} AND {first + _HOURS_AT_ONCE - 1}"
             self._database.execute(f"CREATE OR REPLACE TABLE some_hours AS FROM numbered_hours WHERE {among}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 
 from berth.history.store.database import literal, read_parquet
-from berth.history.store.parquet import rows_to_columns
+from berth.history.store.parquet import make_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,12 @@ def write_marks(
     database: duckdb.DuckDBPyConnection, known: Sequence[Path], marks: Mapping[str, Mark], target: Path
 ) -> None:
     """Write the known marks with these, which replace those of the same segments."""
-    rows = [(name, mark.cluster, mark.size_bytes, mark.last_at) for name, mark in marks.items()]
-    columns = ("segment", "cluster", "size_bytes", "last_at")
-    database.register("new_marks", rows_to_columns(rows, columns))
-    fresh = (
-        "SELECT segment::VARCHAR AS segment, cluster::VARCHAR AS cluster, "
-        "size_bytes::BIGINT AS size_bytes, last_at::BIGINT AS last_at FROM new_marks"
-    )
+    schema = {"segment": "VARCHAR", "cluster": "VARCHAR", "size_bytes": "BIGINT", "last_at": "BIGINT"}
+    rows = ((name, mark.cluster, mark.size_bytes, mark.last_at) for name, mark in marks.items())
+    make_table(database, "marks", schema, rows)
     old = (
-        f"SELECT {', '.join(columns)} FROM {read_parquet(known)} "
-        "WHERE segment NOT IN (SELECT segment::VARCHAR FROM new_marks) UNION ALL "
+        f"SELECT {', '.join(schema)} FROM {read_parquet(known)} ANTI JOIN marks USING (segment) UNION ALL "
         if known
         else ""
     )
-    database.execute(f"COPY ({old}{fresh}) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)")
-    database.unregister("new_marks")
+    database.execute(f"COPY ({old}FROM marks) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)")

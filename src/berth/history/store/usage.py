@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import duckdb
 
 from berth.history.store.database import at, count, literal, read_parquet
-from berth.history.store.parquet import ParquetWriter, rows_to_columns
-
-_CHUNK_ROWS = 100_000
+from berth.history.store.parquet import add_rows, write_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +51,7 @@ _COLUMNS: Final = ", ".join(USAGE)
 
 def write_usage(rows: Iterable[UsageRow], path: Path) -> None:
     """Write rows to a Parquet file."""
-    left = iter(rows)
-    with ParquetWriter(path, USAGE) as writer:
-        while chunk := list(islice(left, _CHUNK_ROWS)):
-            writer.write(rows_to_columns([astuple(row) for row in chunk], tuple(USAGE)))
+    write_rows(path, USAGE, map(astuple, rows))
 
 
 class UsageMerge:
@@ -83,11 +77,8 @@ class UsageMerge:
             "WHERE kind = 'sampled' AND contains(source, '@')"
         )
         if remade:
-            database.register(
-                "remade", rows_to_columns([("series", source) for source in remade], ("kind", "source"))
-            )
-            database.execute("INSERT INTO replaced SELECT kind::VARCHAR, source::VARCHAR FROM remade")
-            database.unregister("remade")
+            columns = {name: USAGE[name] for name in ("kind", "source")}
+            add_rows(database, "replaced", columns, (("series", source) for source in remade))
         self.touched = self._files_with_replaced(known)
         """The known files that hold rows of replaced sources."""
         if self.touched:

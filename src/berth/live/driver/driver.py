@@ -1206,7 +1206,7 @@ class Driver:
         return as_needed(self._as_promised(job), self._needs.of(job, self._cards_mib))
 
     def _as_promised(self, job: SiteJob) -> Job:
-        """A job whose memory may grow is promised what it is believed to need, if anything is known of that."""
+        """A job whose memory may grow is promised what it is believed to need, but at least what it asks for."""
         if not job.mem_max_mib:
             return job.job
         try:
@@ -1215,7 +1215,7 @@ class Driver:
             mem_mib = None
         if mem_mib is None:
             return job.job
-        mem_mib = min(max(mem_mib, job.mem_least_mib), job.mem_max_mib)
+        mem_mib = min(max(mem_mib, job.job.share.mem_mib), job.mem_max_mib)
         return replace(job.job, share=Share(job.job.share.milli, mem_mib))
 
     def _cards_mib(self, job: SiteJob) -> list[int]:

@@ -85,9 +85,7 @@ class SiteJob:
     """The gang that it is a task of, on a site that has gangs (`HasGangs`); None: it is a job by itself."""
     mem_max_mib: int = 0
     """How far its memory may grow on each GPU while it runs; 0: it does not grow. One that may grow is promised what it
-    is believed to need, and what it asks for if nothing is known."""
-    mem_least_mib: int = 0
-    """What it is promised at least, whatever is believed."""
+    is believed to need, but at least what it asks for."""
 
 
 @dataclass(frozen=True, slots=True)

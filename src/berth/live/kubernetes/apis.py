@@ -1,4 +1,4 @@
-"""The kubelet's gRPC interfaces: their messages, and which calls each service has.
+"""The kubelet's gRPC interfaces, as `apis.toml` has them.
 
     server = serve(socket, DEVICE_PLUGIN, plugin)     # plugin.Allocate(request, context) and so on
     answer = await call(channel, DEVICE_REGISTRATION, "Register", request)
@@ -9,6 +9,7 @@ Sockets are made with mode 0600, because any client may allocate GPUs.
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,21 +20,19 @@ from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
 Message = Any
+_DEFINITIONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _KINDS = {"string": 9, "bool": 8, "int32": 5, "int64": 3}
 """The numbers of a field's types, as `descriptor.proto` has them; every other word is a message."""
 _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 
-def _messages(package: str, definitions: str) -> SimpleNamespace:
-    """The message classes of a package. Each line is a message with its fields, which are numbered from 1 on:
-    `[T]` is repeated, `{T}` a map from strings, and `T?` optional."""
+def _messages(package: str) -> SimpleNamespace:
+    """The message classes of a package."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    for line in definitions.strip().splitlines():
-        name, _, fields = line.strip().partition(":")
+    for name, fields in _DEFINITIONS[package]["messages"].items():
         made = file.message_type.add(name=name)
-        for number, (kind, called) in enumerate(
-            (each.split() for each in fields.split(",") if each.strip()), 1
-        ):
+        for number, field in enumerate(filter(None, fields.strip().split(", ")), 1):
+            kind, called = field.split()
             _add_field(made, package, called, kind, number)
     pool = DescriptorPool()
     pool.Add(file)
@@ -60,59 +59,8 @@ def _add_field(message: Any, package: str, name: str, kind: str, number: int) ->
         message.oneof_decl.add(name=f"_{name}")
 
 
-plugins = _messages(
-    "v1beta1",
-    """
-    Empty:
-    DevicePluginOptions: bool pre_start_required, bool get_preferred_allocation_available
-    RegisterRequest: string version, string endpoint, string resource_name, DevicePluginOptions options
-    ListAndWatchResponse: [Device] devices
-    Device: string ID, string health, TopologyInfo topology
-    TopologyInfo: [NUMANode] nodes
-    NUMANode: int64 ID
-    AllocateRequest: [ContainerAllocateRequest] container_requests
-    ContainerAllocateRequest: [string] devices_ids
-    AllocateResponse: [ContainerAllocateResponse] container_responses
-    ContainerAllocateResponse: {string} envs, [Mount] mounts, [DeviceSpec] devices, {string} annotations, [CDIDevice] cdi_devices
-    Mount: string container_path, string host_path, bool read_only
-    DeviceSpec: string container_path, string host_path, string permissions
-    CDIDevice: string name
-    PreStartContainerRequest: [string] devices_ids
-    PreStartContainerResponse:
-    """,  # noqa: E501
-)
-registration = _messages(
-    "pluginregistration",
-    """
-    InfoRequest:
-    PluginInfo: string type, string name, string endpoint, [string] supported_versions
-    RegistrationStatus: bool plugin_registered, string error
-    RegistrationStatusResponse:
-    """,
-)
-pod_resources = _messages(
-    "v1",
-    """
-    ListPodResourcesRequest:
-    ListPodResourcesResponse: [PodResources] pod_resources
-    PodResources: string name, string namespace, [ContainerResources] containers
-    ContainerResources: string name, [ContainerDevices] devices
-    ContainerDevices: string resource_name, [string] device_ids
-    """,
-)
-dra = _messages(
-    "k8s.io.kubelet.pkg.apis.dra.v1",
-    """
-    Claim: string namespace, string uid, string name
-    NodePrepareResourcesRequest: [Claim] claims
-    NodePrepareResourcesResponse: {NodePrepareResourceResponse} claims
-    NodePrepareResourceResponse: [Device] devices, string error
-    Device: [string] request_names, string pool_name, string device_name, [string] cdi_device_ids, string? share_id
-    NodeUnprepareResourcesRequest: [Claim] claims
-    NodeUnprepareResourcesResponse: {NodeUnprepareResourceResponse} claims
-    NodeUnprepareResourceResponse: string error
-    """,
-)
+_DRA = "k8s.io.kubelet.pkg.apis.dra.v1"
+plugins, registration, pod_resources, dra = map(_messages, ("v1beta1", "pluginregistration", "v1", _DRA))
 
 
 class Call(NamedTuple):
@@ -128,46 +76,20 @@ class Service(NamedTuple):
     calls: Mapping[str, Call]
 
 
-def _service(name: str, messages: SimpleNamespace, definitions: str) -> Service:
-    """Each line is a call, its request and its answer; `*` is before an answer that comes more than once."""
+def _service(package: str, name: str, messages: SimpleNamespace) -> Service:
     calls = {}
-    for line in definitions.strip().splitlines():
-        call, request, answer = line.split()
+    for call, types in _DEFINITIONS[package][name].items():
+        request, answer = types.split()
         asked, answered = (getattr(messages, each.lstrip("*")) for each in (request, answer))
         calls[call] = Call(asked, answered, answer.startswith("*"))
-    return Service(name, calls)
+    return Service(f"{package}.{name}", calls)
 
 
-DEVICE_REGISTRATION = _service("v1beta1.Registration", plugins, "Register RegisterRequest Empty")
-DEVICE_PLUGIN = _service(
-    "v1beta1.DevicePlugin",
-    plugins,
-    """
-    GetDevicePluginOptions Empty DevicePluginOptions
-    ListAndWatch Empty *ListAndWatchResponse
-    Allocate AllocateRequest AllocateResponse
-    PreStartContainer PreStartContainerRequest PreStartContainerResponse
-    """,
-)
-PLUGIN_REGISTRATION = _service(
-    "pluginregistration.Registration",
-    registration,
-    """
-    GetInfo InfoRequest PluginInfo
-    NotifyRegistrationStatus RegistrationStatus RegistrationStatusResponse
-    """,
-)
-POD_RESOURCES = _service(
-    "v1.PodResourcesLister", pod_resources, "List ListPodResourcesRequest ListPodResourcesResponse"
-)
-DRA = _service(
-    "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-    dra,
-    """
-    NodePrepareResources NodePrepareResourcesRequest NodePrepareResourcesResponse
-    NodeUnprepareResources NodeUnprepareResourcesRequest NodeUnprepareResourcesResponse
-    """,
-)
+DEVICE_REGISTRATION = _service("v1beta1", "Registration", plugins)
+DEVICE_PLUGIN = _service("v1beta1", "DevicePlugin", plugins)
+PLUGIN_REGISTRATION = _service("pluginregistration", "Registration", registration)
+POD_RESOURCES = _service("v1", "PodResourcesLister", pod_resources)
+DRA = _service(_DRA, "DRAPlugin", dra)
 
 
 async def serve(socket: Path, service: Service, methods: object) -> Any:

@@ -14,6 +14,8 @@ from berth.live.kubernetes.asks import MOST_GANG, Gang
 from berth.live.kubernetes.objects import PodGroup
 
 Key = tuple[str, str]
+TIME_OUT_MS = 60_000
+"""How long a gang may be started in part, if its PodGroup says nothing: the default of the scheduler plugins."""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,16 @@ class Gangs:
         if members is None or max(len(members.there), len(members.ended)) >= self._least((namespace, rest)):
             return 0
         return len(members.ended)
+
+    def is_whole(self, key: Key, bound: int) -> bool:
+        """Whether so many bound pods are enough, with those that have completed."""
+        return bound + self.completed("/".join(key)) >= self._least(key)
+
+    def time_out_ms(self, key: Key) -> int:
+        """How long a gang may be started in part."""
+        group = self._groups.get(key)
+        said_s = group.spec.schedule_timeout_seconds if group is not None else None
+        return said_s * 1000 if said_s and said_s > 0 else TIME_OUT_MS
 
     def _least(self, key: Key) -> int:
         """How many of its pods start together; 0: its PodGroup is not there, which says so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,15 +23,27 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
     try:
         await api.request("POST", path, manifest, patience_s=10)
     except ApiError as error:
-        if error.status == 404 and kind.startswith("MutatingAdmissionPolicy"):
-            return (
-                f"{kind} {name} left out: this cluster is older than 1.36: write the gate into pods yourself"
-            )
         if error.status != 409:
             raise
         await api.request("PATCH", f"{path}/{name}", manifest, content_type=MERGE_PATCH, patience_s=10)
         return f"{kind} {name} is up to date"
     return f"{kind} {name} made"
+
+
+async def gate_tls(api: Api, make: Callable[[], tuple[str, str]]) -> tuple[str, str] | None:
+    """Certificate and key (base64) of the webhook that adds the gate: those on the cluster, else what `make` makes.
+    None if the API server has policies that can add it. Raises ApiError."""
+    served = await api.get("/apis/admissionregistration.k8s.io/v1", dict[str, Any], patience_s=10)
+    if "mutatingadmissionpolicies" in [each["name"] for each in served["resources"]]:
+        return None
+    try:
+        path = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.GATING}"
+        data = (await api.get(path, objects.ConfigMap, patience_s=10)).data
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return make()
+    return data["tls.crt"], data["tls.key"]
 
 
 async def take_away(api: Api, manifest: dict[str, Any]) -> str:

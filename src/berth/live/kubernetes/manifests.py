@@ -45,6 +45,8 @@ class Install:
     """Whether a container beside each steerer gathers the nodes' histories into `names.HISTORY_FOLDER`."""
     history_claim: str = ""
     """The PersistentVolumeClaim of that folder; empty: it goes with its pod."""
+    tls: tuple[str, str] | None = None
+    """Certificate and key (base64) of the webhook that adds the gate; None: a policy of the API server adds it."""
 
 
 def manifests(install: Install) -> dict[str, list[Manifest]]:
@@ -58,7 +60,8 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
     parts = "" if install.right_size == "apply" else words["parts"]
     words |= {kind: parts.replace("@kind@", kind) for kind in ("containers", "initContainers")}
     options = replace(install, agent_image=install.agent_image or install.image)
-    made = _filled(made, words | vars(options))
+    certificate, key = install.tls or ("", "")
+    made = _filled(made, words | vars(options) | {"certificate": certificate, "key": key})
     _steer(made["steerer"][0]["spec"], made["steerer-rights"][3], install)
     (agent,) = made["node"][0]["spec"]["template"]["spec"]["containers"]
     agent["command"] += [
@@ -66,9 +69,16 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
         *(["--dra", "all"] if install.claims else []),
         *(["--grow", install.grow] if install.grow != "off" else []),
     ]
+    if install.right_size == "apply":
+        made["gate-webhook"][2]["spec"]["template"]["spec"]["containers"][0]["command"].append("--no-parts")
     if install.quota:
         made["tenants"] = [manifest_of(install.quota, borrow=install.borrow, reclaim=install.reclaim)]
-    left_out = {"gate": install.mode == "advise", "device-class": not install.claims}
+    advises, hooked = install.mode == "advise", install.tls is not None
+    left_out = {
+        "gate": advises or hooked,
+        "gate-webhook": advises or not hooked,
+        "device-class": not install.claims,
+    }
     return {name: each for name, each in made.items() if not left_out.get(name)}
 
 
@@ -115,12 +125,27 @@ VALUES = ("image", "policy", "mode", "knowledge", "replicas")
 """The fields of `Install` that are values of the Helm chart."""
 
 
+_HAS_POLICIES = '(.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")'
+_GATES = {
+    "gate": f'{{{{- if and {_HAS_POLICIES} (ne .Values.mode "advise") }}}}\n',
+    # Helm makes the certificate, once a release.
+    "gate-webhook": f"""{{{{- if and (not {_HAS_POLICIES}) (ne .Values.mode "advise") }}}}
+{{{{- $there := (lookup "v1" "Secret" .Release.Namespace "berth-gate").data | default dict }}}}
+{{{{- $made := genSelfSignedCert "berth-gate" nil (list (printf "berth-gate.%s.svc" .Release.Namespace)) 3650 }}}}
+{{{{- $certificate := index $there "tls.crt" | default ($made.Cert | b64enc) }}}}
+{{{{- $key := index $there "tls.key" | default ($made.Key | b64enc) }}}}
+""",
+}
+"""What begins the templates of those that add the gate: which of them a cluster has."""
+
+
 def helm_chart(install: Install, version: str) -> dict[str, str]:
     """The files of a Helm chart, by name: the same manifests with the values left open."""
     marks = replace(install, image="<image>", policy="<policy>", mode="<mode>", knowledge="<knowledge>")
     marks = replace(marks, agent_image="<agentImage>")
+    hooked = manifests(replace(marks, tls=("<certificate>", "<key>")))
     files: dict[str, str] = {}
-    for name, each in manifests(marks).items():
+    for name, each in (hooked | manifests(marks)).items():
         if name == "namespace":
             continue  # Helm makes it: helm install --create-namespace
         text = as_yaml(each)
@@ -131,10 +156,10 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
             text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")
         text = text.replace(f":{names.NAMESPACE}:", ":{{ .Release.Namespace }}:")
-        if name == "gate":  # where only advice is given, pods are another's to start
-            kind = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-            there = f'and (.Capabilities.APIVersions.Has "{kind}") (ne .Values.mode "advise")'
-            text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
+        if name in _GATES:  # where only advice is given, pods are another's to start
+            for mark in ("certificate", "key"):
+                text = text.replace(f"<{mark}>", f"{{{{ ${mark} }}}}")
+            text = f"{_GATES[name]}{text}{{{{- end }}}}\n"
         files[f"templates/{name}.yaml"] = text
     chart = {
         "apiVersion": "v2",

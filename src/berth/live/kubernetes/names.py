@@ -28,6 +28,8 @@ TENANTS = "berth-tenants"
 """The ConfigMap that says how many GPUs namespaces have."""
 IN_FORCE = "berth.dev/in-force"
 """And its annotation with what of it is in force, as JSON."""
+GATING = "berth-gate"
+"""The webhook that adds the gate, and all that belongs to it."""
 AGENT = "berth-node"
 """The DaemonSet of the nodes' agents."""
 METRICS_PORT = 9400
@@ -75,6 +77,9 @@ PLACEMENT = "berth.dev/placement"
 
 PLACED_UID = "berth.dev/placed-uid"
 """The uid of the pod that the placement is for: a pod made from the text of another one has not got its place."""
+
+DECIDED = (PLACEMENT, PLACED_UID, ENOUGH)
+"""What is taken away with a pod's part."""
 
 GPU_MEMORY = "berth.dev/gpu-memory"
 """What a running pod has of each GPU's memory, written by the node's agent as JSON (`placements.GpuMemory`)."""

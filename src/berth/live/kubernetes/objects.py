@@ -248,6 +248,7 @@ class PodGroupSpec(Struct):
     """Of both kinds of PodGroup: the scheduler plugins' has the first two, Kubernetes' own the last."""
 
     min_member: int | None = None
+    schedule_timeout_seconds: int | None = None
     scheduling_policy: SchedulingPolicy | None = None
 
 

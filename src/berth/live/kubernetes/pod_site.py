@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
+from typing import Any
 
 from berth.errors import AskError
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
@@ -42,7 +43,7 @@ from berth.live.kubernetes.constraints import (
     required_terms,
     why_not,
 )
-from berth.live.kubernetes.gangs import Gangs
+from berth.live.kubernetes.gangs import Gangs, Key
 from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
 from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.node_table import NodeTable, Seat
@@ -56,7 +57,7 @@ from berth.live.kubernetes.placements import (
     said_of,
     share_words,
 )
-from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -162,6 +163,11 @@ class Entry:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """What every step names it by."""
+        return self.uid, self.namespace, self.name
+
+    @property
     def owner(self) -> tuple[str, object]:
         """What it has in common with the pods that are made like it."""
         assert self.ask is not None
@@ -214,6 +220,7 @@ class PodSite:
         self._refused: dict[str, int] = {}  # pods that kube-scheduler refuses -> since when
         self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
         self._unheld: dict[str, int] = {}  # pods that no node can hold -> since when
+        self._halves: dict[Key, int] = {}  # gangs that may be bound in part -> since when
         self._heard_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
@@ -264,7 +271,7 @@ class PodSite:
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
-        step = Lift(entry.uid, entry.namespace, entry.name, node, text, after=after, enough=words)
+        step = Lift(*entry.key, node, text, after=after, enough=words)
         if spec.node_name:
             self._do(step._replace(is_bound=True))
             return
@@ -313,18 +320,14 @@ class PodSite:
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
-        self._order(job_id, leaves=True)
+        if (entry := self.entries.get(job_id)) is not None:
+            self._leave[job_id] = self._now_ms
+            self._patch(entry, {names.SUSPEND: "true"})
 
     def resume(self, job_id: str) -> None:
-        self._order(job_id, leaves=False)
-
-    def _order(self, job_id: str, *, leaves: bool) -> None:
-        entry = self.entries.get(job_id)
-        if entry is not None:
+        if (entry := self.entries.get(job_id)) is not None:
             self._leave.pop(job_id, None)
-            if leaves:
-                self._leave[job_id] = self._now_ms
-            self._do(Suspend(entry.uid, entry.namespace, entry.name, leaves))
+            self._patch(entry, {names.SUSPEND: None})
 
     def holds(self, uid: str) -> bool:
         """Whether a pod is about to leave its GPUs, evicted or suspended, and has not left them."""
@@ -402,6 +405,8 @@ class PodSite:
         for uid, since_ms in [*self._silent.items()]:
             if uid in self._silent:  # else its part went with that of another pod of its gang
                 self._mind_silence(self.entries[uid], now_ms - since_ms)
+        for key, since_ms in [*self._halves.items()]:
+            self._mind_half(key, now_ms - since_ms)
         for uid, since_ms in self._leave.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
@@ -433,6 +438,7 @@ class PodSite:
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
         times += [since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unheld.values()]
+        times += [since_ms + self.gangs.time_out_ms(key) for key, since_ms in self._halves.items()]
         staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
         times += [self._leave[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
@@ -443,6 +449,8 @@ class PodSite:
         """A pod could not be started; without a reason it is no failure of its own."""
         self._ends.append(FailedStart(uid, why))
         self.stirred = True
+        if (entry := self.entries.get(uid)) is not None:
+            self._others_of_gang(entry)
 
     def displace(self, unplaced: Iterable[str], free: Callable[[Gpu], Share]) -> None:
         """Pods run for which the driver has no room. Those that have what was given to others, as two steerers did,
@@ -665,12 +673,16 @@ class PodSite:
         lacks = self.lacks(entry) or "there are none"
         self._become(entry, State.STRAY)
         entry.why = f"no node can hold it: {lacks}. Its gate is lifted, so that an autoscaler may make one"
-        self._do(
-            Release(
-                entry.uid, entry.namespace, entry.name, required_terms(entry.pod.spec), self._needs_of(ask)
-            )
-        )
-        self._do(Tell(entry.uid, entry.namespace, entry.name, "Released", entry.why, False))
+        spec: dict[str, Any] = {"schedulingGates": None}
+        if needs := self._needs_of(ask):
+            terms = [
+                api.Term([*each.match_expressions, *needs], each.match_fields)
+                for each in required_terms(entry.pod.spec) or (api.Term(),)
+            ]
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+            spec["affinity"] = {"nodeAffinity": required}
+        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid}, "spec": spec}))
+        self._do(Tell(*entry.key, "Released", entry.why, False))
 
     def _needs_of(self, ask: Ask) -> tuple[api.Expression, ...]:
         """What labels a node has that can hold a pod's GPUs: kube-scheduler counts neither cards nor models."""
@@ -730,15 +742,35 @@ class PodSite:
 
     def _take_back(self, entry: Entry, reason: str) -> None:
         """Take the parts away of a pod and of its gang's pods that are not bound."""
-        others = []
-        if entry.ask is not None and entry.ask.gang is not None:
-            gang = self.gangs.pods(entry.ask.gang.key)
-            others = [self.entries[uid] for uid in gang if uid != entry.uid and uid in self.entries]
-        why = entry.why
+        others, why = self._others_of_gang(entry), entry.why
         self._take_away(entry, why, reason)
         for other in others:
             if other.state is State.LIFTED and not other.leaving:
                 self._take_away(other, f"pod {entry.name} of its gang cannot start: {why}", reason)
+
+    def _others_of_gang(self, entry: Entry) -> list[Entry]:
+        """The other pods of a gang one of which does not start now; the gang has its time-out to be whole again."""
+        if entry.ask is None or entry.ask.gang is None:
+            return []
+        key = entry.ask.gang.key
+        self._halves.setdefault(key, max(self._now_ms, self._refreshed_ms))
+        return [self.entries[uid] for uid in self.gangs.pods(key) if uid != entry.uid and uid in self.entries]
+
+    def _mind_half(self, key: Key, lasted_ms: int) -> None:
+        """Give all parts of a gang back that is bound in part for too long: its controller makes it anew."""
+        there = [self.entries[uid] for uid in self.gangs.pods(key) if uid in self.entries]
+        bound = [each for each in there if each.state is State.RUNS and not each.leaving]
+        is_late = lasted_ms >= self.gangs.time_out_ms(key)
+        if not bound or is_late or self.gangs.is_whole(key, len(bound)):
+            del self._halves[key]
+        if not bound or not is_late or self.gangs.is_whole(key, len(bound)):
+            return
+        why = f"only {len(bound)} pods of its gang have started after {lasted_ms // 1000} s"
+        for each in there:
+            if each.state is State.LIFTED and not each.leaving:
+                self._take_away(each, why, "GangTimedOut")
+            elif each in bound and _has_controller(each):
+                self._remove(each, why, "GangTimedOut")
 
     def _pinned(self, pod: api.Pod) -> set[str]:
         hosts = {
@@ -757,20 +789,23 @@ class PodSite:
         entry.why = why
         self._refused.pop(entry.uid, None)
         self._silent.pop(entry.uid, None)
-        if any(owner.controller for owner in entry.pod.metadata.owner_references):
+        if _has_controller(entry):
             self._remove(entry, why, reason)
             return
-        version = entry.pod.metadata.resource_version
-        self._do(Withdraw(entry.uid, entry.namespace, entry.name, version))
+        # Not if it has changed: it may have been bound.
+        self._patch(entry, dict.fromkeys(names.DECIDED), resourceVersion=entry.pod.metadata.resource_version)
         entry.why = (
             f"{why}. Its part of the GPU is given back; nothing makes this pod anew, so end its wait with: kubectl"
             f" delete pod -n {entry.namespace} {entry.name}"
         )
-        self._do(Tell(entry.uid, entry.namespace, entry.name, reason, entry.why))
+        self._do(Tell(*entry.key, reason, entry.why))
+
+    def _patch(self, entry: Entry, annotations: dict[str, str | None], **meta: str) -> None:
+        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid, "annotations": annotations, **meta}}))
 
     def _remove(self, entry: Entry, why: str, reason: str) -> None:
         entry.leaving = True
-        self._do(Remove(entry.uid, entry.namespace, entry.name, why, reason))
+        self._do(Remove(*entry.key, why, reason))
 
     def _forgive(self, now_ms: int) -> None:
         """Nodes that refused pods long ago, or have changed since, are looked at again."""
@@ -1053,6 +1088,11 @@ def _ask_of(pod: api.Pod) -> Ask | None:
         return ask_of(pod)
     except AskError:
         return None
+
+
+def _has_controller(entry: Entry) -> bool:
+    """Whether another pod is made in place of one that is evicted."""
+    return entry.pod is not None and any(each.controller for each in entry.pod.metadata.owner_references)
 
 
 def _placed(pod: api.Pod) -> Placed | None:

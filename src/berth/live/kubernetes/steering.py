@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.model import Job, Share
 
@@ -50,8 +51,8 @@ SLICE_S = 0.5
 TELL_S = 0.5
 TOLD_AT_ONCE = 25
 """Pods whose reasons are written each `TELL_S`, and as many events."""
-TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
-"""The same while gates wait to be lifted: each of these costs the server as much as a gate."""
+TOLD_WHILE_BUSY, BUSY_ROUNDS = 5, 10
+"""The same, in one round of so many, while more gates are lifted than that: each of these costs the server as much."""
 MOST_LOOKED_AT = 1000
 """Waiting pods whose reasons are looked for at once."""
 FORECAST_S = 0.3
@@ -350,7 +351,7 @@ class Steering:
         if (kind, said) != (reason, message):
             self._told[entry.uid] = reason, message, time.monotonic()
             self.counts.advised += 1
-            tell = Tell(entry.uid, entry.namespace, entry.name, reason, message, False)
+            tell = Tell(*entry.key, reason, message, False)
             self._hand_out(self._generation, tell)
 
     def _hand_out(self, generation: int, step: Step) -> None:
@@ -450,12 +451,8 @@ class Steering:
             self.counts.placed += 1
             self._told.pop(step.uid, None)
             self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
-        elif isinstance(step, Withdraw):
-            await writing.withdraw(self.api, step)
-        elif isinstance(step, Release):
-            await writing.release(self.api, step)
-        elif isinstance(step, Suspend):
-            await writing.suspend(self.api, step)
+        elif isinstance(step, Patch):
+            await writing.patch(self.api, step)
         elif isinstance(step, Remove):
             await writing.remove(self.api, step)
             self.counts.removed += 1
@@ -470,9 +467,12 @@ class Steering:
 
     async def _tell_all(self) -> None:
         """Write events and reasons, a few at a time, and fewer while gates are lifted."""
-        while True:
-            busy = not self._steps.empty()
-            await asyncio.sleep(BUSY_TELL_S if busy else TELL_S)
+        for number in count():
+            placed = self.counts.placed
+            await asyncio.sleep(TELL_S)
+            busy = self.counts.placed - placed > TOLD_AT_ONCE
+            if busy and number % BUSY_ROUNDS:
+                continue
             most = TOLD_WHILE_BUSY if busy else TOLD_AT_ONCE
             try:
                 await self._tell_reasons(most)
@@ -503,9 +503,14 @@ class Steering:
         """The reasons that are to be written now, each with what it says without its numbers: those that are new, or
         were written long ago."""
         now_ms, now_s = self._now_ms(), time.monotonic()
-        if not self.driver.begun:
+        waits = [
+            each
+            for each in self.site.waits()
+            if self._may_tell(each)
+            and (each.state is not State.WAITING or now_ms - each.submit_ms >= QUIET_MS)
+        ]
+        if not waits or not self.driver.begun:
             return []
-        waits = [each for each in self.site.waits() if self._may_tell(each)]
         entries = sorted(waits, key=lambda each: each.order)
         first = self._turn % max(1, len(entries))
         looked_at = [*entries[first:], *entries[:first]][:MOST_LOOKED_AT]
@@ -515,15 +520,13 @@ class Steering:
         told: list[tuple[Tell, str]] = []
         for entry in looked_at:
             self._turn += 1
-            if entry.state is State.WAITING and now_ms - entry.submit_ms < QUIET_MS:
-                continue
             message = found[entry.uid]
             kind = _NUMBERS.sub("", message)
             known, before, told_s = self._told.get(entry.uid, ("", "", -1e9))
             if kind == known and (message == before or now_s - told_s < AGAIN_S):
                 continue
             reason = "Waits" if entry.state is State.WAITING else "Held"
-            told.append((Tell(entry.uid, entry.namespace, entry.name, reason, message), kind))
+            told.append((Tell(*entry.key, reason, message), kind))
             if len(told) >= most:
                 break
         return told

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from berth.live.kubernetes.objects import Expression, Preferred, Term
+from berth.live.kubernetes.objects import Preferred, Term
 
 
 class Lift(NamedTuple):
@@ -30,36 +30,14 @@ class Lift(NamedTuple):
     """Whether kube-scheduler has bound it already, so that only its placement is written."""
 
 
-class Withdraw(NamedTuple):
-    """Take away the placement of a pod that is pinned to a node which refuses it."""
+class Patch(NamedTuple):
+    """Change a pod otherwise: take its placement away, release it unpinned, or have its node's agent suspend it."""
 
     uid: str
     namespace: str
     name: str
-    version: str
-    """The resource version at which it was refused: a pod that was bound meanwhile keeps its placement."""
-
-
-class Release(NamedTuple):
-    """Lift the gate of a pod that no node can hold, and pin it nowhere: autoscalers see it, and kube-scheduler binds it
-    to a node that they make."""
-
-    uid: str
-    namespace: str
-    name: str
-    terms: tuple[Term, ...] = ()
-    """Its required node affinity, to each term of which `needs` are added."""
-    needs: tuple[Expression, ...] = ()
-    """What its GPUs ask of a node's labels, which kube-scheduler does not count."""
-
-
-class Suspend(NamedTuple):
-    """Have the agent of a pod's node take it off its GPUs, or let it run on."""
-
-    uid: str
-    namespace: str
-    name: str
-    leaves: bool
+    body: dict[str, Any]
+    """A merge patch. If it has a resource version, a pod that has changed since then stays as it is."""
 
 
 class Remove(NamedTuple):
@@ -83,4 +61,4 @@ class Tell(NamedTuple):
     warning: bool = True
 
 
-Step = Lift | Withdraw | Release | Suspend | Remove | Tell
+Step = Lift | Patch | Remove | Tell

@@ -16,7 +16,7 @@ from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.placements import Placed
-from berth.live.kubernetes.steps import Lift, Release, Remove, Step, Suspend, Tell, Withdraw
+from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ SAID_AGAIN_S = 60.0
 """Time after which a missing right is logged again."""
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
+_UNCHECKED = {"fieldValidation": "Ignore"}
+"""Spares the API server a second reading of the pod, in search of fields that it does not know."""
 MOST_WEIGHT = 100
 """Of a preference; Kubernetes allows no more."""
 
@@ -59,7 +61,9 @@ async def place(api: Api, step: Lift) -> None:
         # Others' gates are gone: while one is left, a pod is not decided on.
         body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": affinity}}
     try:
-        await api.request("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
+        await api.request(
+            "PATCH", _path(step), body, params=_UNCHECKED, content_type=MERGE_PATCH, limit_s=WRITE_S
+        )
     except ApiError as error:
         if error.status == 404:
             raise Taken(error.message) from error
@@ -80,28 +84,9 @@ async def place(api: Api, step: Lift) -> None:
         raise
 
 
-async def withdraw(api: Api, step: Withdraw) -> None:
-    """Take a placement away. A pod that has changed meanwhile keeps it, for it may have been bound."""
-    gone = {names.PLACEMENT: None, names.PLACED_UID: None, names.ENOUGH: None}
-    meta = {"uid": step.uid, "resourceVersion": step.version, "annotations": gone}
-    await api.change("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
-
-
-async def release(api: Api, step: Release) -> None:
-    """Lift the gate of a pod and leave the rest to kube-scheduler. Raises ApiError."""
-    terms = [
-        Term([*each.match_expressions, *step.needs], each.match_fields) for each in step.terms or (Term(),)
-    ]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    affinity = {"affinity": {"nodeAffinity": required}} if step.needs else {}
-    body = {"metadata": {"uid": step.uid}, "spec": {"schedulingGates": None, **affinity}}
-    await api.change("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
-
-
-async def suspend(api: Api, step: Suspend) -> None:
-    """Tell the agent of a pod's node that it is to leave its GPUs, or to run on. Raises ApiError."""
-    meta = {"uid": step.uid, "annotations": {names.SUSPEND: "true" if step.leaves else None}}
-    await api.change("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
+async def patch(api: Api, step: Patch) -> None:
+    """Change a pod; one that is gone or has changed is no error. Raises ApiError."""
+    await api.change("PATCH", _path(step), step.body, content_type=MERGE_PATCH, limit_s=WRITE_S)
 
 
 async def remove(api: Api, step: Remove) -> None:

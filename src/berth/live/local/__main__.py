@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, MACHINE_POLICY
+from berth.live.driver.defaults import DEFAULT_GROW, DEFAULT_KNOWLEDGE, MACHINE_POLICY
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Cards, fake_gpus
 from berth.live.local.deciding import Chosen
@@ -88,7 +88,7 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         record_s=options.record_s,
         metrics=options.metrics,
         uncounted=settings.get("uncounted") or "report",
-        grow=settings.get("grow") or "off",
+        grow=settings.get("grow") or DEFAULT_GROW,
         per_gpu=int(settings.get("per_gpu") or PER_GPU),
         chosen=chosen,
     )

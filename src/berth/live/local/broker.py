@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, MACHINE_POLICY
+from berth.live.driver.defaults import DEFAULT_GROW, DEFAULT_KNOWLEDGE, MACHINE_POLICY
 from berth.live.driver.growth import Growth
 from berth.live.driver.idling import Idling
 from berth.live.driver.suspending import Suspending
@@ -80,7 +80,7 @@ class Broker:
         record_s: float = RECORD_S,
         metrics: str = "",
         uncounted: str = "report",
-        grow: str = "off",
+        grow: str = DEFAULT_GROW,
         per_gpu: int = PER_GPU,
         chosen: Chosen | None = None,
     ) -> None:
@@ -194,7 +194,9 @@ class Broker:
         self._deferred: list[Entry] = []
         self._unwritten_ends: dict[str, Entry] = {}
         self.stopped = asyncio.Event()
-        self.settings = {**store.meta("settings", {}), "metrics": metrics}
+        self.settings = {
+            **store.meta("settings", {}), "metrics": metrics, "grow": grow, "per_gpu": per_gpu, "uncounted": uncounted
+        }  # fmt: skip
         """What it was started with."""
         self.metrics = metrics
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""

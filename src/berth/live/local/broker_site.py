@@ -124,7 +124,7 @@ class BrokerSite:
             tuple(values["alike"]), tuple(self.gpus[at] for at in values["only_gpus"] if at < len(self.gpus)),
             values["start_failures"], values["not_before_ms"], values["rerun"], values["why"], values["version"],
             SiteGang(*values["gang"]) if values.get("gang") else None,
-            mem_max_mib=values.get("mem_max_mib", 0), mem_least_mib=values.get("mem_least_mib", 0),
+            mem_max_mib=values.get("mem_max_mib", 0),
         )  # fmt: skip
 
     # What there is

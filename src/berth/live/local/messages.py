@@ -91,7 +91,6 @@ def _job(entry: Entry, limits: Limits) -> dict[str, Any]:
         "not_before_ms": entry.not_before_ms, "why": entry.reason, "alike": _alike(entry),
         "gang": (entry.gang, request.gang_starts) if request.gang else None,
         "mem_max_mib": limits.most_mib(request),
-        "mem_least_mib": request.mem_mib if request.mem_max_mib else 1,
     }  # fmt: skip
 
 

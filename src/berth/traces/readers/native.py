@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
 from functools import lru_cache, partial
-from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import TraceError
-from berth.history.store.parquet import ParquetWriter, rows_to_columns
+from berth.history.store.parquet import write_rows
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.fields import (
     Field,
@@ -70,7 +69,6 @@ COLUMNS: Final = tuple(_SCHEMA)
 _GPUS, _NODES, _MILLI, _MEM_MIB = map(COLUMNS.index, ("gpus", "nodes", "share_milli", "share_mem_mib"))
 _MOSTLY_UNLIKE: Final = {COLUMNS.index("submit_ms"), COLUMNS.index("work_ms")}
 _OWN_PLACE: Final = ("submit_ms", "share_milli", "share_mem_mib")
-_CHUNK_ROWS = 250_000
 
 
 class NativeReader:
@@ -211,10 +209,7 @@ def write_csv(jobs: Iterable[Job], path: Path) -> None:
 
 def write_parquet(jobs: Iterable[Job], path: Path) -> None:
     """Write jobs to a Parquet file with the same columns."""
-    source = iter(jobs)
-    with ParquetWriter(path, _SCHEMA) as writer:
-        while chunk := list(islice(source, _CHUNK_ROWS)):
-            writer.write(rows_to_columns([_row(job, str(path)) for job in chunk], COLUMNS))
+    write_rows(path, _SCHEMA, (_row(job, str(path)) for job in jobs))
 
 
 def _row(job: Job, path: str) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from berth.errors import SettingError
+from berth.errors import KubernetesError, SettingError
 from berth.live.kubernetes.names import (
     ASKED_MEM_MIB,
     ASKED_MILLI,
@@ -475,6 +475,40 @@ def test_an_agent_whose_look_hangs_answers_its_probe_with_an_error(
         return found
 
     assert asyncio.run(run()) == [200, 503]
+
+
+@needs_root
+def test_what_the_cluster_could_not_be_told_is_told_again_after_a_while(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(folder / "card"))
+    monkeypatch.setenv("BERTH_ROOT", str(folder / "root"))
+    settings = NodeSettings(
+        "here", folder / "state", folder / "run", folder / "cdi", folder / "kubelet", fake=True
+    )
+    cards: Any = SimpleNamespace(cards=make_cards("1xA100-80G", folder / "card"))
+    server: Any = FakeApi()
+    server.has_claims, server.down = False, True
+    now_s = [100.0]
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    made = service._Node(settings, cards, server)
+
+    async def tell(ailing: dict[int, str]) -> bool:
+        """Whether the cluster was asked to take it."""
+        try:
+            before = dict(server.labels)
+            await made._tell_cluster(ailing)
+        except KubernetesError:
+            return True
+        return bool(before != server.labels)
+
+    async def run() -> list[bool]:
+        found = [await tell({}), await tell({}), await tell({0: "79"})]  # news does not wait
+        now_s[0] += service.RETRY_S
+        server.down = False
+        return [*found, await tell({0: "79"}), await tell({0: "79"})]
+
+    assert asyncio.run(run()) == [True, False, True, True, False]
 
 
 class Collected(Collector):

@@ -43,6 +43,8 @@ AGAIN_S = 0.25
 """Until the look that confirms what one look suspected."""
 HANGS_S = 300.0
 """A look that takes longer is taken to hang, as in a driver that does not answer."""
+RETRY_S = 5.0
+"""Until what the cluster could not be told is told again."""
 REPUBLISH_S = 60.0
 """How often labels and slice are told anew, in case they were removed, or the node was made anew."""
 
@@ -149,8 +151,9 @@ class _Node:
         pods_every_s = PODS_S if settings.every_s >= 1 else PODS_EVERY * settings.every_s
         self.agent = Agent(state, cards, self.allotments, server, self.reaper, pods_every_s=pods_every_s)
         self._publisher = SlicePublisher(settings.node, server)
-        self._published: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
-        self._published_s = 0.0
+        self._news: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
+        self._again_s = 0.0
+        """When the same is told again."""
         self._looked_s = time.monotonic()
 
     @property
@@ -185,14 +188,16 @@ class _Node:
         """Tell what has changed, and all of it now and then."""
         cards = [card for card in self.cards.cards if card.index in self.plugin_gpus]
         claimed = [card for card in self.cards.cards if card.index in self.dra_gpus]
-        labels, devices, now_s = _labels(cards, ailing), devices_of(claimed, ailing), time.monotonic()
-        if (labels, devices) == self._published and now_s - self._published_s < REPUBLISH_S:
+        news, now_s = (_labels(cards, ailing), devices_of(claimed, ailing)), time.monotonic()
+        if news == self._news and now_s < self._again_s:
             return
+        self._news, self._again_s = news, now_s + RETRY_S
+        labels, devices = news
         await self.server.label_node(labels)
         await self.server.advertise(_resources(cards))
         if self.server.has_claims:
             await self._publisher.publish(devices)
-        self._published, self._published_s = (labels, devices), now_s
+        self._again_s = now_s + REPUBLISH_S
 
 
 def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:
