@@ -24,7 +24,7 @@ from berth.history.values.durations import hours_unit
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
 from berth.report.sections import as_json
-from berth.statistics.accounting import UNKNOWN
+from berth.statistics.accounting import NO_GPU, UNKNOWN
 from berth.statistics.tables import Tables
 
 router = APIRouter(include_in_schema=False)
@@ -190,7 +190,7 @@ def _words_for(t: Texts, found: Answer) -> Words:
 
 def _shown(name: str, t: Texts) -> str:
     """A group's name as people see it."""
-    return t("unknown") if name == UNKNOWN else name
+    return {UNKNOWN: t("unknown"), NO_GPU: t("none")}.get(name, name)
 
 
 def _figure_name(name: str, t: Texts) -> str:
@@ -320,6 +320,7 @@ def _pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mar
             Series(t("median"), sets[0].values, keys),
             Series(t("90 % within"), [(group.wait_p90_s or 0.0) * words.factor for group in groups], keys),
         ]
+        sets = [each for each in sets if any(each.values)]  # medians of 0 would be empty halves of the bars
     bars = as_json(group_bars(names, sets, words.axis, words.unit)) if groups else None
     factor = 100.0 if question.measure is Measure.EFFICIENCY else words.factor
     drawn = []
