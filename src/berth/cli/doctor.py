@@ -114,7 +114,7 @@ def _native() -> Finding:
         "limits by the driver",
         not lacking,
         lacking or "of cgroups",
-        "berth partition create: else by libberth",
+        "berth partition create (else libberth limits)",
     )
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from berth.errors import AskError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Gang, ask_of
+from berth.live.kubernetes.asks import Gang, ask_of, cpu_milli, mem_mib
 from berth.live.kubernetes.constraints import NodeTraits, why_not
-from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from tests.examples import examples
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import steered

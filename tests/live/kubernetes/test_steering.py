@@ -67,6 +67,33 @@ def test_pods_go_where_selectors_affinity_taints_and_cordons_allow(play: Played)
     play(test)
 
 
+def test_the_record_of_who_manages_a_pods_fields_is_left_to_those_who_apply_them(play: Played) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 2)
+        await world.pod("made", milli=500)
+        asks = {"limits": {names.RESOURCE: "1"}, "requests": {names.RESOURCE: "1"}}
+        spec = {
+            "containers": [{"name": "main", "image": "busybox", "resources": asks}],
+            "schedulingGates": [{"name": names.GATE}],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "applied"}, "spec": spec}
+        await world.api.request(
+            "PATCH",
+            "/api/v1/namespaces/default/pods/applied",
+            pod,
+            params={"fieldManager": "somebody"},
+            content_type="application/apply-patch+yaml",
+        )
+        async with world.steerer():
+            await world.until_bound("made", "applied")
+        pods = await world.pods()
+        assert "managedFields" not in pods["made"]["metadata"]
+        managers = {each["manager"] for each in pods["applied"]["metadata"]["managedFields"]}
+        assert {"somebody", "berth"} <= managers
+
+    play(test)
+
+
 def test_what_pods_of_others_use_is_not_given_away(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2, cpu="4", resources={"nvidia.com/gpu": "2"})

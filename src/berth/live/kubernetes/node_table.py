@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.asks import Cards
 from berth.live.kubernetes.constraints import Kinds
-from berth.live.kubernetes.jobs import Cards
 from berth.live.kubernetes.nodes import View
 from berth.model import Node, Share
 

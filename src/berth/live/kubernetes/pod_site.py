@@ -32,7 +32,7 @@ from berth.live.driver.site import (
 )
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Ask, ask_of, created_ms
+from berth.live.kubernetes.asks import COUNTED, Ask, ask_of, created_ms, job_of, pod_resources, with_memory
 from berth.live.kubernetes.constraints import (
     MOST_KINDS,
     MOST_OF_ONE,
@@ -44,8 +44,6 @@ from berth.live.kubernetes.constraints import (
     why_not,
 )
 from berth.live.kubernetes.gangs import Gangs, Key
-from berth.live.kubernetes.gpu_words import COUNTED, pod_resources
-from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import (
@@ -271,7 +269,8 @@ class PodSite:
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
-        step = Lift(*entry.key, node, text, after=after, enough=words)
+        applied = any(each.operation == "Apply" for each in entry.pod.metadata.managed_fields)
+        step = Lift(*entry.key, node, text, after=after, enough=words, is_applied=applied)
         if spec.node_name:
             self._do(step._replace(is_bound=True))
             return
@@ -336,11 +335,10 @@ class PodSite:
 
     # What the cluster says
 
-    def pod_group_changed(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        self._look_again(self.gangs.group_changed(api_group, group), now_ms)
-
-    def pod_group_gone(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
-        self._look_again(self.gangs.group_gone(api_group, group), now_ms)
+    def pod_group_changed(
+        self, api_group: str, group: api.PodGroup, now_ms: int, *, gone: bool = False
+    ) -> None:
+        self._look_again(self.gangs.group_changed(api_group, group, gone=gone), now_ms)
 
     def node_changed(self, node: api.Node, now_ms: int) -> None:
         """A node came or changed. What was refused there before may be accepted now."""

@@ -16,8 +16,7 @@ import msgspec
 
 from berth.errors import ApiError, BerthError, SettingError
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
-from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes.client import MERGE_PATCH, About, Api, Informer, event
 from berth.policies import Setting, make_policy
 from berth.policies.schemes.quotas import quotas_of
 

@@ -17,8 +17,7 @@ from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
-from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.informer import is_unserved
+from berth.live.kubernetes.client import Api, is_unserved
 from berth.live.kubernetes.placements import GpuMemory, said_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, heard, waits_of

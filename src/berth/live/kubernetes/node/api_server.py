@@ -11,11 +11,9 @@ import msgspec
 
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import objects
-from berth.live.kubernetes.asks import controller_of, moment_ms, pod_group
+from berth.live.kubernetes.asks import consumed_of, controller_of, moment_ms, pod_group, pod_resources, whole
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
-from berth.live.kubernetes.gpu_words import pod_resources
 from berth.live.kubernetes.names import DRIVER, GANG, RESOURCE, application_of
-from berth.live.kubernetes.quantities import consumed_of, whole
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 SLICES = f"{RESOURCES}/resourceslices"

@@ -23,8 +23,7 @@ from berth.live.card_models import card_model
 from berth.live.driver.records import Sampled
 from berth.live.driver.records import record_of as record_of_end
 from berth.live.driver.site import End, Gpu
-from berth.live.kubernetes.node.agent import SAMPLES
-from berth.live.kubernetes.node.ledger import SEEN, Seen, ran_out_of_memory
+from berth.live.kubernetes.node.agent import SAMPLES, SEEN, Seen, ran_out_of_memory
 from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.samples import Sample, read_samples
 from berth.model import Job, Record, RecordState, Share
