@@ -73,7 +73,7 @@ class ParquetWriter:
             self._copy(last, self._temporary)
         else:
             self._spill(last)
-            self._run(f"COPY (FROM {read_parquet(self._spilled)}) TO {literal(self._aside)} {_COPY}")
+            self._run(f"COPY (FROM {read_parquet(self._spilled)}) TO {literal(self._temporary)} {_COPY}")
         try:
             self._temporary.replace(self.path)
         except OSError as error:

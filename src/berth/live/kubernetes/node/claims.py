@@ -82,22 +82,22 @@ def _capacity(whole: str, step: str) -> dict[str, Any]:
 class SlicePublisher:
     def __init__(self, node: str, api: ApiServer) -> None:
         self._node, self._api = node, api
-        self._told: list[dict[str, Any]] | None = None
+        self._published: list[dict[str, Any]] | None = None
 
     async def publish(self, devices: list[dict[str, Any]]) -> bool:
         """Have the API server tell exactly these devices; whether the slice had to be written."""
         name = f"{self._node}-{DRIVER}"
         there = await self._api.slices()
         newest = max(there.values(), default=0)
-        written = devices != self._told or there != ({name: newest} if devices else {})
-        self._told = None
+        written = devices != self._published or there != ({name: newest} if devices else {})
+        self._published = None
         if written and devices:
             pool = {"name": self._node, "generation": newest + 1, "resourceSliceCount": 1}
             spec = {"driver": DRIVER, "nodeName": self._node, "pool": pool, "devices": devices}
             await self._api.write_slice(name, spec)
         for other in there.keys() - ({name} if devices else set()):
             await self._api.remove_slice(other)
-        self._told = devices
+        self._published = devices
         return written
 
 
