@@ -483,9 +483,8 @@ class PodSite:
         self._unheld = {uid: self._unheld.get(uid, self._refreshed_ms) for uid in uids}
         for uid in [uid for uid, at_ms in self._impatient.items() if at_ms is None]:
             ask = self.entries[uid].ask
-            self._impatient[uid] = self._refreshed_ms + max(
-                1, (ask.new_node_ms or 0) if ask is not None else 0
-            )
+            wait_ms = (ask.new_node_ms or 0) if ask is not None else 0
+            self._impatient[uid] = self._refreshed_ms + max(self.settings.patience_ms, wait_ms)
 
     def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
         """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
