@@ -83,6 +83,10 @@ class Container:
             command, env=environment, preexec_fn=self._enter, text=True, stdout=subprocess.PIPE
         )
 
+    def init(self) -> subprocess.Popen[bytes]:
+        """The container's first process, which is in its cgroup from before the hook until the end."""
+        return subprocess.Popen(["sleep", "infinity"], preexec_fn=self._enter)
+
     def end(self) -> None:
         """Kill what is left in the cgroup, and remove it without a word to anyone."""
         if not self.group.exists():
@@ -104,11 +108,13 @@ def main() -> None:
     parent, bundle, mib, *hook = sys.argv[1:]
     container = Container(Path(parent), Path(bundle), hook)
     container.make("blue")
-    code, said = container.create()
-    print(said, end="", flush=True)
-    if code == 0:
-        container.run(int(mib))
-    container.end()
+    with container.init() as init:
+        code, said = container.create()
+        print(said, end="", flush=True)
+        if code == 0:
+            container.run(int(mib))
+        container.end()
+        init.wait()
     container.stopped()
 
 
