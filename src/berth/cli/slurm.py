@@ -359,14 +359,14 @@ def why(
 ) -> None:
     """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs. Of one that runs, show
     its GPU memory."""
-    from berth.live.slurm.agent import reports, told
+    from berth.live.slurm.agent import memory_text, reports
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.snapshot import is_held_by_berth, read_status, why_of
 
     slurm, ours, nodes = why_of(Controller(), state, job)
     counts = read_status(state).get("counts", {}).get(slurm.id, "") if slurm.waits else ""
     of_job = reports(state).get(slurm.raw_id)
-    memory = {name: told(shown) for name, shown in of_job.by_node.items()} if of_job else {}
+    memory = {name: memory_text(shown) for name, shown in of_job.by_node.items()} if of_job else {}
     answer = {
         "job": job,
         "state": slurm.state,

@@ -193,7 +193,7 @@ class LearnedWithPlans(Learned):
         return None if len(queue) < scene.backlog_jobs else (model, tenants, queue)
 
     def _best_steps(
-        self, model: Rollouts, tenants: IntArray, queue: IntArray, tries: int
+        self, model: Rollouts, tenants: IntArray, queue: IntArray, draws: int
     ) -> list[tuple[int, int, int]]:
         """What ends soonest of the network, the rules, changes of these and, at first, of every start tried."""
         draw = np.random.default_rng(len(queue))
@@ -206,8 +206,8 @@ class LearnedWithPlans(Learned):
             at = int(total_ms.argmin())
             if total_ms[at] < least_ms:
                 best, least_ms, steps = heuristics[at], int(total_ms[at]), _steps(trace, at)
-            count = min(BATCH, tries)
-            tries -= count
+            count = min(BATCH, draws)
+            draws -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
             heuristics = best + change * (draw.random(change.shape) < CHANGED)
         short = least_ms <= LONGEST_PLAN_MS

@@ -234,8 +234,8 @@ def _limits_above(region: Path | str | None) -> str:
         seen = [read(folder, uuid, "") for uuid in uuids]
         return ", ".join(_limits_text(one.limit_bytes >> 20, one.core_pct or None) for one in seen)
     variables = ("BERTH_GPU_MEM_MIB", "BERTH_GPU_CORE_PCT")
-    said = [f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)]
-    return ", ".join(said) or f"BERTH_REGION={region}"
+    assignments = [f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)]
+    return ", ".join(assignments) or f"BERTH_REGION={region}"
 
 
 def _limits_text(mem_mib: int | None, core_pct: int | None) -> str:

@@ -184,6 +184,8 @@ def _settle(part: Partition, joining: str, driver_folder: Path | None) -> None:
         for group in wanted:
             if group == had.group:
                 _make(Path(group))
+            if group in had.groups:
+                _take_back(Path(group), had, driver_folder)  # its container may have started again
             _set_limit(Path(group), had.gpu, had.mem_mib << 20, driver_folder)
         _keep(part, wanted)
     flags = Limit(1, 0, part.burst, part.priority, witness=len(in_use) == 1).flags
@@ -196,16 +198,20 @@ def _keep(part: Partition, groups: set[str]) -> None:
 
 
 def _clear(group: Path, kept: Hardware, driver_folder: Path | None) -> None:
-    """Give back what a cgroup reserved: itself, or, if it is gone, what those above it still reserve for it.
-
-    NVIDIA's rule: each has the sum of those below. So no more is taken back than exceeds that, and than was added.
-    """
+    """Give back what a cgroup reserved: itself, and what those above it still reserve for one that is gone."""
     if group.is_dir():
         hard_bytes = kept.mem_mib << 20 if _is_populated(group) else _UNLIMITED
         _set(group, kept.gpu, 0, hard_bytes, driver_folder)
         if str(group) == kept.group:
             _remove(group)
-        return
+    _take_back(group, kept, driver_folder)
+
+
+def _take_back(group: Path, kept: Hardware, driver_folder: Path | None) -> None:
+    """Lower what the cgroups above one of this path reserve for an earlier one, which a runtime removed.
+
+    NVIDIA's rule: each has the sum of those below. So no more is taken back than exceeds that, and than was added.
+    """
     above = next(folder for folder in group.parents if folder.is_dir())
     if above == _mount():
         return  # which reserves nothing

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Build Kubernetes' own servers from their Go module, once a machine: build_server.sh [kube-scheduler kubelet … kueue]
 #
-# servers/go.mod names the version. The programs lie in the user's cache, outside the repository; kube-apiserver is
+# servers/go.mod names the version. The programs lie in ~/.cache/berth-tests, outside the repository; kube-apiserver is
 # always built; `kueue` is Kueue's controller, with its CRDs and webhooks. Needs Go and its module proxy, runs as any
-# user, and takes some 12 minutes for all four servers on two cores.
+# user, and takes some 12 minutes for all four servers on two cores. For another version, such as 1.30:
+#
+#     KUBERNETES_VERSION=v1.30.14 build_server.sh kube-scheduler kube-controller-manager
+#     KUBEBUILDER_ASSETS=~/.cache/berth-tests/kubernetes-1.30.14 pytest tests/live/kubernetes
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-version=$(awk '$1 == "k8s.io/kubernetes" { print $2; exit }' "$here/servers/go.mod")
+ours=$(awk '$1 == "k8s.io/kubernetes" { print $2; exit }' "$here/servers/go.mod")
+version=${KUBERNETES_VERSION:-$ours}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/berth-tests/kubernetes-${version#v}
 mkdir -p "$cache"
 # A second caller waits for the first one's build.
@@ -30,6 +34,18 @@ fi
 IFS=. read -r major minor _ <<<"${version#v}"
 about=k8s.io/component-base/version
 cd "$here/servers"
+if [ "$version" != "$ours" ]; then
+    # Before 1.36, Kubernetes' module names the versions of its parts only by `replace`, which each user repeats.
+    rm -rf "$cache/servers" && cp -r . "$cache/servers" && cd "$cache/servers" && rm go.sum
+    parts=v0.${version#v1.}
+    upstream=$(go mod download -json "k8s.io/kubernetes@$version" | awk -F'"' '$2 == "GoMod" { print $4 }')
+    {
+        printf 'module berth-gpu/tests/servers\n\ngo 1.22.0\n\n'
+        printf 'require k8s.io/component-base %s\nrequire k8s.io/kubernetes %s\n' "$parts" "$version"
+        grep -o 'k8s.io/[a-z-]* =>' "$upstream" | sort -u | awk -v v="$parts" '{ print "replace", $1, "=>", $1, v }'
+    } >go.mod
+    go mod tidy
+fi
 for server in "${missing[@]}"; do
     CGO_ENABLED=0 nice go build -p "${BERTH_BUILD_JOBS:-2}" -trimpath -o "$cache/.new" \
         -ldflags "-s -w -X $about.gitVersion=$version -X $about.gitMajor=$major -X $about.gitMinor=$minor" "./$server"

@@ -68,8 +68,8 @@ def then(
         return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
-    told = settled(history, question)
-    found = answer(history, told)
+    resolved = settled(history, question)
+    found = answer(history, resolved)
     listed = MOST_LISTED if groups else LISTED
     words = _words_for(t, found)
     bars, lines = _pictures(found, t, words)
@@ -79,12 +79,12 @@ def then(
         who,
         found=found,
         title=_title(found, t),
-        rows=_rows(found.groups[:listed], told, t),
+        rows=_rows(found.groups[:listed], resolved, t),
         left_out=max(len(found.groups) - listed, 0),
         unfold=not groups and len(found.groups) > LISTED,
         moments=_moments(found, t),
         attempts_seen=own_of(who, history) != "",
-        question=told,
+        question=resolved,
         words=words,
         figures=[
             (_figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
@@ -92,7 +92,7 @@ def then(
         ],
         bars=bars,
         lines=lines,
-        periods=_quick_periods(told, t),
+        periods=_quick_periods(resolved, t),
         pseudonyms=has_pseudonyms(history),
         texts=_job_texts(t),
         name_of=lambda name: _shown(name, t),
@@ -106,12 +106,12 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
-    told = lines_for(who, history, settled(history, question))
-    others = tuple(pair for pair in told.only if pair[0] != "application")
-    listed = applications(history, replace(told, only=others))
-    name = dict(told.only).get("application")
+    resolved = lines_for(who, history, settled(history, question))
+    others = tuple(pair for pair in resolved.only if pair[0] != "application")
+    listed = applications(history, replace(resolved, only=others))
+    name = dict(resolved.only).get("application")
     lines, counts = history.remembered(
-        ("lines", told.period(), name), lambda database: Tables(database, told.period()).lines(name)
+        ("lines", resolved.period(), name), lambda database: Tables(database, resolved.period()).lines(name)
     )
     picture: Markup | None = None
     if len(lines):
@@ -122,14 +122,14 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         request,
         "lines.html",
         who,
-        question=told,
+        question=resolved,
         application=name or "",
         applications=listed[:200],
         tries=int(counts.sum()),
         drawn=len(lines),
         picture=picture,
         own=own_of(who, history) is not None,
-        periods=_quick_periods(told, t),
+        periods=_quick_periods(resolved, t),
         texts=_job_texts(t),
         name_of=lambda each: _shown(each, t),
     )

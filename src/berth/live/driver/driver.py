@@ -312,7 +312,7 @@ class Driver:
         """Make the nodes those of the site; returns which are back."""
         told, back = self.site.nodes(), set[str]()
         if told is self._told_nodes and isinstance(told, tuple):
-            return back  # to compare 5,000 nodes takes 12 ms of each step, several a pod on Kubernetes
+            return back  # to compare 5,000 nodes cost 1.5 of the 1.8 ms that a pod took a steerer
         nodes = tuple(each.node for each in told)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])

@@ -113,12 +113,12 @@ _SLICES = f"{_CLAIMS}/resourceslices"
 
 async def _until_ungated(api: Api) -> None:
     """Wait until new pods get no gate, because a gate would stay; for `GATED_S` if the API server does not say."""
-    asks = {"name": "main", "image": "none", "resources": {"limits": {names.RESOURCE: "1"}}}
+    container = {"name": "main", "image": "none", "resources": {"limits": {names.RESOURCE: "1"}}}
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "berth-uninstall-tries"},
-        "spec": {"containers": [asks]},
+        "spec": {"containers": [container]},
     }
     loop = asyncio.get_running_loop()
     end_s = loop.time() + GATED_S

@@ -45,9 +45,7 @@ async def place(api: Api, step: Lift) -> None:
         annotations[names.ENOUGH] = step.enough
     body: dict[str, Any] = {"metadata": {"uid": step.uid, "annotations": annotations}}
     if not step.is_bound:
-        if (
-            not step.is_applied
-        ):  # to bring that record up to date costs an API server more than all the rest of a patch
+        if not step.is_applied:  # its upkeep is a good part of what a patch costs an API server
             body["metadata"]["managedFields"] = [{}]
         own = Expression("metadata.name", "In", [step.node])
         affinity: dict[str, Any] = {}

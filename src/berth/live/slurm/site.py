@@ -733,8 +733,8 @@ def leaked_shards(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> dict[
         if node.shards_a_gpu:  # else it has fewer shards than GPUs, and jobs take its GPUs whole
             found |= {Gpu(node.name, at): node.shards_a_gpu for at in lost}
         used = [gres for gres in node.used if gres.name == "shard" and gres.count]
-        told = used and node.typed and node.shards_a_gpu  # else a count says nothing of a GPU
-        had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if told else None
+        countable = used and node.typed and node.shards_a_gpu  # else a count says nothing of a GPU
+        had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if countable else None
         if had is None:
             continue
         for gres in used:

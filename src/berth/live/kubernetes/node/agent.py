@@ -141,7 +141,7 @@ class Agent:
         self._ledger = Ledger()
         self._reconciler = Reconciler()
         self._suspected: frozenset[Escaped] = frozenset()
-        self._told: set[Escaped | str] = set()
+        self._reported: set[Escaped | str] = set()
         """Processes that were told of, and uids of pods that were refused memory."""
         self._window_ms: dict[str, int] = {}
         """By the uid of a pod that runs: since when its use is in no profile."""
@@ -296,15 +296,15 @@ class Agent:
                 f" {more.counted_mib} MiB: a process of it wrote into the counters"
             )
             news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, what
-        for about, said in news.items():
-            if about not in self._told:
+        for about, message in news.items():
+            if about not in self._reported:
                 try:
-                    await self._api.tell(*said)
+                    await self._api.tell(*message)
                 except KubernetesError as error:
                     log.warning("%s; it will be reported at the next look", error)
                 else:
-                    self._told.add(about)
-        self._told &= {*news, *self._pods}
+                    self._reported.add(about)
+        self._reported &= {*news, *self._pods}
 
     async def _close(self, now_ms: int) -> None:
         """Note what ended since the last look, and let go of pods that nothing is left of."""
@@ -354,9 +354,9 @@ class Agent:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await child.communicate()
+        _, message = await child.communicate()
         if child.returncode:
-            log.warning("what was seen is not recorded yet: %s", said.decode(errors="replace")[-500:])
+            log.warning("what was seen is not recorded yet: %s", message.decode(errors="replace")[-500:])
 
 
 def _counted(parts: Sequence[PodPart], looks: Sequence[Look]) -> Iterator[Counted]:

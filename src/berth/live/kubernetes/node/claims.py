@@ -82,22 +82,22 @@ def _capacity(whole: str, step: str) -> dict[str, Any]:
 class SlicePublisher:
     def __init__(self, node: str, api: ApiServer) -> None:
         self._node, self._api = node, api
-        self._told: list[dict[str, Any]] | None = None
+        self._published: list[dict[str, Any]] | None = None
 
     async def publish(self, devices: list[dict[str, Any]]) -> bool:
         """Have the API server tell exactly these devices; whether the slice had to be written."""
         name = f"{self._node}-{DRIVER}"
         there = await self._api.slices()
         newest = max(there.values(), default=0)
-        written = devices != self._told or there != ({name: newest} if devices else {})
-        self._told = None
+        written = devices != self._published or there != ({name: newest} if devices else {})
+        self._published = None
         if written and devices:
             pool = {"name": self._node, "generation": newest + 1, "resourceSliceCount": 1}
             spec = {"driver": DRIVER, "nodeName": self._node, "pool": pool, "devices": devices}
             await self._api.write_slice(name, spec)
         for other in there.keys() - ({name} if devices else set()):
             await self._api.remove_slice(other)
-        self._told = devices
+        self._published = devices
         return written
 
 
@@ -215,7 +215,7 @@ class Claims:
                 try:
                     return self._wanted(await self._allocated(claim))
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
-                    return _told(error)
+                    return _message(error)
 
         answers = await asyncio.gather(*map(wanted_by, asked))
         wanted = {claim.uid: answer for claim, answer in zip(asked, answers, strict=True)}
@@ -264,7 +264,7 @@ class Claims:
                     self._take_back(wanted)
                 raise
         except Exception as error:  # noqa: BLE001 - it harms no other claim
-            return _told(error)
+            return _message(error)
         return wanted
 
     def unprepare(self, uid: str) -> None:
@@ -282,7 +282,7 @@ class Claims:
                     self.unprepare(uid)
                     found[uid] = ""
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
-                    found[uid] = _told(error)
+                    found[uid] = _message(error)
         return found
 
     def _held(self, uid: str) -> list[Allotment]:
@@ -345,7 +345,7 @@ class Claims:
         return Part(index, mem_mib, milli, burst=claim.burst, priority=claim.priority)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Why one claim is not prepared, for whatever reason: it harms no other of its call."""
     if isinstance(error, BerthError | OSError):
         return f"berth: {error}"

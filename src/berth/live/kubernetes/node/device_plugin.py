@@ -375,7 +375,7 @@ class DevicePlugin:
 def _stamp(socket: Path) -> tuple[int, int]:
     """What changes when a socket is made anew."""
     try:
-        told = socket.stat()
+        status = socket.stat()
     except OSError:
         return (0, 0)
-    return (told.st_ino, told.st_ctime_ns)
+    return (status.st_ino, status.st_ctime_ns)

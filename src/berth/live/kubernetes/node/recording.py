@@ -84,7 +84,7 @@ def export(history: Path, file: Path) -> None:
     """Write what `berth k8s history` collects: an archive of the records and the profiles of this node."""
     records = file.with_suffix(".parquet")
     write_records(open_history(history).records(), records)
-    with whole_file(file) as aside, tarfile.open(aside, "w:gz") as tar:
+    with whole_file(file) as temporary, tarfile.open(temporary, "w:gz") as tar:
         tar.add(records, "records.parquet")
         for path in sorted((history / IN_HISTORY).glob(f"*{ENDING}")):
             tar.add(path, f"profiles/{path.name}")
@@ -150,8 +150,8 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
 def thin_out(file: Path) -> None:
     """Leave every second line of a file of samples."""
     lines = file.read_text(encoding="ascii").splitlines(keepends=True)
-    with whole_file(file) as aside:
-        aside.write_text("".join(lines[::2]), encoding="ascii")
+    with whole_file(file) as temporary:
+        temporary.write_text("".join(lines[::2]), encoding="ascii")
 
 
 if __name__ == "__main__":

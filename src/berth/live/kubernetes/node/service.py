@@ -239,11 +239,11 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     node = _Node(settings, cards, server)
     loop = asyncio.get_running_loop()
 
-    def heard(gpu: int, xid: int) -> None:
+    def on_error(gpu: int, xid: int) -> None:
         log.warning("XID %d on GPU %d: it is not allocated until this agent restarts", xid, gpu)
         loop.call_soon_threadsafe(node.agent.xids.__setitem__, gpu, str(xid))
 
-    watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
+    watch = XidWatch(on_error, fake_driver_folder() if settings.fake else None)
     watch.start()
     collector = NodeCollector(node.agent, node.cards.cards, node.registrations)
     log.info(
