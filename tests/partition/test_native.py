@@ -258,6 +258,22 @@ def test_an_ended_container_is_cleared_before_its_cgroup_goes_if_it_is_seen_firs
     assert (limits_of(one.group), limits_of(containers)[0]) == ((0, UNLIMITED), 0)
 
 
+def test_a_container_that_starts_again_at_its_path_leaves_nothing_above_it(
+    berth_apart: Berth, root: Path, card: Card, containers: Path
+) -> None:
+    made(berth_apart)
+    one = Container(containers, card.folder / "one")
+    for _ in range(3):  # its runtime is killed before the hook of the end
+        one.make("blue")
+        assert one.create()[0] == 0
+        one.end()
+    assert limits_of(containers)[0] == GIB
+    one.make("blue")  # and the last one never comes as far as its hook
+    berth_apart("partition", "watch", "--times", "1", "--fake-gpu")
+    one.end()
+    assert limits_of(containers)[0] == 0
+
+
 def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum(
     berth_apart: Berth, root: Path, card: Card, containers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

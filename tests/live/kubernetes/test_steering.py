@@ -10,6 +10,7 @@ from berth.live.kubernetes import names, pod_site
 from berth.live.kubernetes.steps import Tell
 from berth.live.kubernetes.writing import note_waiting
 from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
 
 pytestmark = pytest.mark.usefixtures("kube_scheduler")
@@ -283,8 +284,10 @@ def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhe
 
 
 def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_its_part_goes_to_others(
-    play: Played, monkeypatch: pytest.MonkeyPatch
+    play: Played, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not server.is_at_least(34):
+        pytest.skip(f"{server.assets.version} has no resource claims")
     monkeypatch.setattr(pod_site, "SILENCE_MS", 2000)
 
     async def test(world: World) -> None:
