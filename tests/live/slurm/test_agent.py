@@ -21,13 +21,13 @@ from berth.live.slurm import node as script
 from berth.live.slurm.agent import (
     BY_USER,
     Reports,
+    memory_text,
     order,
     orders,
     reports,
     resume,
     revoke,
     suspend,
-    memory_text,
 )
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.requests import Cards, memory_of
