@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 LIBRARIES = (
     "libberth.so",
@@ -26,6 +27,27 @@ LIBRARIES = (
     "fake/libcuda.so.1",
     "fake/libnvidia-ml.so.1",
 )
+
+
+class Addresses(MetadataHookInterface):
+    """The package names the repository that released it; one built elsewhere names none."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the addresses if the release workflow gave the repository's."""
+        url = os.environ.get("BERTH_URL", "").rstrip("/")
+        if not url:
+            return
+        if not url.startswith("https://"):
+            raise SystemExit(
+                f"BERTH_URL is '{url}'; expected an address such as https://example.org/me/berth"
+            )
+        tree = f"{url}/blob/v{metadata['version']}"
+        metadata["urls"] = {
+            "Homepage": url,
+            "Documentation": f"{tree}/docs/index.md",
+            "Changelog": f"{tree}/CHANGELOG.md",
+            "Issues": f"{url}/issues",
+        }
 
 
 class NativeBuild(BuildHookInterface):

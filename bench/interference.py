@@ -6,8 +6,9 @@ Measured in turn:
 
 - Lucid's pairs, five-fold, each over five ways to deal the folds: random pairs (asked: at most 0.043), applications
   held out (asked: at most 0.062), and models held out in all their settings;
-- controls of `mps`: the same fit while it may rise with the neighbour's use, a monotone boosting on all six numbers
-  that are published of an application alone, a constant, sharing of the card's capacity alone, and `time-sliced`;
+- the same fit with the applications that it has seen known by name;
+- controls: a monotone boosting on all six numbers that are published of an application alone, a constant, sharing of
+  the card's capacity alone, and `time-sliced`;
 - how much of the card the pairs use together, as NVML counts it and as effective use;
 - MISO's slices, each model held out (asked: at most 0.05);
 - Gavel's pairs, five-fold;
@@ -21,13 +22,13 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import lightgbm
 import numpy as np
 
 from berth.interference import make_speeds
-from berth.interference.contention import cells_of
 from berth.interference.named import NamedPairs
 from berth.interference.speeds import GPU
 from berth.interference.time_sliced import time_sliced
@@ -37,7 +38,6 @@ from berth_papers.interference.fitting import (
     folds_of_applications,
     folds_of_models,
     folds_of_pairs,
-    pair_speeds,
 )
 from berth_papers.interference.measurements import Measurements, read_measurements
 from berth_papers.interference.mig_fitting import fit_slices, held_up, read_slices, speed_on
@@ -89,17 +89,6 @@ def boosted(train: Measurements, test: Measurements, numbers: np.ndarray) -> flo
     return float(np.abs(np.clip(np.asarray(found), 0, 1) - speed).mean())
 
 
-def free_to_rise(train: Measurements, test: Measurements) -> float:
-    """The control: the fit of `mps` without what keeps it from rising with the neighbour's use; pairs of applications
-    that it has seen."""
-    centres, speeds = pair_speeds(train)
-    place = {tuple(cell): at for at, cell in enumerate(centres.tolist())}
-    at = np.array([place.get(tuple(cell), -1) for cell in cells_of(test.usage).tolist()])
-    mine, theirs, speed = sides(test)
-    seen = (at[mine] >= 0) & (at[theirs] >= 0)
-    return float(np.abs(np.clip(speeds[at[mine], at[theirs]], 0, 1) - speed)[seen].mean())
-
-
 def on_engines() -> dict[str, dict[str, float]]:
     """The speed that two engines are predicted to have, and how far the measured ones are from it."""
     rows, there = np.array([ENGINE] * 2, dtype=np.int32), np.ones(2, dtype=bool)
@@ -119,11 +108,10 @@ def folded(measured: Measurements, folds: Folds, numbers: np.ndarray) -> dict[st
         for train, test in folds(measured, seed):
             seen, unseen = measured.of(train), measured.of(test)
             median = np.median(np.minimum(seen.speeds, 1))
-            controls = [("mps", evaluate(fit(seen), unseen).mae)]
-            if folds is folds_of_pairs:
-                controls.append(("mps, free to rise", free_to_rise(seen, unseen)))
+            fitted = fit(seen)
             for name, mae in (
-                *controls,
+                ("mps", evaluate(replace(fitted, names={}), unseen).mae),
+                ("mps, known by name", evaluate(fitted, unseen).mae),
                 ("boosting on the six numbers", boosted(seen, unseen, numbers)),
                 ("a constant", float(np.abs(unseen.speeds - median).mean())),
                 ("capacity sharing alone", evaluate(capacity_alone, unseen).mae),
@@ -236,7 +224,7 @@ def main() -> None:
     results["engines"] = on_engines()
     print(f"engines that serve LLMs: {results['engines']}", flush=True)
     if asked.write:
-        (SHIPPED / "mps.json").write_text(fit(measured).to_json(), encoding="utf-8")
+        (SHIPPED / "mps.json").write_text(replace(fit(measured), names={}).to_json(), encoding="utf-8")
         (SHIPPED / "mig.json").write_text(fit_slices(read_slices(slices)).to_json(), encoding="utf-8")
         pairs = NamedPairs(
             {card: fit_named(seen) for card, seen in read_named(data / "gavel" / "pairs.csv").items()}

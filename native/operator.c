@@ -61,7 +61,7 @@ static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint
         return fail(error, size, why.text[0] ? why.text : "there is no such partition");
     atomic_store(&limit->mem_bytes, mem_bytes);
     atomic_store(&limit->core_pct, core_pct);
-    uint32_t kept = atomic_load(&limit->flags) & (BERTH_SHOWS_MAX | BERTH_WITNESS);
+    uint32_t kept = atomic_load(&limit->flags) & BERTH_SHOWS_MAX;
     atomic_store(&limit->flags, (flags & ~BERTH_STOPPED) | kept);
     if (flags & BERTH_STOPPED)
         atomic_fetch_add(&limit->stops, 1);

@@ -29,7 +29,8 @@
    - slow: samples of utilisation come every 0.9 s, and in between there is none that is newer
    - ghost: the second list that a process asks for has 15 MiB of one that has died since the first
    - lags: what its lists say is up to 50 ms old
-   - lost: the last GPU has fallen off the bus */
+   - lost: the last GPU has fallen off the bus
+   - limits: it keeps limits of cgroups; also deaf, full (fake_nvml.c) */
 #ifndef BERTH_FAKE_H
 #define BERTH_FAKE_H
 
@@ -103,11 +104,11 @@ struct fake_shared {
     uint32_t holders[FAKE_HOLDERS]; /* likewise */
 };
 
-/* Limits of a cgroup (nvmlDeviceSetMemoryLimits_v1): they stay until they are cleared, whatever
-   becomes of the cgroup. */
+/* Limits of a cgroup (nvmlDeviceSetMemoryLimits_v1). */
 struct fake_limits {
-    char path[256]; /* empty: a free place */
-    uint64_t cgroup, soft_bytes, hard_bytes;
+    char path[248];  /* empty: a free place */
+    uint64_t cgroup; /* a number of its path below the mount */
+    uint64_t inode, soft_bytes, hard_bytes;
     uint32_t gpu;
 };
 

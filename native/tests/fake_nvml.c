@@ -483,36 +483,69 @@ FAKE_EXPORT int nvmlEventSetWait_v2(void *set, struct fake_event *event, unsigne
     }
 }
 
-/* Limits of a cgroup, from driver 615 on (BERTH_FAKE_VERSION 13040). BERTH_FAKE_NVML has two words
-   for what NVIDIA's documents say of them: with `deaf` they are accepted and not kept, with `full`
-   there is no place for more. */
-enum { NV_LIMITS_VERSION = 13040, NV_INSUFFICIENT_RESOURCES = 23 };
+/* Limits of a cgroup, from driver 615 on (BERTH_FAKE_VERSION 13040), where BERTH_FAKE_NVML says
+   `limits`. By NVIDIA's "MPS v3 Memory Partitioning", a limit goes with its cgroup, but what a soft
+   limit has added to those of all cgroups above it stays there until the soft limit is lowered.
+   With `deaf` limits are accepted and not kept; with `full` there is no place for more. */
+enum { NV_LIMITS_VERSION = 13040, NV_INSUFFICIENT_RESOURCES = 23, MOST_DEEP = 16 };
 struct fake_given_limits {
     const char *path;
     unsigned long long soft_bytes, hard_bytes, used_bytes;
 };
 
 /* Of a folder below the hierarchy's mount, which is /sys/fs/cgroup or /sys/fs/cgroup/unified. */
-static uint64_t number_of(const char *path)
+static const char *inside_of(const char *path)
 {
-    const char *at = strstr(path, "/cgroup/unified/"), *plain = strstr(path, "/cgroup/");
-    return fake_cgroup_number(at != NULL ? at + 15 : plain != NULL ? plain + 7 : path);
+    const char *at = strstr(path, "/cgroup/unified"), *plain = strstr(path, "/cgroup");
+    return at != NULL ? at + 15 : plain != NULL ? plain + 7 : path;
 }
 
+/* The limits of a cgroup; NULL if it has none. A cgroup that was made anew has none either. */
 static struct fake_limits *limits_of(NVdevice device, const char *path)
 {
-    uint64_t number = number_of(path);
-    for (uint32_t i = 0; i < atomic_load(&card->limits_count); i++)
-        if (card->limits[i].path[0] != 0 && card->limits[i].cgroup == number &&
-            card->limits[i].gpu == (uint32_t)gpu_of(device))
-            return &card->limits[i];
+    struct stat there;
+    for (uint32_t i = 0; i < atomic_load(&card->limits_count); i++) {
+        struct fake_limits *limits = &card->limits[i];
+        if (limits->path[0] == 0 || limits->gpu != (uint32_t)gpu_of(device) ||
+            strcmp(limits->path, path) != 0)
+            continue;
+        if (stat(path, &there) == 0 && there.st_ino == limits->inode)
+            return limits;
+        limits->path[0] = 0;
+    }
     return NULL;
+}
+
+/* The same, with a place for those that have none; NULL if there is no place. */
+static struct fake_limits *place_for(NVdevice device, const char *path)
+{
+    struct fake_limits *limits = limits_of(device, path);
+    struct stat there;
+    if (limits != NULL || stat(path, &there) != 0)
+        return limits;
+    uint32_t at = 0;
+    while (at < FAKE_LIMITS && card->limits[at].path[0] != 0 &&
+           access(card->limits[at].path, F_OK) == 0)
+        at++;
+    if (at == FAKE_LIMITS || is("full"))
+        return NULL;
+    limits = &card->limits[at];
+    *limits = (struct fake_limits){
+        .cgroup = fake_cgroup_number(inside_of(path)),
+        .inode = there.st_ino,
+        .hard_bytes = ~0ull,
+        .gpu = (uint32_t)gpu_of(device),
+    };
+    snprintf(limits->path, sizeof limits->path, "%s", path);
+    if (at >= atomic_load(&card->limits_count))
+        atomic_store(&card->limits_count, at + 1);
+    return limits;
 }
 
 static int no_limits(NVdevice device, const struct fake_given_limits *given)
 {
     int wrong = refused(device, given);
-    if (wrong == NV_SUCCESS && card->driver_version < NV_LIMITS_VERSION)
+    if (wrong == NV_SUCCESS && (card->driver_version < NV_LIMITS_VERSION || !is("limits")))
         wrong = NV_FUNCTION_NOT_FOUND;
     if (wrong == NV_SUCCESS && (given->path == NULL || access(given->path, F_OK) != 0))
         wrong = NV_INVALID_ARGUMENT;
@@ -526,24 +559,25 @@ FAKE_EXPORT int nvmlDeviceSetMemoryLimits_v1(NVdevice device, struct fake_given_
         return wrong;
     if (geteuid() != 0)
         return 4; /* NVML_ERROR_NO_PERMISSION */
-    struct fake_limits *limits = limits_of(device, given->path);
-    if (limits == NULL) {
-        uint32_t count = 0;
-        while (count < FAKE_LIMITS && card->limits[count].path[0] != 0)
-            count++;
-        if (count == FAKE_LIMITS || is("full"))
+    /* The cgroup and those above it, but for the hierarchy's root. */
+    struct fake_limits *chain[MOST_DEEP];
+    int depth = 0;
+    char path[248];
+    snprintf(path, sizeof path, "%s", given->path);
+    for (; depth < MOST_DEEP && inside_of(path)[0] == '/'; *strrchr(path, '/') = 0) {
+        chain[depth] = place_for(device, path);
+        if (chain[depth++] == NULL)
             return NV_INSUFFICIENT_RESOURCES;
-        limits = &card->limits[count];
-        limits->cgroup = number_of(given->path);
-        limits->gpu = (uint32_t)gpu_of(device);
-        snprintf(limits->path, sizeof limits->path, "%s", given->path);
-        if (count >= atomic_load(&card->limits_count))
-            atomic_store(&card->limits_count, count + 1);
     }
-    limits->soft_bytes = given->soft_bytes;
-    limits->hard_bytes = given->hard_bytes;
-    if (given->soft_bytes == 0 && given->hard_bytes == ~0ull)
-        limits->path[0] = 0;
+    if (depth == 0)
+        return NV_INVALID_ARGUMENT;
+    const uint64_t more = given->soft_bytes - chain[0]->soft_bytes;
+    chain[0]->hard_bytes = given->hard_bytes;
+    for (int i = 0; i < depth; i++)
+        chain[i]->soft_bytes += more;
+    for (int i = 0; i < depth; i++)
+        if (chain[i]->soft_bytes == 0 && chain[i]->hard_bytes == ~0ull)
+            chain[i]->path[0] = 0;
     return NV_SUCCESS;
 }
 

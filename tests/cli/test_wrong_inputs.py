@@ -114,6 +114,8 @@ WRONG = [
     ("cancel", "name jobs", "`berth queue` shows them"),
     ("edit 1", "at least one option", "such as --mem 8G"),
     ("wait", "name jobs", "--all"),
+    ("stats --json --csv", "--csv and --json", "choose one"),
+    ("k8s status --csv --json", "--csv and --json", "choose one"),
     ("drain x", "'x'", "its number, as `berth status` shows it"),
     ("queue", "no queue is up", "start one with: berth up"),
     ("up --fake-gpus 2xA100-80G --no-gpus", "--no-gpus and --fake-gpus", "leave one out"),

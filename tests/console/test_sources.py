@@ -53,7 +53,7 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
         assert (mine["application"], others["application"]) == ("first", "")  # which is its name
         written = asyncio.run(source.output(first, OLGA, None))
         assert written == Output("hello\n", 6, 0, ended=False)
-        with pytest.raises(AccessError, match="and to operators alone"):
+        with pytest.raises(AccessError, match="and operators see the output of job"):
             asyncio.run(source.output(first, NOBODY, None))
         assert asyncio.run(source.job(second, OLGA, look))["why"][0].startswith(f"Job {second} has")
 

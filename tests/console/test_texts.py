@@ -198,7 +198,7 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
         ),
         (
             "When weeks are resampled, 80 % of the smallest sizes lie between 3 or fewer and 5 nodes.",
-            "주를 다시 뽑아 보면, 가장 작은 크기의 80 %는 노드 수 3 이하와(과) 5 사이에 있습니다.",
+            "주 단위로 다시 표집하면, 가장 작은 크기의 80 %는 노드 수 3 이하와(과) 5 사이에 있습니다.",
         ),
         ("+3.0 points", "+3.0%p"),
         ("a name of 3 h", "a name of 3 h"),

@@ -134,7 +134,7 @@ class ValuesSource:
         """What it was given as written."""
         job = self._job(job_id)
         if not viewer.owns(job.user):
-            raise AccessError(f"the output of job {job.id} is shown to {job.user} and to operators alone")
+            raise AccessError(f"only {job.user} and operators see the output of job {job.id}")
         text = self.written.get(job_id, "")[after or 0 :]
         ended = job.end_ms is not None
         return Output(text, (after or 0) + len(text), 0, ended)

@@ -118,7 +118,7 @@ def test_a_history_made_under_limits_gives_back_its_waits_once_they_are_imported
 
 def test_a_file_that_sacctmgr_did_not_print_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("a|b\n1|2\n", encoding="utf-8")
-    with pytest.raises(HistoryError, match="line 1: no column Name; expected what sacctmgr show qos -P"):
+    with pytest.raises(HistoryError, match="line 1: no column Name; expected what `sacctmgr show qos -P`"):
         keep_limits(tmp_path, tmp_path / "other.txt", None)
     with pytest.raises(HistoryError, match="no column Cluster, Account, User"):
         keep_limits(tmp_path, None, tmp_path / "other.txt")

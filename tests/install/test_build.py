@@ -48,6 +48,30 @@ def test_without_a_compiler_the_wheel_has_all_but_partitions(
     assert {"berth/__init__.py", "berth/py.typed", "berth/report/templates/report.html"} <= set(names)
 
 
+def addresses(folder: Path) -> list[str]:
+    """The addresses that the wheel in a folder names."""
+    (wheel,) = folder.iterdir()
+    with zipfile.ZipFile(wheel) as packed:
+        metadata = packed.read(f"berth_gpu-{berth.__version__}.dist-info/METADATA").decode()
+    return [line for line in metadata.splitlines() if line.startswith("Project-URL")]
+
+
+@pytest.mark.parametrize("url", ["", "https://example.org/me/berth"])
+def test_a_wheel_names_the_repository_that_released_it_and_no_other(url: str, tmp_path: Path) -> None:
+    assert build("wheel", tmp_path, BERTH_NATIVE="0", BERTH_URL=url).returncode == 0
+    tree = f"{url}/blob/v{berth.__version__}"
+    assert addresses(tmp_path) == (
+        [
+            f"Project-URL: Homepage, {url}",
+            f"Project-URL: Documentation, {tree}/docs/index.md",
+            f"Project-URL: Changelog, {tree}/CHANGELOG.md",
+            f"Project-URL: Issues, {url}/issues",
+        ]
+        if url
+        else []
+    )
+
+
 def test_the_papers_are_a_wheel_of_their_own_that_declares_what_it_adds(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(words, cwd=ROOT / "papers", capture_output=True, check=True)
@@ -68,6 +92,7 @@ def test_the_papers_are_a_wheel_of_their_own_that_declares_what_it_adds(tmp_path
     ("environment", "told"),
     [
         ({"BERTH_NATIVE": "1", "PATH": "/nowhere"}, "BERTH_NATIVE=1, but there is no make and no gcc"),
+        ({"BERTH_URL": "git@example.org:me/berth"}, "BERTH_URL is 'git@example.org:me/berth'; expected an"),
         ({"BERTH_NATIVE": "yes"}, "BERTH_NATIVE is 'yes'; expected 1 (compile), 0 (leave out) or nothing"),
     ],
 )

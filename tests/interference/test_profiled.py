@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from berth import Cluster, Job, Node, Share, simulate
 from berth.errors import SettingError
 from berth.interference import Outlook, Tenant, make_interference, make_speeds
+from berth.interference.contention import Contention, cells_of
 from berth.interference.profiled import ProfiledInterference, thesis_mps
 from berth.interference.speeds import unhindered
 from berth.model import FOREVER_MS, EventKind, GpuModel, Profile
@@ -120,6 +122,28 @@ def test_pairs_known_by_name_alone_are_as_gavel_measured_them() -> None:
     assert model(tenants, v100).speeds_milli == model.named.speeds_milli(
         ("ResNet-18 (batch size 16)", "A3C"), "V100"
     )
+
+
+def test_a_fitted_file_tells_the_speeds_of_applications_that_it_names(tmp_path: Path) -> None:
+    profiles = Profiles([profile(name, [(500, 0)]) for name in "abc"])
+    centre = cells_of(np.array([[500, 0, 250, 0]], np.int32))
+    stress, named = np.array([[250]], np.int32), np.array([[1000]], np.int32)
+    fitted = Contention("mps", 700, centre, stress, {"a": 0, "b": 0}, named)
+    (tmp_path / "mine.json").write_text(fitted.to_json())
+    model = make_interference(f"{tmp_path / 'mine.json'}", profiles)
+
+    def speeds(names: str) -> tuple[int, ...]:
+        tenants = [Tenant(job(name, 1, at), Share(250, 0), 0) for at, name in enumerate(names)]
+        return model(tenants, CARD).speeds_milli
+
+    assert speeds("ab") == (500, 500)
+    assert speeds("ac") == speeds("cc") == (800, 800)  # of these their use alone is known
+    assert speeds("abc") == (444, 444, 666)
+    assert speeds("a") == (1000,)
+    assert pickle.loads(pickle.dumps(model))([Tenant(job("a", 1), Share(250, 0), 0)], CARD).speeds_milli == (
+        1000,
+    )
+    assert repr(model) != repr(ProfiledInterference(profiles, replace(fitted, names={})))
 
 
 APPLICATIONS = st.lists(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -114,8 +116,10 @@ def contentions(draw: st.DrawFn) -> Contention:
     centres = np.unique(cells_of(rows), axis=0)
     count = len(centres)
     stress = draw(st.lists(st.integers(0, MOST_STRESS), min_size=count**2, max_size=count**2))
+    named = draw(st.permutations(stress))
     use_milli = draw(st.integers(1, 1000))
-    return Contention("mps", use_milli, centres, np.array(stress, np.int32).reshape(count, count))
+    tables = [np.array(one, np.int32).reshape(count, count) for one in (stress, named)]
+    return Contention("mps", use_milli, centres, tables[0], {f"{at}": at for at in range(count)}, tables[1])
 
 
 @pytest.mark.parametrize("model", MODES)
@@ -166,6 +170,29 @@ def test_whatever_was_fitted_a_neighbour_more_helps_nobody(
     assert speeds(1) == [1000]
     for count in range(2, len(rows) + 1):
         assert all(0 <= now <= then for now, then in zip(speeds(count), speeds(count - 1), strict=False))
+
+
+@given(model=contentions(), rows=TENANTS, more=ROW, data=st.data())
+def test_by_name_as_by_use_none_is_faster_than_alone_or_for_more_use_or_a_neighbour_more(
+    model: Contention, rows: list[tuple[int, ...]], more: tuple[int, ...], data: st.DataObject
+) -> None:
+    count = len(rows)
+    numbers = st.integers(-1, len(model.names) - 1)
+    centre = np.array(data.draw(st.lists(numbers, min_size=count, max_size=count)))
+
+    def speeds(rows: list[tuple[int, ...]], count: int) -> Usage:
+        return model.among(np.array(rows[:count], np.int32), np.ones(count, dtype=bool), centre[:count])
+
+    assert speeds(rows, 1).tolist() == [1000]
+    found = [speeds(rows, some) for some in range(1, count + 1)]
+    assert all((now[:-1] <= then).all() for then, now in pairwise(found))
+    last = found[-1].astype(np.int64)
+    for wanted in (model.effective_milli(np.array(rows)), *np.array(rows).T[2:]):
+        assert (wanted * last).sum() <= 1_000_000 or last.min() == 1  # none stands still for good
+    rows[0] = tuple(max(pair) for pair in zip(rows[0], more, strict=True))
+    assert (speeds(rows, count)[1:] <= last[1:]).all()
+    unnamed = model.among(np.array(rows, np.int32), np.ones(count, dtype=bool), np.full(count, -1))
+    assert (unnamed == model(np.array(rows, np.int32), np.ones(count, dtype=bool), 0)).all()
 
 
 def test_with_a_table_of_cells_or_without_it_and_a_centre_at_a_time_the_speeds_are_the_same(

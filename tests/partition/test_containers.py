@@ -66,10 +66,8 @@ def apply(edits: dict[str, Any], config: dict[str, Any]) -> None:
 def hooked(card: Card, partition: str, config: dict[str, Any]) -> None:
     """What a runtime makes of a hooks.d file that fits: the hook in the configuration, with its annotation."""
     berth = Path(sys.executable).parent / "berth"
-    made = oci.definition(
-        [str(berth), "partition", "inject"],
-        {"BERTH_ROOT": str(card.folder / "root"), "PATH": os.environ["PATH"]},
-    )
+    variables = [f"BERTH_ROOT={card.folder / 'root'}", f"PATH={os.environ['PATH']}"]
+    made = oci.definition({"path": str(berth), "args": [str(berth), "partition", "inject"], "env": variables})
     config["hooks"] = {stage: [made["hook"]] for stage in made["stages"]}
     config.setdefault("annotations", {})[oci.ANNOTATION] = partition
 

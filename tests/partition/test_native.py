@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.partition.conftest import CARDS, ROOT, Berth, Card
+from tests.partition.conftest import CARDS, Berth, Card
+from tests.partition.runtime import BERTH, GPU_JOB, Container
 
 from berth import partition as partitions
 from berth.partition.native import _groups_of, _mount
 
-GPU_JOB = ROOT / "tests" / "live" / "local" / "gpu_job.py"
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
 UNLIMITED = 2**64 - 1
+GIB = 1 << 30
 PITCHED = """
 import ctypes, sys
 cuda, out = ctypes.CDLL("libcuda.so.1"), [ctypes.c_uint64() for _ in range(3)]
@@ -35,8 +36,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def root(card: Card) -> Iterator[Path]:
-    """The partitions' root; whatever cgroups it has left go with it."""
+def root(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The partitions' root, over a driver with limits; whatever cgroups it has left go with it."""
+    monkeypatch.setenv("BERTH_FAKE_NVML", "limits")
     folder = card.folder / "root"
     yield folder
     groups = _groups_of(folder)
@@ -45,6 +47,33 @@ def root(card: Card) -> Iterator[Path]:
         if group.is_dir():
             (group / "cgroup.kill").write_text("1")
             _until_gone(group)
+
+
+@pytest.fixture
+def containers(root: Path, card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The cgroup below which a runtime makes those of its containers."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(card.native / "fake"))
+    mount = _mount()
+    assert mount is not None
+    parent = mount / f"test-{card.folder.name}"
+    parent.mkdir()
+    yield parent
+    for group in [*parent.iterdir(), parent]:
+        if group.is_dir():
+            (group / "cgroup.kill").write_text("1")
+            _until_gone(group)
+
+
+def limits_of(group: Path) -> tuple[int, int]:
+    """The soft and the hard limit that the driver has of a cgroup, in bytes."""
+    program = (
+        "from pathlib import Path\n"
+        "from berth.partition import fake_driver_folder, native\n"
+        f"print(*native._get(Path({str(group)!r}), {GPU!r}, fake_driver_folder())[1:])\n"
+    )
+    asked = subprocess.run([sys.executable, "-c", program], check=True, text=True, stdout=subprocess.PIPE)
+    soft, hard = asked.stdout.split()
+    return int(soft), int(hard)
 
 
 def _until_gone(group: Path) -> None:
@@ -118,7 +147,7 @@ def test_a_limit_that_the_driver_accepts_and_does_not_keep_is_an_error(
     berth_apart: Berth, root: Path
 ) -> None:
     words = ("partition", "create", "blue", "--native", "--mem", "1G", "--fake-gpu")
-    code, said = berth_apart(*words, BERTH_FAKE_NVML="deaf")
+    code, said = berth_apart(*words, BERTH_FAKE_NVML="limits,deaf")
     assert (code, "should have a limit of 1024 MiB" in said, "the driver keeps none" in said) == (
         2,
         True,
@@ -126,27 +155,25 @@ def test_a_limit_that_the_driver_accepts_and_does_not_keep_is_an_error(
     )
     groups = _groups_of(root)
     assert groups is not None
-    assert (root.exists() and list(root.iterdir()), [path for path in groups.iterdir() if path.is_dir()]) == (
-        [] if root.exists() else False,
-        [],
-    )
-    assert "NVML does not set the limits" in berth_apart(*words, BERTH_FAKE_NVML="full")[1]
+    left = [path for path in groups.iterdir() if path.is_dir()]
+    assert (partitions.partitions(root), (root / "blue").exists(), left) == ([], False, [])
+    assert "NVML does not set the limits" in berth_apart(*words, BERTH_FAKE_NVML="limits,full")[1]
     old = berth_apart(*words, BERTH_FAKE_VERSION="12080", BERTH_FAKE_CARD=str(root.parent / "old"))
-    assert (old[0], "this needs root, driver 615" in old[1]) == (2, True)
+    assert (old[0], "they come with driver 615" in old[1]) == (2, True)
 
 
-def test_nothing_is_started_where_the_limit_has_gone(berth_apart: Berth, root: Path) -> None:
+def test_a_limit_that_has_gone_is_set_anew_or_nothing_is_started(berth_apart: Berth, root: Path) -> None:
     group = Path(made(berth_apart)["hardware"]["group"])  # type: ignore[index]
     clear = (
-        "import ctypes, sys\n"
         "from pathlib import Path\n"
-        "from berth.partition import native\n"
-        "from berth.partition.library import fake_driver_folder\n"
+        "from berth.partition import fake_driver_folder, native\n"
         f"native._set(Path({str(group)!r}), {GPU!r}, 0, {UNLIMITED}, fake_driver_folder())\n"
     )
     subprocess.run([sys.executable, "-c", clear], check=True)
-    code, said = run_in(berth_apart, 100)
+    code, said = run_in(berth_apart, 100, BERTH_FAKE_NVML="limits,deaf")
     assert (code, "nothing is started in it" in said, "holds" in said) == (2, True, False)
+    assert run_in(berth_apart, 1100, preload=False)[0] == 1
+    assert limits_of(group) == (GIB, GIB)
 
 
 def test_what_a_crash_left_is_cleared_when_the_next_is_made(
@@ -167,47 +194,154 @@ def test_what_a_crash_left_is_cleared_when_the_next_is_made(
         sleeper.wait()
 
 
-def test_a_container_is_told_how_to_get_there(berth_apart: Berth, root: Path) -> None:
-    made(berth_apart)
-    code, said = berth_apart("partition", "cdi", "blue")
-    assert (code, "start the program with: berth partition exec blue -- COMMAND" in said) == (2, True)
+def test_it_is_chosen_where_the_machine_can_and_root_asks_for_itself(
+    berth_apart: Berth, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_FAKE_GPUS", "2")
+
+    def kind(*more: str, **variables: str) -> str | None:
+        words = ("--mem", "1G", "--fake-gpu", "--json", *more)
+        code, said = berth_apart("partition", "create", *words, **variables)
+        assert code == 0, said
+        hardware = json.loads(said)["hardware"]
+        return hardware and hardware["kind"]
+
+    assert kind("blue") == "native"
+    assert kind("blue", "--gpu", "1") == "native"
+    assert kind("red", "--no-native") is None
+    assert kind("red", "--gpu", "1") is None  # as its first GPU
+    assert kind("green", "--group", "0") is None
+    assert kind("old", BERTH_FAKE_NVML="total") is None
+    blue = partitions.find("blue", root)
+    assert len({one.hardware.group for one in blue if one.hardware}) == 1
+    assert berth_apart("partition", "remove", "blue", "--fake-gpu") == (0, "")
+    assert blue[0].hardware is not None
+    assert not Path(blue[0].hardware.group).exists()
     words = ("partition", "create", "red", "--mem", "1G", "--native", "--mps", "--fake-gpu")
     assert "--native, --mps and --mig exclude each other" in berth_apart(*words)[1]
 
 
+def test_a_containers_own_cgroup_has_the_limit_and_leaves_nothing_above_it(
+    berth_apart: Berth, root: Path, card: Card, containers: Path
+) -> None:
+    own = Path(made(berth_apart)["hardware"]["group"])  # type: ignore[index]
+    one = Container(containers, card.folder / "one")
+    one.make("blue")
+    code, said = one.create()
+    assert code == 0, said
+    assert (one.run(900), one.run(1100)) == (0, 1)  # without libberth: the driver refuses
+    assert (limits_of(one.group), limits_of(containers)) == ((GIB, GIB), (GIB, UNLIMITED))
+    one.end()
+    assert limits_of(containers) == (GIB, UNLIMITED)  # what the driver never saw the end of
+    assert one.stopped() == (0, "")
+    assert (limits_of(containers)[0], limits_of(own), limits_of(own.parent)[0]) == (0, (GIB, GIB), GIB)
+
+
+def test_an_ended_container_is_cleared_before_its_cgroup_goes_if_it_is_seen_first(
+    berth_apart: Berth, root: Path, card: Card, containers: Path
+) -> None:
+    made(berth_apart)
+    one = Container(containers, card.folder / "one")
+    one.make("blue")
+    with one.holding(100):
+        assert one.create()[0] == 0
+        berth_apart("partition", "watch", "--times", "1", "--fake-gpu")
+        assert limits_of(one.group) == (GIB, GIB)
+    berth_apart("partition", "watch", "--times", "1", "--fake-gpu")
+    assert (limits_of(one.group), limits_of(containers)[0]) == ((0, UNLIMITED), 0)
+
+
+def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum(
+    berth_apart: Berth, root: Path, card: Card, containers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(berth_apart)
+    monkeypatch.setenv("BERTH_REGION", str(root / "blue"))
+    library = str(card.native / "libberth.so")
+    one, two = (Container(containers, card.folder / name) for name in ("one", "two"))
+    one.make("blue")
+    two.make("blue")
+    with one.holding(600, preload=library), two.holding(1):
+        assert one.create()[0] == two.create()[0] == 0
+        assert (limits_of(one.group)[1], limits_of(two.group)[1]) == (GIB, GIB)
+        assert (two.run(600), two.run(600, preload=library), two.run(300, preload=library)) == (0, 1, 0)
+    (seen,) = partitions.find("blue", root)
+    assert [refusal.asked_bytes >> 20 for refusal in seen.refusals] == [600]
+
+
+def test_a_container_is_not_started_without_its_limit(
+    berth_apart: Berth, root: Path, card: Card, containers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(berth_apart)
+    one = Container(containers, card.folder / "one")
+    one.make("blue")
+    monkeypatch.setenv("BERTH_FAKE_NVML", "limits,deaf")
+    code, said = one.create()
+    assert (code, "the driver keeps none; nothing is started in it" in said) == (2, True)
+    monkeypatch.setenv("BERTH_FAKE_NVML", "limits")
+    mount = _mount()
+    assert mount is not None
+    outside = Container(mount.parent, card.folder / mount.name)  # in the hierarchy's root
+    outside.make("blue")
+    code, said = outside.create()
+    assert (code, "no cgroup of version 2 of its own" in said) == (2, True)
+
+
+def test_a_cdi_device_has_the_container_call_the_hook(
+    berth_apart: Berth, root: Path, card: Card, containers: Path
+) -> None:
+    made(berth_apart)
+    code, said = berth_apart("partition", "cdi", "blue", "--fake-gpu")
+    assert code == 0, said
+    hooks = json.loads(said)["devices"][0]["containerEdits"]["hooks"]
+    assert [hook["hookName"] for hook in hooks] == ["createContainer", "poststop"]
+    assert hooks[0]["env"] == [f"BERTH_ROOT={root}"]
+    one = Container(containers, card.folder / "one", hooks[0]["args"][1:])
+    one.make("another")
+    code, said = one.create()
+    assert code == 0, said
+    assert limits_of(one.group) == (GIB, GIB)
+
+
 @pytest.mark.slow
 def test_kills_at_any_moment_leave_no_limit_and_start_nothing_without_one(
-    berth_apart: Berth, root: Path, card: Card
+    berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
-    """Of `create`, `exec` and `remove`, killed after a while that is drawn; the next `create` mends all.
+    """Of `create`, of a container's start and end, of `exec` and `remove`, killed after a while that is drawn; the next
+    `create` mends all.
 
-    BERTH_NATIVE_KILLS says how many commands.
+    BERTH_NATIVE_KILLS says how many.
     """
-    environment = os.environ | {"BERTH_ROOT": str(root), "BERTH_FAKE_CARD": str(card.folder / "card")}
-    command = [sys.executable, "-c", "from berth.cli import main; main()", "partition"]
+    inside = Path(__file__).with_name("runtime.py")
+    berth = [*BERTH, "partition"]
     over = [sys.executable, str(GPU_JOB), "1100"]
+    hook = ["partition", "inject", "--fake-gpu"]
     lines = (
-        ["create", "blue", "--native", "--mem", "1G", "--fake-gpu"],
-        ["exec", "blue", "--fake-gpu", "--", "env", "-u", "LD_PRELOAD", *over],
-        ["remove", "blue", "--force", "--fake-gpu"],
+        [*berth, "create", "blue", "--mem", "1G", "--fake-gpu"],
+        [sys.executable, str(inside), str(containers), str(card.folder / "one"), "1100", *hook],
+        [*berth, "exec", "blue", "--fake-gpu", "--", "env", "-u", "LD_PRELOAD", *over],
+        [*berth, "remove", "blue", "--force", "--fake-gpu"],
     )
-    held = []
+    held, ends = [], 0
     for turn in range(-(-int(os.environ.get("BERTH_NATIVE_KILLS", "60")) // len(lines))):
         for at, words in enumerate(lines):
-            process = subprocess.Popen(
-                [*command, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             try:
-                said = process.communicate(timeout=0.05 + (turn * 7 + at * 3) % 40 / 100)[0]
+                long_s = 0.8 if words[1] == str(inside) else 0.0
+                said = process.communicate(
+                    timeout=0.05 + long_s * (turn % 3) + (turn * 7 + at * 3) % 40 / 100
+                )[0]
+                ends += 1
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
+                if words[1] == str(inside):
+                    Container(containers, card.folder / "one").end()  # as the runtime does, but for the hook
                 said = process.communicate()[0]
             held.append(b"holds 1100" in said)
     assert not any(held)
     if root.exists() and (root / "blue").exists():
         berth_apart("partition", "remove", "blue", "--force", "--fake-gpu")
-    made(berth_apart, "green")
-    groups = _groups_of(root)
-    assert groups is not None
-    assert [path.name for path in groups.iterdir() if path.is_dir()] == ["green"]
+    Container(containers, card.folder / "one").end()
+    green = Path(made(berth_apart, "green")["hardware"]["group"])  # type: ignore[index]
+    assert [path.name for path in green.parent.iterdir() if path.is_dir()] == ["green"]
     assert [one.name for one in partitions.partitions(root)] == ["green"]
+    assert (limits_of(containers)[0], limits_of(green.parent)[0]) == (0, GIB)

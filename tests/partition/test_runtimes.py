@@ -133,10 +133,9 @@ def test_podman_injects_a_partition_by_its_cdi_name(podman: Podman) -> None:
 
 
 def test_podman_injects_a_partition_by_the_hook(podman: Podman) -> None:
-    command = [str(Path(sys.executable).parent / "berth"), "partition", "inject"]
-    made = oci.definition(
-        command, {"BERTH_ROOT": str(podman.card.folder / "root"), "PATH": os.environ["PATH"]}
-    )
+    berth = str(Path(sys.executable).parent / "berth")
+    variables = [f"BERTH_ROOT={podman.card.folder / 'root'}", f"PATH={os.environ['PATH']}"]
+    made = oci.definition({"path": berth, "args": [berth, "partition", "inject"], "env": variables})
     (podman.card.folder / "hooks" / "berth.json").write_text(json.dumps(made))
     keeps_to_its_limit(podman, "--annotation", f"{oci.ANNOTATION}={podman.name}")
     missing = podman.run("--annotation", f"{oci.ANNOTATION}=none-such", podman.name, "/bin/echo")

@@ -40,7 +40,7 @@ def advise(
     *,
     options: RunOptions,
 ) -> None:
-    """Propose a limit on the running jobs or GPUs of each user, by replaying the history under several.
+    """Propose a limit on the running jobs or GPUs of each user, by replaying the history under several limits.
 
     Prints the command that would set it; changes nothing.
     """

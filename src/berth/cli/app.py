@@ -22,13 +22,13 @@ def load(name: str) -> Any:
     """Import a command, or a group of commands; returns what Typer has made of it."""
     found = _declared(name)
     if isinstance(found, typer.Typer):
-        _join_lines(found)
+        _declare(found)
         command: Any = typer.main.get_group(found)
         command.name = name
         return command
     alone = typer.Typer(add_completion=False)
     alone.command(name, context_settings={"allow_interspersed_args": name not in COMMAND_FOLLOWS})(found)
-    _join_lines(alone)
+    _declare(alone)
     return typer.main.get_command(alone)
 
 
@@ -145,14 +145,27 @@ def _in_one_line() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def _join_lines(group: typer.Typer) -> None:
-    """Let the paragraphs of docstrings flow: Typer would keep their line breaks, at any width of the terminal."""
+class _Command(TyperCommand):
+    """One command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; of a switch with two names the parser would silently take the last."""
+        for parameter in self.params:
+            both = {*parameter.opts, *parameter.secondary_opts}
+            if parameter.secondary_opts and both <= {*args}:
+                raise UsageError(f"{' and '.join(sorted(both))} exclude each other: choose one", ctx)
+        return super().parse_args(ctx, args)
+
+
+def _declare(group: typer.Typer) -> None:
+    """Give commands their class, and let the paragraphs of docstrings flow: Typer would keep their line breaks."""
     for command in group.registered_commands:
+        command.cls = _Command
         paragraphs = inspect.cleandoc(command.help or command.callback.__doc__ or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     for inner in group.registered_groups:
         if inner.typer_instance:
-            _join_lines(inner.typer_instance)
+            _declare(inner.typer_instance)
 
 
 def _print_version(wanted: bool) -> None:

@@ -28,7 +28,7 @@ MOST_DAYS = 3650
 def console(
     context: typer.Context,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where browsers reach it; port 0: a free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 is a free port.")
     ] = "127.0.0.1:8787",
     state: State = None,
     history: Annotated[Path | None, typer.Option(metavar="DIR", help="History folder to show.")] = None,

@@ -111,7 +111,10 @@ def _native() -> Finding:
     except PartitionError as error:
         lacking = str(error).partition(";")[0]
     return Finding(
-        "limits by the driver", not lacking, lacking or "of cgroups", "berth partition create --native"
+        "limits by the driver",
+        not lacking,
+        lacking or "of cgroups",
+        "berth partition create: else by libberth",
     )
 
 

@@ -54,7 +54,7 @@ class ImportOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What sinfo -h -N -o '%N %G' prints: GPU types of nodes, for jobs that do not name them.",
+            help="Output of sinfo -h -N -o '%N %G': GPU types of nodes, for jobs that do not name them.",
         ),
     ] = None
     pseudonymise: Annotated[
@@ -173,14 +173,14 @@ def _import() -> None:
 def sacct(
     file: Annotated[
         str | None,
-        typer.Argument(
-            metavar="FILE|-", help="What `sacct -P` or `sacct --json` printed; - is standard input."
-        ),
+        typer.Argument(metavar="FILE|-", help="Output of `sacct -P` or `sacct --json`; - is standard input."),
     ] = None,
     run: Annotated[bool, typer.Option("--run", help="Run sacct on this machine.")] = False,
     delimiter: Annotated[
         str | None,
-        typer.Option(metavar="C", help="Delimiter between fields; by default detected from the header."),
+        typer.Option(
+            metavar="C", help=r"Delimiter between fields, \t for a tab; by default detected from the header."
+        ),
     ] = None,
     since: Annotated[
         str,
@@ -202,7 +202,9 @@ def sacct(
     from berth.history.store.import_result import Rejections
 
     if run == (file is not None):
-        raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
+        raise SettingError(
+            "import sacct needs one of FILE, - for standard input, and --run, which runs sacct"
+        )
     how = options.of_rows(encoding)
     path = None if file == "-" else Path(str(file))
     mark = None if delimiter is None else delimiter.replace("\\t", "\t")
@@ -326,7 +328,7 @@ _add_source(
 _add_source(
     "pods",
     "pods:pod_rows",
-    "What `kubectl get pods --all-namespaces -o json` prints.",
+    "Output of `kubectl get pods --all-namespaces -o json`.",
     "Import finished pods of Kubernetes that asked for GPUs.",
 )
 
@@ -377,10 +379,10 @@ def asi(
 @app.command()
 def limits(
     qos: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show qos -P` printed.")
+        Path | None, typer.Option(metavar="FILE", help="Output of `sacctmgr show qos -P`.")
     ] = None,
     assoc: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show assoc -P` printed.")
+        Path | None, typer.Option(metavar="FILE", help="Output of `sacctmgr show assoc -P`.")
     ] = None,
     history: NamedHistory = Path("history"),
     as_json: AsJson = False,
@@ -391,14 +393,14 @@ def limits(
     from berth.history.store.folder import open_history
 
     if qos is None and assoc is None:
-        raise SettingError("import limits reads --qos FILE, --assoc FILE, or both")
+        raise SettingError("import limits needs --qos FILE, --assoc FILE or both")
     found = keep_limits(open_history(history, must_exist=True).folder, qos, assoc)
     if as_json:
         print(json.dumps({"qos": len(found.qos), "associations": len(found.associations)}))
         return
     print(
-        f"kept {len(found.qos):,} QOS and {len(found.associations):,} associations in {history}; replays heed their"
-        " limits of GPUs, nodes and running jobs"
+        f"kept {len(found.qos):,} QOS and {len(found.associations):,} associations in {history}; replays obey their"
+        " limits on GPUs, nodes and running jobs"
     )
 
 

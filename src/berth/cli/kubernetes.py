@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
-from berth.cli.kubernetes_node import Grow, GrowOption
+from berth.cli.kubernetes_node import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
@@ -69,7 +69,7 @@ RightSizeOption = Annotated[
     RightSize,
     typer.Option(
         "--right-size",
-        help="If a profile says that less is enough: give what was asked, also say so, or give what is enough.",
+        help="If a profile shows that less is enough: give what was asked (off), also say so, or give that.",
     ),
 ]
 
@@ -102,7 +102,7 @@ def steerer(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
+    """Choose a node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
 
@@ -249,6 +249,7 @@ def install(
         ),
     ] = False,
     grow: GrowOption = Grow.OFF,
+    uncounted: UncountedOption = Uncounted.REPORT,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -293,6 +294,7 @@ def install(
         fake_gpus,
         claims,
         grow.value,
+        uncounted=uncounted.value,
         right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,
@@ -328,7 +330,7 @@ def install(
 
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
-    """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
+    """Remove all that `install` made, and lift the gates of waiting pods. Running pods continue."""
     from berth.live.kubernetes.installing import clean, take_away
     from berth.live.kubernetes.manifests import manifests_of_0_2
 

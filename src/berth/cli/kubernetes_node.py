@@ -31,6 +31,22 @@ GrowOption = Annotated[
 ]
 
 
+class Uncounted(StrEnum):
+    """What is done about a pod that holds more GPU memory than its region counts."""
+
+    REPORT = "report"
+    THROTTLE = "throttle"
+    SUSPEND = "suspend"
+
+
+UncountedOption = Annotated[
+    Uncounted,
+    typer.Option(
+        help="For a pod that holds more GPU memory than its region counts: report it, or also throttle or suspend it."
+    ),
+]
+
+
 def node(
     node_name: Annotated[
         str,
@@ -47,6 +63,7 @@ def node(
         ),
     ] = "none",
     grow: GrowOption = Grow.OFF,
+    uncounted: UncountedOption = Uncounted.REPORT,
     metrics: Annotated[
         str,
         typer.Option(help="Address to serve Prometheus metrics on, such as :9400; default: none."),
@@ -93,6 +110,7 @@ def node(
         every_s,
         bool(fake_gpus),
         grow.value,
+        uncounted.value,
     )
     os.environ["BERTH_ROOT"] = str(run_folder / "regions")  # what suspends pods looks there too
     import asyncio

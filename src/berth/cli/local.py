@@ -202,7 +202,7 @@ class JobOptions:
         list[str] | None,
         typer.Option(
             metavar="WHERE",
-            help="Tell https://…, slack:https://…, NAME@HOST, desktop or command:…; may be repeated.",
+            help="Where to send notices: https://…, slack:https://…, NAME@HOST, desktop or command:…; repeatable.",
         ),
     ] = None
     notify_on: Annotated[
@@ -238,7 +238,7 @@ def submit(
         ),
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the job has ended; the exit status is its own.")
+        bool, typer.Option("--wait", help="Wait until the job has ended, and exit with its status.")
     ] = False,
     as_json: AsJson = False,
     *,
@@ -523,9 +523,9 @@ def up(
     uncounted: Annotated[
         str | None,
         typer.Option(
-            metavar="report|throttle",
+            metavar="report|throttle|suspend",
             help="What to do with a job that holds more GPU memory than its partition counts: report it, or also "
-            "throttle it. Kept for the next start.",
+            "throttle or suspend it. Kept for the next start.",
         ),
     ] = None,
     foreground: Annotated[

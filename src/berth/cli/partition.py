@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -197,11 +197,13 @@ def create(
         bool, typer.Option("--mps", help="Run processes as MPS clients; MPS enforces --mem and --core-pct.")
     ] = False,
     native: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--native", help="Let the driver enforce --mem on a cgroup; needs root, driver 615 and cgroup v2."
+            "--native/--no-native",
+            help="Let the driver enforce --mem on cgroups; needs root, driver 615 and cgroup v2. "
+            "Default: if they are here and neither --owner nor --group is given.",
         ),
-    ] = False,
+    ] = None,
     owner: Annotated[str | None, typer.Option(help="The user who may join, by name or number.")] = None,
     group: Annotated[
         str | None, typer.Option(help="The group whose members may join, by name or number.")
@@ -245,7 +247,7 @@ def create(
             name,
             card,
             limit,
-            by="mps" if mps else "native" if native else "libberth",
+            by="mps" if mps else {True: "native", False: "libberth", None: None}[native],
             access=access,
             overcommit=overcommit,
             driver_folder=_driver(fake_gpu),
@@ -291,6 +293,7 @@ def watch(
 
     from berth import partition as partitions
     from berth.cli.partition_table import partition_lines, partition_table, uncounted_text, unreadable_text
+    from berth.partition import native
     from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
@@ -301,6 +304,8 @@ def watch(
     lines = as_json or not console.is_terminal
     with nullcontext() if lines else Live(console=console, auto_refresh=False) as live:
         while True:
+            with suppress(PartitionError):  # if there is no NVML
+                native.sweep(driver_folder=_driver(fake_gpu))
             regions, now = partitions.regions(), time.monotonic()
             found = [one for one in regions if isinstance(one, partitions.Partition)]
             lost = [unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
@@ -369,7 +374,7 @@ def resize(
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a partition's limits while it is in use; downwards, new allocations are refused."""
+    """Change a partition's limits while it is in use; if they shrink, new allocations are refused."""
     from berth import partition as partitions
     from berth.partition.sizes import size_text
 
@@ -429,7 +434,7 @@ def prove(
         bool,
         typer.Option(
             "--as-is",
-            help="Try what limits processes here already to --mem: HAMi-core, MPS, MIG, a container.",
+            help="Try the limit of --mem that already holds here, such as one of HAMi-core, MPS, MIG or a container.",
         ),
     ] = False,
     sets: Annotated[
@@ -531,31 +536,58 @@ def cdi(
         list[str] | None,
         typer.Option(help="A device node to inject; default: NVIDIA's own, where present."),
     ] = None,
+    fake_gpu: Fake = False,
 ) -> None:
     """Print a CDI specification that gives a container this partition: device berth.dev/gpu=NAME."""
     from berth import partition as partitions
     from berth.partition.cdi import specification
 
-    _print_json(specification(name, partitions.find(name), partitions.library_path(), device))
+    found, library = partitions.find(name), partitions.library_path()
+    _print_json(specification(name, found, library, device, _hook(fake_gpu, "--limit", name)))
 
 
 @app.command()
-def hook() -> None:
+def hook(fake_gpu: Fake = False) -> None:
     """Print the file for /etc/containers/oci/hooks.d that makes Podman or CRI-O call `berth partition inject`."""
     from berth.partition import oci
 
-    command = [str(Path(sys.argv[0]).resolve()), "partition", "inject"]
-    own = {name: os.environ[name] for name in ("BERTH_ROOT",) if name in os.environ}
-    _print_json(oci.definition(command, own))
+    _print_json(oci.definition(_hook(fake_gpu)))
+
+
+def _hook(fake_gpu: bool, *more: str) -> dict[str, Any]:
+    """The program that a runtime calls as its hook."""
+    command = [str(Path(sys.argv[0]).resolve()), "partition", "inject", *more]
+    made: dict[str, Any] = {"path": command[0], "args": command + ["--fake-gpu"] * fake_gpu}
+    if "BERTH_ROOT" in os.environ:
+        made["env"] = [f"BERTH_ROOT={os.environ['BERTH_ROOT']}"]
+    return made
 
 
 @app.command()
-def inject() -> None:
+def inject(
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only set this partition's limit on the container's cgroup, for CDI."
+        ),
+    ] = None,
+    fake_gpu: Fake = False,
+) -> None:
     """Act as the OCI hook: read the container's state from standard input and mount the partition that it asks for."""
     from berth import partition as partitions
-    from berth.partition import oci
+    from berth.partition import native, oci
 
-    state, config, root = oci.read_container(sys.stdin.read())
-    name = oci.partition_asked(state, config)
-    if name is not None:
-        oci.inject(root, partitions.find(name), partitions.library_path())
+    text, driver = sys.stdin.read(), _driver(fake_gpu)
+    if oci.has_ended(text):
+        native.sweep(driver_folder=driver)
+        return
+    state, config, root = oci.read_container(text)
+    name = limit or oci.partition_asked(state, config)
+    if name is None:
+        return
+    parts = partitions.find(name)
+    if any(part.hardware is not None and part.hardware.can.needs_entry for part in parts):
+        with native.limits_lock():
+            native.admit(name, native.container_group(), None, driver)
+    if limit is None:
+        oci.inject(root, parts, partitions.library_path())

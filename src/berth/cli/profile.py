@@ -86,7 +86,9 @@ def _in_a_sentence(profile: Profile) -> str:
 @app.command()
 def show(
     application: Application,
-    out: Annotated[Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends in .html.")] = None,
+    out: Annotated[
+        Path | None, typer.Argument(metavar="[OUT]", help="Write a plot to this file, which ends in .html.")
+    ] = None,
     history: HistoryFolder = Path("history"),
     as_json: JsonOrCsv = None,
 ) -> None:

@@ -182,7 +182,7 @@ def run(
 ) -> None:
     """Watch Slurm's queue; log which jobs would start when, or place held jobs.
 
-    Stopped, an adviser prints waits as they were and as berth would have had them.
+    With --mode advise it prints at its end how long jobs waited, and how long they would have with berth.
     """
     import signal
     import time
@@ -305,7 +305,7 @@ def resume(
     job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
     state: State = DEFAULT_STATE,
 ) -> None:
-    """Let a suspended job run on as soon as its GPUs have room."""
+    """Continue a suspended job as soon as its GPUs have room."""
     from berth.live.slurm.agent import resume as resume_job
     from berth.live.slurm.controller import Controller
 

@@ -67,7 +67,8 @@ def train(
         typer.Option("--out", "-o", metavar="FILE", help="The model, by default model.npz."),
     ] = None,
     curve: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the training curve: ends in .html.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the training curve in this file, which ends in .html."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -101,8 +101,8 @@ def request(
         typer.Option(
             "--queue",
             metavar="FILE",
-            help="The queue now, as squeue --json or sacct of jobs that are PENDING or RUNNING print it; by default "
-            "this machine's own queue is asked, or squeue is run if none is up.",
+            help="The queue now: output of squeue --json, or of sacct for PENDING and RUNNING jobs; by default ask "
+            "this machine's queue, or run squeue if none is up.",
         ),
     ] = None,
     now: Annotated[
@@ -176,8 +176,8 @@ def queue(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="What squeue --json printed, or sacct of jobs that are PENDING or RUNNING; by default this machine's "
-            "own queue is asked, or squeue is run if none is up.",
+            help="Output of squeue --json, or of sacct for PENDING and RUNNING jobs; by default ask this machine's "
+            "queue, or run squeue if none is up.",
         ),
     ] = None,
     now: Annotated[

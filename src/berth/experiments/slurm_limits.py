@@ -25,6 +25,7 @@ QOS, ASSOCIATIONS = "sacctmgr-qos.txt", "sacctmgr-assoc.txt"
 """Names of the files in a history's folder."""
 _NEEDED = {QOS: ("Name",), ASSOCIATIONS: ("Cluster", "Account", "User")}
 """Columns without which a file is refused."""
+_SHOWN = {QOS: "qos", ASSOCIATIONS: "assoc"}
 _Row = Mapping[str, str]
 
 
@@ -122,8 +123,8 @@ def _rows(path: Path, name: str) -> list[_Row]:
     names = [_LONG.get(column, column) for column in header]
     if missing := [column for column in _NEEDED[name] if column not in names]:
         raise HistoryError(
-            f"{path}, line 1: no column {', '.join(missing)}; expected what sacctmgr show qos -P or show assoc -P"
-            " prints, with its header"
+            f"{path}, line 1: no column {', '.join(missing)}; expected what `sacctmgr show {_SHOWN[name]} -P` prints,"
+            " with its header"
         )
     found = []
     for line, row in enumerate(rows, 2):

@@ -10,6 +10,9 @@ neighbour never helps; stress is never negative, so that no job is faster than a
 What is left of the card: the tenants' *effective* use (`effective_milli`), their use of the cores, and that of the
 PCIe link each add up to at most the whole. What is asked for beyond that is shared in proportion. No triple was ever
 measured; with this, three tenants or more get no more of the card in sum than the measured pairs show.
+
+Use does not tell all of an application. A file may name those that were measured: between two of them a second table
+says the stress, in which use orders no more than the settings of one model (`among`).
 Whole numbers all through, within 32 bits: logarithms and powers are tables. Letters as in `speeds`; C centres.
 """
 
@@ -17,7 +20,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -76,6 +80,10 @@ class Contention:
     """(C, 3): the cells of the measured applications."""
     stress: Int32Array
     """(C, C): of the first beside the second, in `STRESS_ONE`."""
+    names: Mapping[str, int] = field(default_factory=dict)
+    """The centre of each application that is known by name."""
+    named: Int32Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    """(C, C): `stress` of applications that are known by name."""
 
     def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
         """Speeds per mille: see `Speeds` for the shapes."""
@@ -84,8 +92,19 @@ class Contention:
 
     def plain(self, usage: Any, present: Any, *, xp: Any) -> Any:
         """The same in NumPy or JAX; NumPy asks `_speeds`, which a test holds equal."""
+        return self._slowed(self._each(usage, xp), usage, present, xp)
+
+    def among(self, usage: Any, present: Any, centre: IntArray) -> Int32Array:
+        """The same where `centre` (..., K) is that of each tenant in `names`, -1 for one that is not named."""
+        known = centre >= 0
+        both = known[..., :, None] & known[..., None, :]
+        named = self.named[centre[..., :, None], centre[..., None, :]]
+        found: Int32Array = self._slowed(np.where(both, named, self._each(usage, np)), usage, present, np)
+        return found
+
+    def _slowed(self, stress: Any, usage: Any, present: Any, xp: Any) -> Any:
+        """Speeds by the stress of each beside each, (..., K, K)."""
         busy = present & (usage[..., GPU] > 0)
-        stress = self._each(usage, xp)  # (..., K, K)
         tenants = present.shape[-1]
         others = xp.broadcast_to(~xp.eye(tenants, dtype=bool), (*present.shape, tenants))
         meets = busy[..., :, None] & busy[..., None, :] & others
@@ -230,7 +249,11 @@ class Contention:
             json.dumps([*centre, *row], separators=(",", ":"))
             for centre, row in zip(self.centres.tolist(), self.stress.tolist(), strict=True)
         )
-        return json.dumps(head)[:-1] + ', "centres": [\n' + rows + "\n]}\n"
+        by_name = {"names": dict(self.names), "named": self.named.tolist()} if self.names else {}
+        end = json.dumps(by_name, separators=(",", ":"))[1:-1]
+        return (
+            json.dumps(head)[:-1] + ', "centres": [\n' + rows + "\n]" + (",\n" + end if end else "") + "}\n"
+        )
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Contention:
@@ -244,16 +267,22 @@ class Contention:
                 )
             mode, use_milli, count = read["mode"], int(read["use_milli"]), len(read["centres"])
             rows = np.array(read["centres"], dtype=np.int64).reshape(count, 3 + count)
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            names = {str(name): int(centre) for name, centre in read.get("names", {}).items()}
+            named = np.array(read.get("named", []), dtype=np.int64).reshape(
+                (count, count) if names else (0, 0)
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise SettingError(f"{where} cannot be read: {error}; {expected}") from error
         if mode not in MODES:
             raise SettingError(f"{where} was measured under '{mode}'; expected {' or '.join(MODES)}")
         centres, stress = rows[:, :3], rows[:, 3:]
-        if count > MOST_CENTRES or not 1 <= use_milli <= 1000 or (rows < 0).any():
+        beyond = count > MOST_CENTRES or not 1 <= use_milli <= 1000 or (rows < 0).any() or (named < 0).any()
+        beyond = beyond or (stress > MOST_STRESS).any() or (named > MOST_STRESS).any()
+        beyond = beyond or (centres > 2**20 // np.array(STEPS)).any()
+        if beyond or any(not 0 <= centre < count for centre in names.values()):
             raise SettingError(f"{where} has coefficients beyond reason; {expected}")
-        if (stress > MOST_STRESS).any() or (centres > 2**20 // np.array(STEPS)).any():
-            raise SettingError(f"{where} has coefficients beyond reason; {expected}")
-        return cls(mode, use_milli, centres.astype(np.int32), stress.astype(np.int32))
+        tables = [one.astype(np.int32) for one in (centres, stress, named)]
+        return cls(mode, use_milli, tables[0], tables[1], names, tables[2])
 
 
 @compiled

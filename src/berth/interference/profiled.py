@@ -17,7 +17,7 @@ from berth.interference.mig import mig
 from berth.interference.mps import mps
 from berth.interference.named import NamedPairs, published_names
 from berth.interference.outlook import Outlook, Tenant
-from berth.interference.speeds import MEM, PartsMemory, Speeds, crossed
+from berth.interference.speeds import MEM, KnowsApplications, PartsMemory, Speeds, crossed
 from berth.interference.time_sliced import time_sliced
 from berth.model import FOREVER_MS, GpuModel, Job, Profile
 from berth.profiles import Series, profile_text, series, thesis_profiles
@@ -44,6 +44,7 @@ class ProfiledInterference:
         self.named = named
         self._series = lru_cache(maxsize=4096)(self._scaled)
         self._has_parts = isinstance(speeds, PartsMemory)
+        self._numbers = speeds.names if isinstance(speeds, KnowsApplications) else {}
         self._answers = lru_cache(maxsize=65_536)(partial(_answer, speeds))
 
     def with_profiles(self, profiles: Mapping[str, Profile]) -> ProfiledInterference:
@@ -72,8 +73,11 @@ class ProfiledInterference:
         capacity_mem_mib = 0 if gpu is None else gpu.mem_mib
         # What was used before matters where memory runs out alone; else alike tenants have one answer.
         in_doubt = self._has_parts or sum(row[MEM] for row in now) > capacity_mem_mib > 0
-        speeds_milli, full = self._answers(tuple(now), tuple(before) if in_doubt else None, capacity_mem_mib)
         applications = [tenant.job.application for tenant in tenants]
+        numbers = tuple([self._numbers.get(name, -1) for name in applications]) if self._numbers else ()
+        speeds_milli, full = self._answers(
+            tuple(now), tuple(before) if in_doubt else None, capacity_mem_mib, numbers
+        )
         if self.named and gpu and not any(each in self.profiles for each in applications):
             speeds_milli = self.named.speeds_milli(applications, gpu.name) or speeds_milli
         hold_ms = min(
@@ -119,9 +123,16 @@ class ProfiledInterference:
 
 
 def _answer(
-    speeds: Speeds, now: Rows, before: tuple[int, ...] | None, capacity_mem_mib: int
+    speeds: Speeds,
+    now: Rows,
+    before: tuple[int, ...] | None,
+    capacity_mem_mib: int,
+    numbers: tuple[int, ...],
 ) -> tuple[tuple[int, ...], int | None]:
-    """The speeds of the tenants, and which runs out of memory; `before` is None where it cannot run out."""
+    """The speeds of the tenants, and which runs out of memory; `before` is None where it cannot run out.
+
+    `numbers` are those of the applications; empty where the speeds know none.
+    """
     usage: NDArray[np.int32] = np.array(now, dtype=np.int32)  # (K, 4)
     present = np.ones(len(now), dtype=np.bool_)
     full = -1
@@ -130,7 +141,10 @@ def _answer(
         usage_before[:, MEM] = before
         full_of = speeds.crossed if isinstance(speeds, PartsMemory) else crossed
         full = int(full_of(usage, usage_before, present, capacity_mem_mib))
-    found = speeds(usage, present, capacity_mem_mib)
+    if numbers and isinstance(speeds, KnowsApplications):
+        found = speeds.among(usage, present, np.array(numbers))
+    else:
+        found = speeds(usage, present, capacity_mem_mib)
     return tuple(int(speed) for speed in found), None if full < 0 else full
 
 

@@ -8,13 +8,14 @@ GPU (`berth.profiles.Series`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.arrays import BoolArray
+from berth.arrays import BoolArray, IntArray
 
 GPU, MEM, CORES, PCIE = range(4)
 """The columns of usage."""
@@ -50,6 +51,17 @@ class PartsMemory(Protocol):
         self, usage_now: Any, usage_before: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np
     ) -> Any:
         """As `crossed`."""
+
+
+@runtime_checkable
+class KnowsApplications(Protocol):
+    """What else a function of speeds has that knows more of some applications than their use."""
+
+    names: Mapping[str, int]
+    """A number of each of them."""
+
+    def among(self, usage: Any, present: Any, centre: IntArray) -> NDArray[np.int32]:
+        """The same speeds where `centre` (..., K) is the number of each tenant's application, -1 for all others."""
 
 
 def effective_milli(speeds: object, usage: Any) -> Any:

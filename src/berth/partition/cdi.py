@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
-from berth.partition.hardware import Hardware, check_enterable, variables
+from berth.partition.hardware import Hardware, variables
+from berth.partition.oci import STAGES
 from berth.partition.regions import INSIDE, Partition, mounts
 
 CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
 
 def specification(
-    name: str, parts: Sequence[Partition], library: Path, devices: Sequence[str] | None = None
+    name: str,
+    parts: Sequence[Partition],
+    library: Path,
+    devices: Sequence[str] | None = None,
+    hook: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """CDI 0.3: mounts of the library, the preload list and the region, whose limits are read-only inside."""
+    """CDI 0.3: mounts of the library, the preload list and the region, whose limits are read-only inside.
+
+    `hook`: the program that gives a container's cgroup the limit, where the driver keeps it.
+    """
     files = mounts(parts, library)
     nodes = (
         list(devices)
@@ -24,18 +32,19 @@ def specification(
         else [str(path) for path in sorted(Path("/dev").glob("nvidia*")) if path.is_char_device()]
     )
     kept = [part.hardware for part in parts if part.hardware is not None]
-    check_enterable(name, kept)
     environment: dict[str, str] = {"BERTH_REGION": f"{INSIDE}/region"} | dict(variables(kept))
     for one in kept:
         if one.can.needs_variables:
             folder = Path(one.pipe).parent
             files.append((folder, str(folder), True))
-        elif not devices:
+        elif not devices and not one.can.needs_entry:
             nodes = [node for node in nodes if not _is_other_gpu(node, one)] + access_nodes(one, CAPABILITIES)
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in environment.items()],
         "mounts": [_mount(*file) for file in files],
     }
+    if hook is not None and any(one.can.needs_entry for one in kept):
+        edits["hooks"] = [{"hookName": stage, **hook} for stage in STAGES]
     if nodes:
         edits["deviceNodes"] = [{"path": node} for node in nodes]
     return {

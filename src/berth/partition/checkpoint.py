@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,8 +25,8 @@ from typing import Any
 from berth.errors import BerthError, NoRoomError, PartitionError
 from berth.partition.gpus import driver_version, gpus
 from berth.partition.library import resize_region
-from berth.partition.lifecycle import locked, resize
-from berth.partition.regions import STOPPED, Limit, Partition, find, root_folder
+from berth.partition.lifecycle import resize
+from berth.partition.regions import STOPPED, Limit, Partition, find, locked, root_folder
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 """What the driver says of a process (CUprocessState)."""
@@ -37,8 +37,8 @@ TRIES = 3
 PAUSE_S = 0.05
 MOST_ROUNDS = 100
 """How often processes that came meanwhile are looked for."""
-LENT = "suspended"
-"""The file of a suspended partition: what limits it had."""
+LENT, STRANGERS = "suspended", "strangers"
+"""Files of a partition: what limits it had before it was suspended, and what other processes go with its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +204,29 @@ def _tried(call: Callable[[int], int], pid: int) -> int:
 
 
 def _pids(name: str, root: Path | None) -> list[int]:
-    """The processes of all its GPUs, each once, as this process sees them."""
-    found = (process.outer_pid or process.pid for part in find(name, root) for process in part.processes)
+    """The processes of all its GPUs, each once, as this process sees them, and its living strangers."""
+    found = [process.outer_pid or process.pid for part in find(name, root) for process in part.processes]
+    with suppress(FileNotFoundError):
+        noted = json.loads(((root or root_folder()) / name / STRANGERS).read_text())
+        found += [pid for pid, since in noted if _start_of(pid) == since]
     return list(dict.fromkeys(found))
+
+
+def note_strangers(name: str, pids: Collection[int], root: Path | None = None) -> None:
+    """Have processes move with a partition that do not count in it, such as those that run without libberth."""
+    file = (root or root_folder()) / name / STRANGERS
+    draft = file.with_suffix(".draft")
+    with suppress(FileNotFoundError):  # it ends now
+        draft.write_text(json.dumps([(pid, _start_of(pid)) for pid in sorted(pids)]))
+        os.replace(draft, file)
+
+
+def _start_of(pid: int) -> str:
+    """When a process began, in ticks since the machine started; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 # What it was promised

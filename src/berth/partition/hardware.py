@@ -31,7 +31,7 @@ class Abilities(NamedTuple):
     needs_variables: bool = False
     """Whether a program gets there only by its environment, which a container's hook cannot set."""
     needs_entry: bool = False
-    """Whether a program gets there only if it is started there, by `berth partition exec`."""
+    """Whether its cgroup is let in before a program starts: by `berth partition exec` or a container's hook."""
 
 
 ABILITIES: Mapping[Kind, Abilities] = {
@@ -62,7 +62,9 @@ class Hardware:
     pipe: str = ""
     """MPS: the folder of the control daemon's pipes."""
     group: str = ""
-    """Native: the folder of the cgroup that has the limit."""
+    """Native: the folder of the partition's own cgroup."""
+    groups: tuple[str, ...] = ()
+    """Native: the folders of those that have the limit now, such as a container's."""
 
     @property
     def can(self) -> Abilities:
@@ -74,15 +76,6 @@ class Hardware:
         """The share, for people."""
         cores = f"{self.core_pct} %" if self.can.time and self.core_pct else ""
         return " ".join(filter(None, (self.can.text, self.profile, cores)))
-
-
-def check_enterable(name: str, kept: Sequence[Hardware]) -> None:
-    """Refuse a container a partition that a program must be started in."""
-    if any(one.can.needs_entry for one in kept):
-        raise PartitionError(
-            f"the partition '{name}' is a cgroup with a limit, which a container of its own cgroup is not in; start "
-            f"the program with: berth partition exec {name} -- COMMAND"
-        )
 
 
 def _note(folder: Path, uuid: str) -> Path:
@@ -109,9 +102,8 @@ def hardware_in(folder: Path, uuid: str) -> Hardware | None:
         told = json.loads(text)
         if told["kind"] not in ABILITIES:
             raise ValueError(f"no kind '{told['kind']}'")
-        return Hardware(
-            **{key: told[key] for key in told if key in Hardware.__slots__}
-        )  # older ones say more
+        known = {key: told[key] for key in told if key in Hardware.__slots__}  # older ones say more
+        return Hardware(**known | {"groups": tuple(told.get("groups") or filter(None, [told.get("group")]))})
     except (KeyError, TypeError, ValueError) as error:
         raise PartitionError(
             f"{_note(folder, uuid)}: is damaged ({error}); remove the partition with --force and make it anew"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from berth.errors import NoCommandError, PartitionError
 from berth.partition.gpus import gpus
-from berth.partition.hardware import Hardware, variables
+from berth.partition.hardware import variables
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.native import check_limit, enter
+from berth.partition.native import admit, enter, limits_lock
 from berth.partition.regions import INSIDE, PRIORITIES, Partition, find, read, regions_in
 from berth.partition.scratch import run_folder, sweep
 from berth.partition.sizes import size_text
@@ -149,8 +149,12 @@ def run(
         if fake_gpu and "BERTH_FAKE_CARD" not in words:
             words["BERTH_FAKE_CARD"] = str(scratch / "card")
         before = {seen.uuid: seen for seen in joined}
-        groups = _checked_groups(hardware, fake_gpu)
-        status = _wait(command, words, groups)
+        driver = fake_driver_folder() if fake_gpu else None
+        try:
+            process = _start(command, words, joined, driver)
+        except OSError as error:
+            raise NoCommandError(command[0], error) from error
+        status = _wait(process)
         logged = tuple(log.read_text().splitlines()) if log.exists() else ()
         messages = warnings + logged
         if not all(_is_there(descriptor, use) for use, descriptor in held.items()):
@@ -240,28 +244,25 @@ def _limits_text(mem_mib: int | None, core_pct: int | None) -> str:
     return " and ".join(filter(None, (memory, share)))
 
 
-def _checked_groups(kept: Sequence[Hardware], fake_gpu: bool) -> list[Path]:
-    """The cgroups that a program must enter; refused where the driver does not keep a limit that it should."""
-    driver = fake_driver_folder() if fake_gpu else None
-    native = [one for one in kept if one.can.needs_entry]
-    for one in native:
-        check_limit(Path(one.group), one.gpu, one.mem_mib << 20, driver)
-    return [Path(one.group) for one in native]
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], joined: Sequence[Partition], driver: Path | None
+) -> subprocess.Popen[bytes]:
+    """Start a command, in the cgroup of a partition that has one."""
+    groups = [Path(one.hardware.group) for one in joined if one.hardware and one.hardware.can.needs_entry]
+    if not groups:
+        return subprocess.Popen(command, env=environment)
+    root = joined[0].folder.parent
+    with limits_lock(root):  # until the process is in its cgroup, which is empty otherwise
+        admit(joined[0].name, None, root, driver)
+        try:
+            return subprocess.Popen(command, env=environment, preexec_fn=lambda: enter(groups[0]))
+        except subprocess.SubprocessError as error:  # what the child raised before it became the command
+            raise PartitionError(
+                f"no process can be started in {groups[0]}; remove the partition and create it again"
+            ) from error
 
 
-def _wait(command: Sequence[str], environment: Mapping[str, str], groups: Sequence[Path]) -> int:
-    def enter_all() -> None:
-        for group in groups:
-            enter(group)
-
-    try:
-        process = subprocess.Popen(command, env=environment, preexec_fn=enter_all if groups else None)
-    except subprocess.SubprocessError as error:  # what the child raised before it became the command
-        raise PartitionError(
-            f"no process can be started in {groups[0]}; remove the partition and create it again"
-        ) from error
-    except OSError as error:
-        raise NoCommandError(command[0], error) from error
+def _wait(process: subprocess.Popen[bytes]) -> int:
     while True:
         try:
             status = process.wait()

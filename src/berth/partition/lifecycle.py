@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +20,14 @@ from berth.partition.hardware import Hardware, hardware_in, keep
 from berth.partition.library import make_region, resize_region
 from berth.partition.mig import create_instance, destroy_instance
 from berth.partition.mps import start_daemon, stop_daemon
-from berth.partition.native import make_group, remove_group, set_limit, sweep_groups
+from berth.partition.native import limits_lock, make_group, release, resize_groups, sweep, why_not
 from berth.partition.regions import (
     Limit,
     Partition,
     Unreadable,
     check_there,
     find,
+    locked,
     partitions,
     preload_list,
     read,
@@ -44,7 +44,7 @@ def create(
     gpu: Gpu,
     limit: Limit,
     *,
-    by: Literal["libberth", "mps", "native"] = "libberth",
+    by: Literal["libberth", "mps", "native"] | None = "libberth",
     access: Access = MAKERS,
     overcommit: bool = False,
     driver_folder: Path | None = None,
@@ -54,11 +54,19 @@ def create(
 
     `by` says what keeps the limit. MPS keeps `limit.core_pct` as a part of the GPU's multiprocessors, and the memory of
     each process; libberth keeps that of all together. `native`: the driver keeps the memory for a cgroup (native.py).
-    A partition by these has one GPU. All GPUs of one by libberth are open to the same users: those of `access`, if this
-    is its first.
+    None: what its other GPUs have; native for its first, if root asks for itself and the machine can; else libberth.
+    A partition by MPS has one GPU. All GPUs are open to the same users: those of `access`, if this is the first.
     """
     root = root or root_folder()
-    _check_new(name, gpu, root, alone=by != "libberth")
+    if by is None:
+        there = regions_in(root / name)
+        native = (
+            any(hardware_in(root / name, uuid) for uuid in there)
+            if there
+            else not access.open_to_named and not why_not(gpu.uuid, driver_folder)
+        )
+        by = "native" if native else "libberth"
+    _check_new(name, gpu, root, by)
     others = [] if overcommit else partitions(root, gpu=_plain(gpu.uuid))
     _check_room(gpu, limit, others, overcommit)
     if by == "libberth":
@@ -67,14 +75,12 @@ def create(
     if by == "mps":
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         kept = replace(kept, pipe=str(start_daemon(root, gpu.uuid)))
-        limit = Limit(limit.mem_mib)
-    else:
-        hardware = (part.hardware for part in partitions(root))
-        groups = [Path(one.group) for one in hardware if one is not None and one.group]
-        sweep_groups(root, groups, gpu.uuid, driver_folder)
-        group = make_group(root, name, gpu.uuid, limit.mem_mib << 20, driver_folder)
-        kept = replace(kept, group=str(group))
-    return _make_kept(name, limit, kept, access, driver_folder, root)
+        return _make_kept(name, Limit(limit.mem_mib), kept, access, driver_folder, root)
+    sweep(root, driver_folder)
+    with limits_lock(root):
+        group = str(make_group(root, name, gpu.uuid, limit.mem_mib << 20, driver_folder))
+        kept = replace(kept, group=group, groups=(group,))
+        return _make_kept(name, limit, kept, access, driver_folder, root)
 
 
 def create_mig(
@@ -88,7 +94,7 @@ def create_mig(
 ) -> Partition:
     """Make a partition that is an instance of MIG, of a profile such as `2g.10gb`, which has one GPU."""
     root = root or root_folder()
-    _check_new(name, gpu, root, alone=True)
+    _check_new(name, gpu, root, "mig")
     kept = create_instance(gpu, profile, driver_folder)
     return _make_kept(name, Limit(kept.mem_mib), kept, access, driver_folder, root)
 
@@ -97,16 +103,16 @@ def _make_kept(
     name: str, limit: Limit, kept: Hardware, access: Access, driver_folder: Path | None, root: Path
 ) -> Partition:
     """The region of what the hardware keeps, which goes again where that cannot be made."""
-    limit = replace(limit, witness=kept.can.memory)
+    limit = replace(limit, witness=kept.can.memory and not kept.can.needs_entry)
     try:
         return _make(name, kept.uuid, limit, access, root, kept)
     except BaseException:
-        shutil.rmtree(root / name, ignore_errors=True)  # it was not there before
+        _clear(root / name, _plain(kept.uuid))
         _release([kept], root, driver_folder)
         raise
 
 
-def _check_new(name: str, gpu: Gpu, root: Path, *, alone: bool = False) -> None:
+def _check_new(name: str, gpu: Gpu, root: Path, by: str) -> None:
     if not _NAME.fullmatch(name):
         raise SettingError(
             f"'{name}' is not a name for a partition; letters, digits, '_', '.' and '-', at most 63"
@@ -117,9 +123,11 @@ def _check_new(name: str, gpu: Gpu, root: Path, *, alone: bool = False) -> None:
             f"there is a partition '{name}' of GPU {gpu.index} already; "
             "resize or remove it, or take another name"
         )
-    if there and (alone or any(hardware_in(root / name, uuid) for uuid in there)):
+    kinds = {kept.kind if (kept := hardware_in(root / name, uuid)) else "libberth" for uuid in there}
+    if there and (kinds != {by} or by not in ("libberth", "native")):
         raise PartitionError(
-            f"there is a partition '{name}' already, and one of MIG, MPS or --native has one GPU; take another name"
+            f"there is a partition '{name}' already; one of MIG or MPS has one GPU, and all GPUs of another have "
+            "limits of one kind; take another name"
         )
 
 
@@ -168,7 +176,7 @@ def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None
     """Give back what partitions had of the hardware; a daemon of MPS ends with its last one."""
     for one in kept:
         if one.group:
-            remove_group(Path(one.group), one.gpu, driver_folder)
+            release(one, driver_folder)
         elif not one.pipe:
             destroy_instance(one.gpu, one.gpu_instance, one.compute_instance, driver_folder)
         elif all(other.hardware is None or other.hardware.pipe != one.pipe for other in partitions(root)):
@@ -246,12 +254,10 @@ def resize(
                 )
             if part.uuid in cards:
                 _check_room(cards[part.uuid], limit, others, overcommit, held=part)
-        for part, limit in changes:
-            if part.hardware is not None:
-                kept = replace(part.hardware, mem_mib=limit.mem_mib, core_pct=limit.core_pct)
-                set_limit(Path(kept.group), kept.gpu, limit.mem_mib << 20, driver_folder)
-                keep(part.folder, part.uuid, kept)
-            resize_region(part.folder, part.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        with limits_lock(root) if any(part.hardware for part, _ in changes) else nullcontext():
+            for part, limit in changes:
+                new = limit if part.hardware is None else resize_groups(part, limit, driver_folder)
+                resize_region(part.folder, part.uuid, new.mem_mib << 20, new.core_pct, new.flags)
         return find(name, root)
 
 
@@ -261,17 +267,6 @@ def _changed(part: Partition, given: Mapping[str, Any]) -> Limit:
         name: getattr(part, name) for name in given if name != "mem_mib"
     }
     return Limit(**now | {name: value for name, value in given.items() if value is not None})
-
-
-@contextmanager
-def locked(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[None]:
-    """Wait until no other process has the lock of a file, and have it."""
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def remove(
@@ -293,14 +288,15 @@ def remove(
             *(PartitionError,) if force else ()
         ):  # what a damaged note kept is not known
             kept += filter(None, [hardware_in(folder, uuid)])
-    _release([one for one in kept if not one.pipe], root, driver_folder)
-    try:
-        with _still_there(folder):
-            shutil.rmtree(folder)
-    except OSError as error:
-        raise PartitionError(
-            f"the partition '{name}' cannot be removed ({error.strerror}: {error.filename}); its maker may"
-        ) from error
+    with limits_lock(root) if any(one.group for one in kept) else nullcontext():
+        _release([one for one in kept if not one.pipe], root, driver_folder)
+        try:
+            with _still_there(folder):
+                shutil.rmtree(folder)
+        except OSError as error:
+            raise PartitionError(
+                f"the partition '{name}' cannot be removed ({error.strerror}: {error.filename}); its maker may"
+            ) from error
     _release([one for one in kept if one.pipe], root)
 
 

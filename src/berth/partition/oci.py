@@ -2,7 +2,8 @@
 
 For runtimes that do not read CDI specifications. The hook runs at `createContainer`: inside the container's mount
 namespace, before its root becomes the root. The container asks for its partition by an annotation or a variable. The
-library finds its region where it always looks, so that no variable has to be set.
+library finds its region where it always looks, so that no variable has to be set. If the driver keeps the partition's
+limit, the hook sets it on the container's cgroup, which it is in itself, and at `poststop` has it swept.
 """
 
 from __future__ import annotations
@@ -16,25 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
-from berth.partition.hardware import check_enterable
 from berth.partition.regions import Partition, mounts
 
 ANNOTATION = "dev.berth/partition"
 VARIABLE = "BERTH_PARTITION"
+STAGES = ["createContainer", "poststop"]
 
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096  # mount(2)
 
 
-def definition(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+def definition(hook: Mapping[str, Any]) -> dict[str, Any]:
     """The hooks.d file of Podman and CRI-O: which program to run, for which containers, and when."""
-    hook: dict[str, Any] = {"path": command[0], "args": list(command)}
-    if environment:
-        hook["env"] = [f"{name}={value}" for name, value in environment.items()]
     return {
         "version": "1.0.0",
         "hook": hook,
         "when": {"annotations": {f"^{ANNOTATION.replace('.', '[.]')}$": ".+"}},
-        "stages": ["createContainer"],
+        "stages": STAGES,
     }
 
 
@@ -48,6 +46,13 @@ def partition_asked(state: Mapping[str, Any], config: Mapping[str, Any]) -> str 
         if name == VARIABLE and value:
             return value
     return None
+
+
+def has_ended(text: str) -> bool:
+    """Whether a runtime hands this state to a hook because its container has ended."""
+    with suppress(ValueError, AttributeError):
+        return bool(json.loads(text).get("status") == "stopped")
+    return False
 
 
 def read_container(text: str) -> tuple[dict[str, Any], dict[str, Any], Path]:
@@ -65,9 +70,7 @@ def read_container(text: str) -> tuple[dict[str, Any], dict[str, Any], Path]:
 
 def inject(root: Path, parts: Sequence[Partition], library: Path) -> None:
     """Mount a partition into the container whose root folder is `root`; in the container's mount namespace."""
-    hardware = [part.hardware for part in parts if part.hardware is not None]
-    check_enterable(parts[0].name, hardware)
-    if any(one.can.needs_variables for one in hardware):
+    if any(part.hardware is not None and part.hardware.can.needs_variables for part in parts):
         raise PartitionError(
             f"the partition '{parts[0].name}' is one of MPS, whose clients need variables that a hook cannot set; "
             "give it to the container by its CDI name"

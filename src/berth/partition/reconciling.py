@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+ANSWERS = ("report", "throttle", "suspend")
+"""What may be done about such a partition: tell of it, also cut its time, or also take it off its GPUs."""
+THROTTLED_PCT = 5
+"""The share of the GPU's time that it is left with."""
 ALLOWED_MIB = 64
 """What a process may hold uncounted: an estimate of its context that is off."""
 ALLOWED_PCT = 5

@@ -6,8 +6,10 @@ to the user that makes them (`lifecycle`), and a container gets the folder with 
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -38,7 +40,7 @@ class Limit:
     priority: str = "normal"
     """`high` gives no time up to others, `low` takes what they leave."""
     witness: bool = False
-    """Whether hardware keeps the memory, so that libberth counts and refuses nothing. A resize does not change it."""
+    """Whether hardware keeps the memory, so that libberth counts and refuses nothing."""
 
     def __post_init__(self) -> None:
         if self.mem_mib < 1:
@@ -146,6 +148,17 @@ def root_folder() -> Path:
     if root.exists() and not root.is_dir():
         raise SettingError(f"BERTH_ROOT='{named}' is a file; name a folder for the partitions")
     return root
+
+
+@contextmanager
+def locked(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[None]:
+    """Wait until no other process has the lock of a file, and have it."""
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read(folder: Path, uuid: str, name: str) -> Partition:

@@ -15,7 +15,7 @@ from berth.report.digest import Figure
 from berth.report.page import write_page
 from berth.report.report import Chapter
 from berth.report.sections import sections_of
-from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage
+from berth.statistics.accounting import NO_GPU, UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.tables import Tables, Totals
 
@@ -141,7 +141,7 @@ def _bars(tables: Tables, applications: Sequence[Usage], measure: str) -> Iterat
         (tables.usage(("server",)), "by-server", "server type"),
         (tables.usage(("gpu",)), "by-gpu", "GPU"),
     ):
-        known = [row for row in rows if row.keys[0] != UNKNOWN] if name == "by-gpu" else rows
+        known = [row for row in rows if row.keys[0] not in (UNKNOWN, NO_GPU)] if name == "by-gpu" else rows
         if len(known) > 1:
             yield name, f"{measure} by {what}", plots.usage_bars(rows, measure, what)
     months = tables.usage(("month", "application"))

@@ -16,6 +16,8 @@ from berth.errors import SettingError
 from berth.model import RecordState
 
 UNKNOWN: Final = "unknown"
+NO_GPU: Final = "none"
+"""The GPU model of attempts without a GPU."""
 """The application, account … of a job that does not tell."""
 
 MEASURES: Final = (
@@ -121,7 +123,7 @@ DIMENSION_SQL: Final = {
     "user": '"user"',
     "account": "account",
     "server": "virtual_cluster",
-    "gpu": "gpu_model",
+    "gpu": f"CASE WHEN gpus = 0 THEN '{NO_GPU}' ELSE gpu_model END",
     "qos": "qos",
     "cluster": "cluster",
     "state": "state",

@@ -76,10 +76,10 @@ def test_lsfs_accounting_file_becomes_records(tmp_path: Path) -> None:
     assert (failed.job_id, failed.state, failed.exit_code) == ("2_3", RecordState.FAILED, 1)
     assert (never.state, never.start_ms) == (RecordState.CANCELLED, None)
     assert result.rejected_count == 4
-    assert "jStatus 7, expected 32 or 64" in whys(result)[0]
+    assert "jStatus is 7; expected 32 or 64" in whys(result)[0]
     assert whys(result)[1].endswith("cannot be read: field 3 is 'soon'; expected a whole number")
-    assert whys(result)[2] == "a JOB_FINISH that ends after 3 fields; expected more"
-    assert whys(result)[3] == "no record of lsb.acct"
+    assert whys(result)[2] == "this JOB_FINISH has only 3 fields; the line may be cut off"
+    assert whys(result)[3] == "not a record of lsb.acct, such as JOB_FINISH"
 
 
 def pod(name: str, *, phase: str = "Succeeded", gpus: object = "2", **terminated: object) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def test_a_dry_run_says_what_would_come_and_changes_nothing(tmp_path: Path) -> N
     assert dry.stdout.splitlines()[:3] == [
         "A dry run: this is what an import would do, and nothing was changed.",
         "read 4, imported 2, updated 0, unchanged 0, left out 2",
-        "left out      2: no record of lsb.acct",
+        "left out      2: not a record of lsb.acct, such as JOB_FINISH",
     ]
     assert CliRunner().invoke(app, words).exit_code == 0
     before = {path: path.read_bytes() for path in (tmp_path / "h").rglob("*") if path.is_file()}

@@ -18,7 +18,7 @@ from berth.partition import fake_driver_folder
 from berth.partition.gpus import gpus
 
 
-async def serve(folder: Path, grow: str) -> None:
+async def serve(folder: Path, grow: str, uncounted: str = "report") -> None:
     with (folder / "log").open("a") as log:
 
         def say(event: str, /, **values: object) -> None:
@@ -26,7 +26,9 @@ async def serve(folder: Path, grow: str) -> None:
             log.flush()
 
         card = os.environ["BERTH_FAKE_CARD"]
-        tenants = NodeTenants(gpus(fake_driver_folder()), say, grow=grow, fake=True, fake_card=card)
+        tenants = NodeTenants(
+            gpus(fake_driver_folder()), say, grow=grow, fake=True, fake_card=card, uncounted=uncounted
+        )
         while True:
             orders = {path.name for path in (folder / "orders").iterdir()}
             for tenant in tenants.tenants():
@@ -41,4 +43,4 @@ async def serve(folder: Path, grow: str) -> None:
 
 if __name__ == "__main__":
     suspending.START_S, suspending.MIB_PER_S, suspending.LEAST_MIB = 1e-3, 800_000.0, 1 << 40
-    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(serve(Path(sys.argv[1]), *sys.argv[2:]))

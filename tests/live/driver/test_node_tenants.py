@@ -35,6 +35,7 @@ from berth.partition import Limit, create, fake_driver_folder, find, partitions,
 from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, keep
 from berth.partition.launch import environment
+from tests.partition.test_reconciling import forge
 
 AGENT = Path(__file__).with_name("node_agent.py")
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
@@ -51,8 +52,8 @@ class Node:
         self.jobs: dict[str, subprocess.Popen[str]] = {}
         self.agent: subprocess.Popen[bytes] | None = None
 
-    def up(self, grow: str = "on") -> None:
-        self.agent = subprocess.Popen([sys.executable, AGENT, self.folder, grow])
+    def up(self, grow: str = "on", uncounted: str = "report") -> None:
+        self.agent = subprocess.Popen([sys.executable, AGENT, self.folder, grow, uncounted])
         self.until(is_served, "the agent lives")
 
     def kill_agent(self) -> None:
@@ -227,6 +228,27 @@ def test_a_job_leaves_when_the_site_says_so_and_its_memory_is_others_until_it_co
     node.until_is("blue", suspension="")
     node.touch("go")
     assert node.ends("blue") == (0, ["holds 4000"])
+
+
+@pytest.mark.parametrize(("unkind", "leaves"), [("", True), ("shares", False)])
+def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_throttled(
+    node: Node, unkind: str, leaves: bool
+) -> None:
+    node.up("off", "suspend")
+    forger = node.job("forger", 3000, node.folder / "go", unkind=unkind)
+    node.until(lambda: find(forger)[0].used_bytes >= 3000 << 20, "it holds its memory")
+    (use,) = find(forger)[0].folder.glob("*.use")
+    forge(use, find(forger)[0].used_bytes)
+    if leaves:
+        node.until_is(forger, suspension="suspended")
+        node.order(forger, suspended=True)
+        seen = looks(node)
+        node.until(lambda: looks(node) > seen + 2, "the site's order is heard")
+        node.order(forger, suspended=False)
+        node.until(lambda: node.shown()[forger]["suspension"] != "suspended", "it comes back")
+    else:
+        node.until(lambda: find(forger)[0].core_pct == 5, "it is left 5 % of the time")
+        assert "shares memory" in node.shown()[forger]["why"]
 
 
 def lent_notebook(node: Node) -> None:

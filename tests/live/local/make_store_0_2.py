@@ -1,6 +1,6 @@
 """Makes `stores/queue_0.2.db`: the store of a queue of 0.2 with waiting, held, running and ended jobs.
 
-It runs in a checkout of commit d594b878, the last of 0.2, with the code of that:
+It runs in a checkout of `COMMIT` with the code of that:
 `python -m tests.live.local.make_store_0_2 FILE`.
 """
 
@@ -15,6 +15,9 @@ from berth.live.local.entry import End
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import of_meta
 from tests.live.local.fake_world import FakeWorld
+
+COMMIT = "d594b878"
+"""The last of 0.2."""
 
 ONE = Tasks(None, ((),))
 

@@ -44,7 +44,7 @@ from tests.live.local.world import BERTH, World, berth
         (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
         (["--time", "²", "true"], "--time '²'; write 2:00:00"),
         (["--array", "5-1", "true"], "--array '5-1': 5-1 selects no numbers"),
-        (["--after", "ok:99", "true"], "--after 99: there is no such job"),
+        (["--after", "ok:99", "true"], "--after names job 99, which does not exist"),
         (["--param", "lr", "true"], "--param 'lr'; write NAME=VALUE,VALUE"),
         (["--gang", "a/b/2", "true"], "--gang 'a/b/2'; write NAME/N, such as train/4: a name without '/'"),
         (["--gang", "a", "true"], "--gang 'a'; write NAME/N"),
@@ -414,7 +414,7 @@ def test_what_a_script_and_a_line_say_is_checked_and_the_place_named(shared: Wor
         done = berth(shared, "submit", "-", stdin=f"--gpus 0 true\n# none\n{flag} --gpus 0 true\n")
         assert f"no job is queued: line 3 of standard input: {flag.split()[0]} " in done.stderr
     done = berth(shared, "submit", "-", stdin="# one\n--after ok:99 --gpus 0 true\n")
-    assert "line 2 of standard input: --after 99" in done.stderr
+    assert "line 2 of standard input: --after names job 99" in done.stderr
 
 
 def test_a_file_where_metrics_are_to_be_served_stays(tmp_path: Path) -> None:

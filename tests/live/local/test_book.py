@@ -474,7 +474,7 @@ def test_a_decision_on_what_a_job_was_before_it_was_edited_is_refused(tmp_path: 
         (request(mem_mib=2000), "--mem 2G on each GPU"),
         (request(pins=(7,)), "--gpu 7"),
         (request(cpu_milli=9000), "--cpus 9"),
-        (request(after=(("ok", "77"),)), "--after 77"),
+        (request(after=(("ok", "77"),)), "--after names job 77"),
     ],
 )
 def test_what_this_machine_could_never_run_is_refused(wanted: Request, said: str, tmp_path: Path) -> None:

@@ -12,8 +12,14 @@ from tests.live.local.world import World, berth
 
 
 @pytest.fixture
-def throttling() -> Iterator[World]:
-    world = World(options=["--uncounted", "throttle"])
+def policy() -> str:
+    return "throttle"
+
+
+@pytest.fixture
+def acting(policy: str) -> Iterator[World]:
+    """A queue that does something about memory that is not counted."""
+    world = World(options=["--uncounted", policy])
     try:
         world.up()
         yield world
@@ -31,8 +37,8 @@ def _past_the_limit(world: World) -> str:
     return world.submit(f"env -u LD_PRELOAD {sys.executable} {GPU_JOB} 4000 {gone}", mem="1G", gpus="0.5")
 
 
-def test_a_job_that_unloads_the_library_is_found_reported_and_throttled(throttling: World) -> None:
-    world = throttling
+def test_a_job_that_unloads_the_library_is_found_reported_and_throttled(acting: World) -> None:
+    world = acting
     honest = world.submit(
         [sys.executable, str(GPU_JOB), "900", str(world.folder / "gone")], mem="1G", gpus="0.1"
     )
@@ -52,9 +58,37 @@ def test_a_job_that_unloads_the_library_is_found_reported_and_throttled(throttli
     assert world.log().count('"event": "uncounted"') == 1
 
 
+@pytest.mark.parametrize("policy", ["suspend"])
+def test_it_is_suspended_with_the_process_that_nobody_counted(acting: World) -> None:
+    world = acting
+    job = _past_the_limit(world)
+    world.until(lambda: world.state_of(job) == "suspended", "the job leaves its GPU")
+    why = world.ask("why", id=job)["jobs"][0]["reason"]
+    assert why.startswith(f"suspended: job {job} holds ")
+    assert f"after `berth resume {job}` it runs on" in why
+    world.until(lambda: not world.ask("metrics")["uncounted_mib"], "the 4,000 MiB have left the card")
+    (world.folder / "gone").touch()
+    assert berth(world, "resume", job).returncode == 0
+    assert world.wait(job) == {job: ("completed", 0)}
+
+
+@pytest.mark.parametrize("policy", ["suspend"])
+def test_it_is_throttled_where_it_cannot_be_suspended(acting: World) -> None:
+    world = acting
+    gone = world.folder / "gone"
+    command = f"env -u LD_PRELOAD BERTH_FAKE_CHECKPOINT=shares {sys.executable} {GPU_JOB} 4000 {gone}"
+    job = world.submit(command, mem="1G", gpus="0.5")
+    said = "it is left 5 % of the time, since it cannot be suspended: process "
+    world.until(lambda: any(said in text for text in _trouble(world)), "it is throttled instead")
+    assert "shares memory with other processes" in world.ask("why", id=job)["jobs"][0]["reason"]
+    assert berth(world, "partition", "list", "--json").stdout.count('"core_pct": 5') == 1
+    gone.touch()
+    assert world.wait(job) == {job: ("completed", 0)}
+
+
 def test_another_answer_to_uncounted_memory_is_refused(world: World) -> None:
     answer = berth(world, "up", "--uncounted", "kill")
     assert (answer.returncode, answer.stderr) == (
         2,
-        "berth: berth up: --uncounted 'kill'; there are report and throttle\n",
+        "berth: berth up: --uncounted 'kill'; there are report, throttle, suspend\n",
     )

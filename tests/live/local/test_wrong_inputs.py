@@ -24,7 +24,7 @@ WRONG = [
     ("submit --core-pct 150 true", "--core-pct '150'", "from 0 to 100"),
     ("submit --array 5-1 true", "--array '5-1'", "write the smaller one first"),
     ("submit --param lr true", "--param 'lr'", "write NAME=VALUE,VALUE"),
-    ("submit --after 99 true", "--after 99", "`berth queue --ended` lists them"),
+    ("submit --after 99 true", "--after names job 99", "`berth queue --ended` lists them"),
     ("submit --begin whenever true", "--begin 'whenever'", "now+2h"),
     ("submit --notify nowhere true", "--notify 'nowhere'", "write https://"),
     ("submit --gang x true", "--gang 'x'", "write NAME/N"),
@@ -37,6 +37,20 @@ WRONG = [
     ("drain 9", "no GPU 9", "this machine's GPUs: 0, 1"),
     ("up --cpus 3", "--cpus 3", "First: berth down"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("queue", "no job waits or runs; `berth queue --ended` lists those that have ended"),
+        ("queue --ended", "the queue has had no job yet"),
+        ("queue --user nobody", "no job matches; `berth queue` lists all"),
+        ("queue --ended --state failed", "no job matches; `berth queue` lists all"),
+    ],
+)
+def test_a_list_without_jobs_is_one_sentence(words: str, said: str, shared: World) -> None:
+    done = berth(shared, *shlex.split(words))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{said}\n", "")
 
 
 @pytest.mark.parametrize(("words", "came", "wanted"), WRONG, ids=[words for words, _, _ in WRONG])

@@ -57,6 +57,11 @@ def test_the_table_names_each_gpu_and_the_jobs_that_wait(slurm: FakeSlurm, tmp_p
     assert text.count("node1 ") == gpus
 
 
+def test_cards_have_the_memory_that_the_service_was_told(slurm: FakeSlurm, tmp_path: Path) -> None:
+    service(slurm, tmp_path, places=False, card_mib={"v100": 5120}).step()
+    assert {gpu["mem_mib"] for gpu in json.loads(shown(tmp_path, "--json"))["gpus"]} == {5120}
+
+
 def test_a_slurm_that_does_not_answer_is_a_note(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.gone = True
     told = json.loads(shown(tmp_path, "--json"))

@@ -2,8 +2,9 @@
 
 A Gaussian process learns the speed of one application beside another (Rasmussen and Williams, *Gaussian Processes for
 Machine Learning*, MIT Press, 2006, chapter 2). Applications resemble each other by their use, by being settings of one
-model, and most of all by being the same. So a fit also learns what the use of an application does not tell. What ships
-is its answer for each two measured applications, made to fall with the neighbour's use, as the table of a `Contention`.
+model, and most of all by being the same. So a fit also learns what the use of an application does not tell. Its answers
+for each two measured applications become the tables of a `Contention`: one that falls with the neighbour's use, and one
+for applications known by name, which falls with it among the settings of each model.
 Letters: O observations (two a pair), C centres.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray
 from berth.errors import SettingError
 from berth.interference.contention import (
     MOST_CENTRES,
@@ -23,7 +25,7 @@ from berth.interference.contention import (
     Contention,
     cells_of,
 )
-from berth.interference.speeds import GPU, Speeds
+from berth.interference.speeds import GPU, KnowsApplications, Speeds
 from berth_papers.interference.measurements import Measurements
 
 REACH = (0.4, 0.3, 1.8)
@@ -55,10 +57,15 @@ class Quality:
 
 
 def evaluate(model: Speeds, measured: Measurements) -> Quality:
-    """Predict both speeds of every pair from the applications' usage alone, and compare."""
+    """Predict both speeds of every pair from the applications' usage, and the names that the model knows; compare."""
     usage = measured.usage[measured.pairs]  # (P, 2, 4)
-    speeds = model(usage, np.ones(usage.shape[:2], dtype=np.bool_), 0) / 1000
-    return Quality(float(np.abs(speeds - measured.speeds).mean()), len(measured))
+    there = np.ones(usage.shape[:2], dtype=np.bool_)
+    if isinstance(model, KnowsApplications) and model.names:
+        centre = np.array([model.names.get(name, -1) for name in measured.applications])
+        speeds = model.among(usage, there, centre[measured.pairs])
+    else:
+        speeds = model(usage, there, 0)
+    return Quality(float(np.abs(speeds / 1000 - measured.speeds).mean()), len(measured))
 
 
 def folds_of_pairs(measured: Measurements, seed: int, folds: int = 5) -> list[tuple[IntArray, IntArray]]:
@@ -85,10 +92,22 @@ def fit(measured: Measurements, mode: str = "mps") -> Contention:
     Only applications that stand in pairs become centres. Raises SettingError for more than a model can hold.
     """
     centres, speeds = pair_speeds(measured)
-    predicted = np.clip(1 - _rising(1 - speeds, centres), SLOWEST, 1)
-    stress = np.minimum(np.rint(STRESS_ONE * (1 / predicted - 1)), MOST_STRESS)
+    place = {tuple(cell): at for at, cell in enumerate(centres.tolist())}
+    names: dict[str, int] = {}
+    models = np.empty(len(centres), dtype=object)
+    cells = map(tuple, cells_of(measured.usage).tolist())
+    for name, model, cell in zip(measured.applications, measured.models, cells, strict=True):
+        if cell in place:
+            names[name], models[place[cell]] = place[cell], model
+    below = (centres[:, None] <= centres[None]).all(axis=-1) & ~np.eye(len(centres), dtype=bool)
+    stress, named = (
+        np.minimum(np.rint(STRESS_ONE * (1 / np.clip(1 - slowed, SLOWEST, 1) - 1)), MOST_STRESS).astype(
+            np.int32
+        )
+        for slowed in (_rising(1 - speeds, below), _rising(1 - speeds, below & (models[:, None] == models)))
+    )
     use_milli = 1000 if mode == "time-sliced" else effective_use_milli(measured)
-    return Contention(mode, use_milli, centres, stress.astype(np.int32))
+    return Contention(mode, use_milli, centres, stress, names, named)
 
 
 def pair_speeds(measured: Measurements) -> tuple[NDArray[np.int32], FloatArray]:  # (C, 3), (C, C)
@@ -160,16 +179,15 @@ def _expected(total: FloatArray, seen: IntArray, alike: FloatArray) -> FloatArra
     return shared(weight)
 
 
-def _rising(slowed: FloatArray, centres: NDArray[np.int32]) -> FloatArray:
-    """The closest table in which a neighbour that uses no less of anything slows no less: (C, C) to (C, C).
+def _rising(slowed: FloatArray, below: BoolArray) -> FloatArray:
+    """The closest table in which each neighbour slows no less than those below it: (C, C) and (C, C) to (C, C).
 
     Projects on one pair of neighbours after the other (Boyle and Dykstra, *A Method for Finding Projections onto the
     Intersection of Convex Sets in Hilbert Spaces*, 1986).
     """
-    below = (centres[:, None] <= centres[None]).all(axis=-1) & ~np.eye(len(centres), dtype=bool)
     next_below = below & ~(below.astype(np.float64) @ below > 0)
     found, pairs = slowed.copy(), np.argwhere(next_below)
-    owed = np.zeros((len(pairs), len(centres)))
+    owed = np.zeros((len(pairs), len(slowed)))
     for _ in range(ROUNDS):
         for number, (less, more) in enumerate(pairs):
             asked = owed[number] + (found[:, less] - found[:, more]) / 2

@@ -53,7 +53,7 @@ def read_measurements(alone: Path, pairs: Path) -> Measurements:
     models: list[str] = []
     usage: list[tuple[int, int, int, int]] = []
     for line, row in _rows(alone, (*KEY, *ALONE)):
-        name = "/".join(row[column] for column in KEY)
+        name = _name(row)
         if name in index:
             raise ProfileError(
                 f"{alone}, line {line}: application '{name}' stands there twice; expected once"
@@ -72,7 +72,7 @@ def read_measurements(alone: Path, pairs: Path) -> Measurements:
     found: list[tuple[int, int]] = []
     speeds: list[tuple[float, float]] = []
     for line, row in _rows(pairs, tuple(f"{column}{side}" for side in (1, 2) for column in (*KEY, "speed"))):
-        names = ["/".join(row[f"{column}{side}"] for column in KEY) for side in (1, 2)]
+        names = [_name(row, side) for side in ("1", "2")]
         for name in names:
             if name not in index:
                 raise ProfileError(
@@ -89,6 +89,11 @@ def read_measurements(alone: Path, pairs: Path) -> Measurements:
         np.array(found, dtype=np.int64),
         np.array(speeds, dtype=np.float64),
     )
+
+
+def _name(row: dict[str, str], side: str = "") -> str:
+    """That of an application; without settings, as in what berth measured, its model alone."""
+    return "/".join(row[f"{column}{side}"] for column in KEY).rstrip("/")
 
 
 def _rows(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, str]]]:

@@ -151,9 +151,7 @@ class LocalSource:
     def _output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
         job = self._ask(do="job", id=job_id)["jobs"][0]
         if not viewer.owns(job["user"]):
-            raise AccessError(
-                f"the output of job {job['id']} is shown to {job['user']} and to operators alone"
-            )
+            raise AccessError(f"only {job['user']} and operators see the output of job {job['id']}")
         ended = (
             job["state"] not in _UNENDED
         )  # asked before the file is read: what an ended job wrote is there

@@ -29,8 +29,8 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 COORDINATORS_S = 300.0
 HELD_BY_ADMIN = "JobHeldAdmin"
 _LACKS: Final = {
-    "drain": "Slurm drains whole nodes: with one GPU all of its node is drained.",
-    "policy": "The policy is an option of berth slurm run: start that again with another one.",
+    "drain": "Slurm drains whole nodes: draining one GPU drains its whole node.",
+    "policy": "The policy is an option of berth slurm run: restart it with another one.",
 }
 FAR: Final = "now+3650days"
 """When a job begins that is held although berth holds it."""
@@ -73,7 +73,7 @@ class SlurmSource:
     def lacks(self, viewer: Viewer) -> dict[str, str]:
         """What Slurm does not let a console do."""
         operates = viewer.role is Role.OPERATOR
-        return _LACKS if operates else {**_LACKS, "priority": "Slurm lets operators alone raise a priority."}
+        return _LACKS if operates else {**_LACKS, "priority": "In Slurm only operators can raise a priority."}
 
     def _look(self) -> Snapshot:
         nodes, jobs = self._controller.nodes(), self._controller.jobs()
@@ -167,7 +167,7 @@ class SlurmSource:
             self._by_berth = (self._by_berth - {what}) | ({what} if is_held_by_berth(job) else frozenset())
             admins = job.reason == HELD_BY_ADMIN and what not in self._by_berth
             if action == "release" and admins and viewer.role is not Role.OPERATOR:
-                raise AccessError(f"job {what} is held by an administrator, who alone may release it")
+                raise AccessError(f"job {what} is held by an administrator; only they may release it")
         words = _words(action, what, str(values.get("value", "")), what in self._by_berth)
         if not words:
             raise SettingError(f"Slurm has no action '{action}' here")

@@ -94,5 +94,5 @@ def _account(viewer: Viewer) -> pwd.struct_passwd:
         raise AccessError("jobs of root need the role operator")
     if os.geteuid() not in (0, user.pw_uid):
         own = pwd.getpwuid(os.geteuid()).pw_name
-        raise AccessError(f"this console runs as {own} and submits jobs of {own} alone, not of {viewer.user}")
+        raise AccessError(f"this console runs as {own} and submits only jobs of {own}, not of {viewer.user}")
     return user

@@ -35,21 +35,24 @@ def lsf_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
             for fields in reader:
                 if not fields or fields[0] != "JOB_FINISH":
                     if fields and not re.fullmatch(r"[A-Z_]{3,}", fields[0]):
-                        rejections.add(f"{path}, line {reader.line_num}", "no record of lsb.acct")
+                        rejections.add(
+                            f"{path}, line {reader.line_num}",
+                            "not a record of lsb.acct, such as JOB_FINISH",
+                        )
                     continue
                 try:
                     yield _row(fields)
                 except IndexError:
-                    why = f"a JOB_FINISH that ends after {len(fields)} fields; expected more"
+                    why = f"this JOB_FINISH has only {len(fields)} fields; the line may be cut off"
                     rejections.add(f"{path}, line {reader.line_num}", why)
                 except ValueError as error:
                     rejections.add(
-                        f"{path}, line {reader.line_num}", f"a JOB_FINISH that cannot be read: {error}"
+                        f"{path}, line {reader.line_num}", f"this JOB_FINISH cannot be read: {error}"
                     )
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     except csv.Error as error:
-        raise HistoryError(f"{path} is no lsb.acct: {error}") from error
+        raise HistoryError(f"{path} is not LSF's lsb.acct: {error}") from error
 
 
 def _row(fields: Sequence[str]) -> JobRow:
@@ -108,7 +111,7 @@ def _hosts(fields: Sequence[str], at: int) -> tuple[Sequence[str], int]:
     """The hosts that are counted at a place, and the place behind them."""
     number = _whole(fields, at)
     if not 0 <= number <= min(_MOST_HOSTS, len(fields)):
-        raise ValueError(f"{number} hosts")
+        raise ValueError(f"field {at + 1} says {number} hosts, which do not follow")
     return fields[at + 1 : at + 1 + number], at + 1 + number
 
 
@@ -117,6 +120,6 @@ def _state(status: int, exit_status: int, *, started: bool) -> str:
     if status == _DONE:
         return "COMPLETED"
     if status != _EXIT:
-        raise ValueError(f"jStatus {status}, expected {_EXIT} or {_DONE}")
+        raise ValueError(f"jStatus is {status}; expected {_EXIT} or {_DONE}")
     signal = exit_status & 0x7F or max((exit_status >> 8) - 128, 0)
     return "CANCELLED" if not started or signal in (2, 9, 15) else "FAILED"

@@ -254,7 +254,7 @@ class Growth(Generic[T]):
     def _may_grow(self, growing: Growing[T], needed_mib: int) -> bool:
         """Whether a job may have as much if there is room."""
         entry = growing.entry
-        return entry.going and needed_mib <= growing.most_mib and self._host.is_counted(entry)
+        return entry.going and needed_mib <= growing.most_mib and not self._host.uncounted_mib(entry)
 
     def _grow(self, growing: Growing[T], needed_mib: int) -> bool:
         """Have the limit of a job be as much as is needed, if that can be."""

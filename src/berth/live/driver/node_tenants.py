@@ -32,10 +32,19 @@ from berth.live.driver.growth import Growth
 from berth.live.driver.idling import Idling, Need
 from berth.live.driver.suspending import Suspending
 from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
-from berth.partition import Partition, Unreadable, fake_driver_folder, find, partitions, regions, remove
+from berth.partition import (
+    Partition,
+    Unreadable,
+    fake_driver_folder,
+    find,
+    partitions,
+    regions,
+    remove,
+    resize,
+)
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml
 from berth.partition.hardware import hardware_in
-from berth.partition.reconciling import Counted, Reconciler
+from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 from berth.partition.regions import regions_in, root_folder
 
 LOOK_S = 0.2
@@ -224,17 +233,23 @@ class NodeTenants:
         fake: bool = False,
         fake_card: str = "",
         mine: Callable[[str], bool] = lambda name: True,
+        uncounted: str = "report",
     ) -> None:
         """With `grow` `on`, the memory of all may grow up to the card, else only of those whose terms say how far;
         with `suspend` the one that matters least leaves if there is no room, and interactive ones while they idle.
-        `mine` tells which partitions are this node's. Raises PartitionError if another agent serves them."""
+        `mine` tells which partitions are this node's. `uncounted`, one of `reconciling.ANSWERS`: what is done about one
+        that holds more than its partition counts. Raises PartitionError if another agent serves them."""
         self.gpus, self.log, self._grow, self._mine = gpus, log, grow, mine
         self.fake, self.fake_card = fake, fake_card
         self._driver = fake_driver_folder() if fake else None
         self._slots = {_plain(gpu): at for at, gpu in enumerate(gpus)}
         self._tenants: dict[str, NodeTenant] = {}
         self._strangers: dict[int, int] = {}
-        self._uncounted: frozenset[str] = frozenset()
+        self._uncounted: dict[str, Difference] = {}
+        self._answer = uncounted
+        self._throttled: set[str] = set()
+        self._sent_away: set[str] = set()
+        """Those that were suspended for that. They stay away until the site has suspended and resumed them."""
         self._busy: frozenset[str] = frozenset()
         """The partitions whose processes kept a GPU busy at the last look."""
         self._busy_us: dict[str, int] = {}
@@ -292,10 +307,13 @@ class NodeTenants:
     def suspend(self, name: str) -> None:
         """Have a tenant leave its GPUs until it is resumed. It stays if the driver cannot: then `Shown.why` says so,
         and it is tried again once it was resumed and suspended anew."""
+        self._sent_away.discard(name)
         if (tenant := self._tenants.get(name)) is not None and not tenant.ordered:
             self._keep(tenant, ordered=True, why="")
 
     def resume(self, name: str) -> None:
+        if name in self._sent_away:
+            return
         if (tenant := self._tenants.get(name)) is not None and tenant.ordered:
             self._keep(tenant, ordered=False, resumes=True, why="")
 
@@ -357,6 +375,7 @@ class NodeTenants:
         tenant.going = False
         self.growth.end(tenant)
         del self._tenants[tenant.id]
+        self._sent_away.discard(tenant.id)
         self.log("gone", name=tenant.id, job=tenant.job)
 
     def _heed(self, tenant: NodeTenant) -> None:
@@ -461,7 +480,25 @@ class NodeTenants:
             self.log(
                 "uncounted", job=name, seen_mib=found[name].seen_mib, counted_mib=found[name].counted_mib
             )
-        self._uncounted = frozenset(found)
+        self._uncounted = found
+        self._throttled &= found.keys()
+        for name in found.keys() & self._tenants.keys() - self._throttled:
+            self._answer_uncounted(self._tenants[name])
+
+    def _answer_uncounted(self, tenant: NodeTenant) -> None:
+        """Suspend it; throttle it if it must stay, or cannot be suspended for the reason that it shows."""
+        if self._answer == "report" or tenant.suspension or (tenant.ordered and not tenant.why):
+            return
+        may_leave = tenant.leaves and not (tenant.id in self._sent_away and tenant.why)
+        if self._answer == "suspend" and may_leave:
+            self._sent_away.add(tenant.id)
+            self._keep(tenant, ordered=True, why="")
+            return
+        self._throttled.add(tenant.id)
+        self._sent_away.discard(tenant.id)
+        with contextlib.suppress(BerthError):  # it ends now
+            resize(tenant.id, core_pct=THROTTLED_PCT, burst=False)
+            self.log("throttled", job=tenant.job, why=tenant.why)
 
     def _busy_pids(self) -> set[int]:
         nvml, busy = open_nvml(self._driver), set[int]()
@@ -499,8 +536,9 @@ class NodeTenants:
         held = (card_mib if isinstance(part, Unreadable) else part.limit_bytes >> 20 for part in rest)
         return self._strangers.get(at, 0) + sum(held)
 
-    def is_counted(self, tenant: NodeTenant) -> bool:
-        return tenant.id not in self._uncounted
+    def uncounted_mib(self, tenant: NodeTenant) -> int:
+        found = self._uncounted.get(tenant.id)
+        return 0 if found is None else found.uncounted_mib
 
     def room_kept(self) -> contextlib.AbstractContextManager[None]:
         """Hold the lock that a process takes to make a partition."""

@@ -192,6 +192,7 @@ class Suspending(Generic[T]):
         """Note what came of it; one that was to leave again while it came back does that next."""
         host = self._host
         self._host.log(what, job=entry.id, done=outcome.done, why=outcome.why)
+        self.refusals.pop(entry.id, None)
         if not outcome.done:
             self.refusals[entry.id] = outcome.why
         if outcome.lost:
@@ -216,7 +217,8 @@ class Suspending(Generic[T]):
         return START_S + self._held_mib(entry) / self.mib_per_s
 
     def _held_mib(self, entry: T) -> int:
-        return sum(-(-part.used_bytes >> 20) for part in find(self._host.partition_of(entry)))
+        counted = sum(-(-part.used_bytes >> 20) for part in find(self._host.partition_of(entry)))
+        return counted + self._host.uncounted_mib(entry)
 
     def _free_mib(self) -> int:
         """Memory of the machine that is free; a fake GPU's takes none."""

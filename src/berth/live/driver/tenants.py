@@ -114,8 +114,8 @@ class Host(Protocol[T]):
         """Memory of a GPU that is no tenant's."""
         ...
 
-    def is_counted(self, tenant: T) -> bool:
-        """Whether its processes hold no more than its partition counts; if they do, it does not grow."""
+    def uncounted_mib(self, tenant: T) -> int:
+        """What its processes hold beyond what its partition counts; if that is anything, it does not grow."""
         ...
 
     def room_kept(self) -> AbstractContextManager[None]:

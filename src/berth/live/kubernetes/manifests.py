@@ -39,6 +39,8 @@ class Install:
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
     grow: str = "off"
     """Which pods' memory grows, as `berth k8s node --grow` has it."""
+    uncounted: str = "report"
+    """What is done about a pod that holds more than its region counts, as `berth k8s node --uncounted` has it."""
     right_size: str = "off"
     """`off`, `advise` or `apply`, as the steerer has it."""
     gathers: bool = True
@@ -68,6 +70,7 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
         *(["--fake-gpus", install.fake_gpus] if install.fake_gpus else []),
         *(["--dra", "all"] if install.claims else []),
         *(["--grow", install.grow] if install.grow != "off" else []),
+        *(["--uncounted", install.uncounted] if install.uncounted != "report" else []),
     ]
     if install.right_size == "apply":
         made["gate-webhook"][2]["spec"]["template"]["spec"]["containers"][0]["command"].append("--no-parts")

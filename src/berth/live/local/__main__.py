@@ -24,6 +24,7 @@ from berth.live.local.request import PER_GPU
 from berth.live.local.runs import Run, boot_id
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
+from berth.partition.reconciling import ANSWERS
 
 GOING_DOWN_S = 10.0
 
@@ -157,7 +158,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=float)
     parser.add_argument("--grow", choices=("off", "on", "suspend"))
     parser.add_argument("--per-gpu", type=int)
-    parser.add_argument("--uncounted", choices=("report", "throttle"))
+    parser.add_argument("--uncounted", choices=ANSWERS)
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
     parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")

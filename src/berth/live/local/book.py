@@ -245,7 +245,7 @@ class Book:
             raise LiveError(f"job {entry.id} is {entry.state} already")
         self._stop(entry, REQUEUE, now_ms)
 
-    def suspend(self, entry: Entry, now_ms: int) -> None:
+    def suspend(self, entry: Entry, now_ms: int, reason: str = "") -> None:
         """Have a running job leave its GPUs until its user lets it run on."""
         check_not_ended(entry)
         if entry.suspension == SUSPENDED:
@@ -263,6 +263,7 @@ class Book:
             raise LiveError(
                 f"job {entry.id} is a task of gang {entry.request.gang}, whose tasks are not suspended alone"
             )
+        entry.reason = reason
         self._begin_suspension(entry, now_ms, resumes=False)
 
     def let_resume(self, entry: Entry, now_ms: int) -> None:
@@ -394,7 +395,7 @@ class Book:
         if entry.suspended_since_ms is not None:
             entry.suspended_ms += max(0, now_ms - entry.suspended_since_ms)
         entry.suspension, entry.suspended_since_ms, entry.resumes, entry.lends_to = "", None, True, ""
-        entry.idle = False
+        entry.idle, entry.reason = False, ""
         self._release(entry)
         self._wanted.discard(entry.id)
         self.pending.entries[entry.id] = entry

@@ -151,6 +151,7 @@ class Broker:
             log,
             now_ms=self.now_ms,
             act=self.act,
+            suspend=self._suspend,
             uncounted=uncounted,
         )
         host = BookHost(
@@ -420,6 +421,16 @@ class Broker:
             for future in self._waiters.pop(entry.id, ()):
                 if not future.done():
                     future.set_result(None)
+
+    def _suspend(self, entry: Entry, reason: str) -> str:
+        """Have a job leave its GPUs until its user lets it run on; why it cannot."""
+        if why := self.suspending.refusals.get(entry.id) or self.suspending.why_not(entry):
+            return why
+        try:
+            self.book.suspend(entry, self.now_ms(), reason)
+        except LiveError as error:
+            return str(error)
+        return ""
 
     def _start(self, entry: Entry) -> None:
         if entry.state != STARTING:

@@ -72,6 +72,8 @@ class Look:
     """What is promised to partitions; behind `Watch`, to those of no job of this queue."""
     runs: Mapping[str, tuple[float | None, int]] = field(default_factory=dict)
     """Of each run on it: per cent of the multiprocessors' time since the last look, where the driver tells, and MiB."""
+    pids: Mapping[str, list[int]] = field(default_factory=dict)
+    """Of each run on it: the processes that the driver shows."""
 
     @property
     def taken(self) -> tuple[int, int]:
@@ -193,15 +195,17 @@ class Cards:
         busy, self._since_us[card.index] = busy_of_processes(self._nvml, handle, since_us)
         strangers: list[Stranger] = []
         runs: dict[str, tuple[float | None, int]] = {}
+        pids: dict[str, list[int]] = {}
         for pid, mib in sorted(held.items()):
             if run := run_of(pid):
                 before_pct, before_mib = runs.get(run, (None if busy is None else 0.0, 0))
                 pct = None if busy is None or before_pct is None else before_pct + busy.get(pid, 0.0)
                 runs[run] = (pct, before_mib + mib)
+                pids.setdefault(run, []).append(pid)
             elif mib:
                 strangers.append(Stranger(pid, mib, command_of(pid)))
         used, pct = int(memory.used) >> 20, int(use.gpu) if known else None
-        return Look(card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs)
+        return Look(card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs, pids=pids)
 
     def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[ProcessInfo]:
         ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)

@@ -50,7 +50,17 @@ def print_queue(ids: list[str], user: str | None, states: str | None, ended: boo
     answer, now_ms = _listing(ids, user, states, ended, limit), time.time() * 1000
     if answer["note"]:
         print(f"berth: {answer['note']}", file=sys.stderr)
-    sys.stdout.write(queue_lines([HEAD, *(queue_cells(job, now_ms) for job in jobs_of(answer))]))
+    jobs = jobs_of(answer)
+    if not jobs and limit != 0:
+        print(
+            "no job matches; `berth queue` lists all"
+            if user or states
+            else "the queue has had no job yet"
+            if ended
+            else "no job waits or runs; `berth queue --ended` lists those that have ended"
+        )
+        return
+    sys.stdout.write(queue_lines([HEAD, *(queue_cells(job, now_ms) for job in jobs)]))
 
 
 def print_status() -> None:

@@ -65,7 +65,9 @@ class Dependencies:
     def check(self, job_id: str) -> None:
         """LiveError where there is no job or array to wait for."""
         if job_id not in self._jobs and not self.arrays.get(job_id) and not self._ended(job_id):
-            raise LiveError(f"--after {job_id}: there is no such job; `berth queue --ended` lists them")
+            raise LiveError(
+                f"--after names job {job_id}, which does not exist; `berth queue --ended` lists them"
+            )
 
     def named(self, job_id: str) -> list[Entry]:
         if (entry := self._jobs.get(job_id)) is not None:

@@ -47,8 +47,9 @@ class BookHost:
     def others_mib(self, at: int) -> int:
         return self.watch.others_mib(at)
 
-    def is_counted(self, entry: Entry) -> bool:
-        return entry.id not in self.watch.uncounted
+    def uncounted_mib(self, entry: Entry) -> int:
+        found = self.watch.uncounted.get(entry.id)
+        return 0 if found is None else found.uncounted_mib
 
     def room_kept(self) -> AbstractContextManager[None]:
         return nullcontext()

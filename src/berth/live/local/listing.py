@@ -205,7 +205,8 @@ class Listing:
                 return f"suspended while idle; it runs on when {back}"
             if entry.resumes or entry.lends_to:
                 return f"suspended; it runs on when {back}"
-            return f"suspended by its user; after `berth resume {entry.id}` it runs on when {back}"
+            by = f"suspended: {entry.reason}" if entry.reason else "suspended by its user"
+            return f"{by}; after `berth resume {entry.id}` it runs on when {back}"
         if entry.state != WAITING:
             return entry.reason
         if not entry.offered:
@@ -278,7 +279,7 @@ class Listing:
             answer: Message = {
                 "id": entry.id, "state": entry.shown_state,
                 "since_ms": entry.suspended_since_ms or entry.since_ms,
-                "reason": broker.watch.uncounted_text(entry.id) or self._reason(entry),
+                "reason": (not entry.suspension and broker.watch.uncounted_text(entry.id)) or self._reason(entry),
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
                 "growth": {"mem_mib": entry.share[1], **growth} if (growth := self._growth(entry)) else None,

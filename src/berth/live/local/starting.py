@@ -14,6 +14,7 @@ from berth.live.local.boot import Systemd, starter
 from berth.live.local.boot import uninstall as take_away
 from berth.live.local.places import Places, check_metrics, state_folder
 from berth.live.local.protocol import Flags, Message, ask
+from berth.partition.reconciling import ANSWERS
 
 BEGIN_S = 30.0
 READY_S = 300.0
@@ -104,8 +105,8 @@ def _check(values: Flags) -> None:
         check_metrics(str(values["metrics"]))
     if values.get("grow", "off") not in ("off", "on", "suspend"):
         raise LiveError(f"berth up: --grow '{values['grow']}'; there are off, on and suspend")
-    if values.get("uncounted", "report") not in ("report", "throttle"):
-        raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are report and throttle")
+    if values.get("uncounted", "report") not in ANSWERS:
+        raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are {', '.join(ANSWERS)}")
     if "cpus" in values and not re.fullmatch(r"\d+(\.\d+)?", str(values["cpus"])):
         raise LiveError(f"berth up: --cpus '{values['cpus']}'; expected a number of CPU cores, such as 8")
     if "per_gpu" in values and not re.fullmatch(r"[1-9]\d{0,2}", str(values["per_gpu"])):

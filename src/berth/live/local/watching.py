@@ -15,12 +15,11 @@ from berth.live.local.entry import NODE_FAIL, RUNNING, Entry
 from berth.live.local.messages import Event
 from berth.live.local.runner import Runner
 from berth.live.local.samples import keep_samples
-from berth.partition.reconciling import Counted, Difference, Reconciler
+from berth.partition.checkpoint import note_strangers
+from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 
 LOOK_S, AGAIN_S = 1.0, 0.25
 """Between two looks, and after one that showed memory that no partition counted."""
-THROTTLED_PCT = 5
-"""The share of the GPU's time that a job is left with whose memory is not counted, where it is throttled."""
 
 
 class Watch:
@@ -36,10 +35,12 @@ class Watch:
         *,
         now_ms: Callable[[], int],
         act: Callable[[], None],
+        suspend: Callable[[Entry, str], str],
         uncounted: str = "report",
     ) -> None:
         """`samples` is the folder of what jobs used; `act` is called after each look. `uncounted`: what is done about a
-        job whose processes hold more than its partition counted: `report` it, or also `throttle` it."""
+        job whose processes hold more than its partition counted: `report` it, or also `throttle` or `suspend` it.
+        `suspend` has a job leave its GPUs, for a reason, and returns why it cannot."""
         self._book, self._cards, self._runner, self._samples = book, cards, runner, samples
         self._log, self._now_ms, self._act = log, now_ms, act
         self.looks: tuple[Look, ...] = ()
@@ -48,7 +49,9 @@ class Watch:
         self._suspects: frozenset[str] = frozenset()
         self._due = asyncio.Event()
         self._reconciler = Reconciler()
-        self._uncounted_does = uncounted
+        self._uncounted_does, self._suspend = uncounted, suspend
+        self._throttled: dict[str, str] = {}
+        """Jobs that were throttled since they hold uncounted memory, and why they could not be suspended."""
         self.uncounted: dict[str, Difference] = {}
         """What jobs hold beyond what their partitions counted, by the job's id; the largest of its GPUs."""
 
@@ -95,27 +98,35 @@ class Watch:
         for difference in sorted(found, key=lambda each: each.uncounted_mib):
             entry, _ = jobs[difference.name]
             self.uncounted[entry.id] = difference
-            if entry.id in before:
+            if entry.id not in before:
+                self._log(
+                    "uncounted",
+                    job=entry.id,
+                    gpu=difference.gpu,
+                    seen_mib=difference.seen_mib,
+                    counted_mib=difference.counted_mib,
+                    does=self._uncounted_does,
+                )
+            if self._uncounted_does == "report" or entry.suspension or entry.id in self._throttled:
                 continue
-            self._log(
-                "uncounted",
-                job=entry.id,
-                gpu=difference.gpu,
-                seen_mib=difference.seen_mib,
-                counted_mib=difference.counted_mib,
-                does=self._uncounted_does,
-            )
-            if self._uncounted_does == "throttle":
-                runner.throttle(entry, THROTTLED_PCT)
+            stays = ""
+            if self._uncounted_does == "suspend":
+                run = jobs[difference.name][1]
+                note_strangers(difference.name, {pid for look in looks for pid in look.pids.get(run, ())})
+                stays = self._suspend(entry, self.uncounted_text(entry.id))
+                if not stays:
+                    continue
+            runner.throttle(entry, THROTTLED_PCT)
+            self._throttled[entry.id] = f", since it cannot be suspended: {stays}" if stays else ""
+        self._throttled = {job: why for job, why in self._throttled.items() if job in self.uncounted}
 
     def uncounted_text(self, job_id: str) -> str:
         """What a job holds beyond its partition's count, for people; empty where there is nothing."""
         found = self.uncounted.get(job_id)
         if found is None:
             return ""
-        throttled = (
-            f"; it is left {THROTTLED_PCT} % of the time" if self._uncounted_does == "throttle" else ""
-        )
+        why = self._throttled.get(job_id)
+        throttled = "" if why is None else f"; it is left {THROTTLED_PCT} % of the time{why}"
         return (
             f"job {job_id} holds {mib(found.seen_mib)} of GPU {found.gpu}, and its partition counted "
             f"{mib(found.counted_mib)}: a process of it runs without libberth, or wrote into the counters{throttled}"

@@ -133,8 +133,8 @@ class Logged:
         return found
 
 
-def read_decisions(path: Path) -> Iterator[Decision]:
-    """All lines in their order; one that a crash cut off is passed over."""
+def read_decisions(path: Path, event: str = "") -> Iterator[Decision]:
+    """All lines in their order, or those of one event; one that a crash cut off is passed over."""
     known = set(Decision.__dataclass_fields__)
     old = path.with_name(path.name + OLD)
     found = [each for each in (old, path) if each.exists()]
@@ -143,11 +143,15 @@ def read_decisions(path: Path) -> Iterator[Decision]:
     for each in found:
         with open(each, encoding="utf-8", errors="replace") as file:  # a letter may be cut off, too
             for line in file:
+                if f'"{event}"' not in line and event:
+                    continue  # of 80,000 lines 0.18 s a look of the console instead of 0.60
                 try:
                     values = json.loads(line).items()
-                    yield Decision(**{name: value for name, value in values if name in known})
+                    decision = Decision(**{name: value for name, value in values if name in known})
                 except (ValueError, TypeError, AttributeError):
                     continue
+                if decision.event == event or not event:
+                    yield decision
 
 
 class Attempt(NamedTuple):

@@ -127,6 +127,11 @@ class Cards:
         ]
         self.least_mib = min(sizes, default=0)
 
+    def declare(self, mem_mib: Mapping[str, int]) -> None:
+        """Take in the memory of types of GPUs, as of now."""
+        self._declared |= mem_mib
+        self._models.clear()
+
     def is_declared(self, kind: str) -> bool:
         """Whether the memory of this type was given."""
         return kind in self._declared

@@ -225,6 +225,7 @@ class Service:
             "at_ms": now_ms,
             "mode": "place" if self.settings.places else "advise",
             "policy": self.settings.policy,
+            "card_mib": self.settings.card_mib,
             "waiting": len(found.waiting),
             "kept_back": len(found.kept_back),
             "running": len(found.running),

@@ -46,13 +46,14 @@ def snapshot_of(
     cards: Cards,
     unreadable: Sequence[str] = (),
 ) -> Snapshot:
-    """Slurm's nodes and jobs; `state` is the folder of the berth beside it. The cards learn from the nodes."""
+    """Slurm's nodes and jobs; `state` is the folder of the berth beside it. The cards learn from both."""
     status: Mapping[str, Any] = {}
     try:
         status = read_status(state)
         trouble = silence(state)
     except LiveError as error:
         trouble = f"berth does not run beside Slurm: {error}"
+    cards.declare(status.get("card_mib", {}))
     cards.update(nodes)
     now_ms = time.time_ns() // 1_000_000
     parts = {job.id: _part(job, cards) for job in jobs}
@@ -149,7 +150,7 @@ def given_up(state: Path, job_id: str) -> str:
 
 def _decisions(state: Path, event: str) -> list[Decision]:
     try:
-        return [each for each in read_decisions(state / DECISIONS) if each.event == event]
+        return list(read_decisions(state / DECISIONS, event))
     except LiveError:
         return []
 

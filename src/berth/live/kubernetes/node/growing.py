@@ -29,8 +29,10 @@ COUNTS_S = 10.0
 
 
 class Growing:
-    def __init__(self, allotments: Allotments, api: ApiServer, grow: str, *, fake_card: str = "") -> None:
-        """`grow` as for `berth k8s node`; `fake_card` is the file of the fake GPUs."""
+    def __init__(
+        self, allotments: Allotments, api: ApiServer, grow: str, uncounted: str, *, fake_card: str = ""
+    ) -> None:
+        """`grow` and `uncounted` as for `berth k8s node`; `fake_card` is the file of the fake GPUs."""
         self._allotments, self._api = allotments, api
         self.tenants = NodeTenants(
             [card.gpu for card in allotments.cards.values()],
@@ -39,6 +41,7 @@ class Growing:
             fake=bool(fake_card),
             fake_card=fake_card,
             mine=lambda name: name in allotments.given,
+            uncounted=uncounted,
         )
         self._suspends = grow == "suspend"
         allotments.held_now = self._held_now
@@ -98,10 +101,10 @@ class Growing:
             for tenant in of_pods[str(pod)]:
                 if pod.annotations.get(SUSPEND) != "true":  # also where none is suspended any more
                     self.tenants.resume(tenant.id)
+                elif tenant.leaves and (self._suspends or tenant.suspension):
+                    self.tenants.suspend(tenant.id)
                 if self._suspends and tenant.leaves:
                     now.leaves = not (tenant.suspension or self.tenants.suspending.why_not(tenant))
-                    if pod.annotations.get(SUSPEND) == "true":
-                        self.tenants.suspend(tenant.id)
             before, told_s = self._told.get(uid, (None, 0.0))
             counts = {"asked": 0, "granted": 0, "refused": 0}
             same = before is not None and replace(before, **counts) == replace(now, **counts)

@@ -71,6 +71,8 @@ class NodeSettings:
     grow: str = "off"
     """Which memory may grow: `off`, of pods that say how far; `on`, of all up to the card; `suspend`, the same, and a
     pod that matters less leaves its GPU if there is no room."""
+    uncounted: str = "report"
+    """What is done about a pod that holds more than its region counts (`reconciling.ANSWERS`)."""
 
 
 def split_gpus(dra: str, gpus: Sequence[int], *, has_claims: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -133,7 +135,7 @@ class _Node:
         self.driver: DraDriver | None = None
         if self.plugin_gpus:
             card = os.environ["BERTH_FAKE_CARD"] if settings.fake else ""
-            self.growing = Growing(self.allotments, server, settings.grow, fake_card=card)
+            self.growing = Growing(self.allotments, server, settings.grow, settings.uncounted, fake_card=card)
             places = settings.node, kubelet / "device-plugins", nodes, self.plugin_gpus
             admit = self.growing.admit
             self.plugin = DevicePlugin(
