@@ -381,7 +381,8 @@ def _next_loads(keeps: Mapping[int, bool]) -> list[int]:
         last = max(keeps)
         above = range(last + MORE_STEP_PCT, last + MORE_STEP_PCT * (AT_ONCE + 1), MORE_STEP_PCT)
         return [pct for pct in above if pct <= MOST_MORE_PCT]
-    return [pct for pct in range(max(0, failing - MORE_STEP_PCT) + 1, failing) if pct not in keeps]
+    last_step = (failing - 1) // MORE_STEP_PCT * MORE_STEP_PCT
+    return [pct for pct in range(last_step + 1, failing) if pct not in keeps]
 
 
 def _keyed(
