@@ -204,6 +204,7 @@ def main() -> None:
     slices = data / "miso_mig" / "mig_speeds.csv"
     results["slices of unseen models"] = on_slices(slices)
     print(f"slices of unseen models: {results['slices of unseen models']}", flush=True)
+    print(f"fitted to all: {fit_slices(read_slices(slices))}", flush=True)
     cards = {}
     for card, observations in read_named(data / "gavel" / "pairs.csv").items():
         order = np.random.default_rng(0).permutation(len(observations))
@@ -225,12 +226,11 @@ def main() -> None:
     print(f"engines that serve LLMs: {results['engines']}", flush=True)
     if asked.write:
         (SHIPPED / "mps.json").write_text(replace(fit(measured), names={}).to_json(), encoding="utf-8")
-        (SHIPPED / "mig.json").write_text(fit_slices(read_slices(slices)).to_json(), encoding="utf-8")
         pairs = NamedPairs(
             {card: fit_named(seen) for card, seen in read_named(data / "gavel" / "pairs.csv").items()}
         )
         (SHIPPED / "gavel.json").write_text(pairs.to_json(), encoding="utf-8")
-        print(f"wrote mps.json, mig.json and gavel.json to {SHIPPED}")
+        print(f"wrote mps.json and gavel.json to {SHIPPED}")
     save("interference", results)
 
 

@@ -35,8 +35,7 @@ from tests.live.kubernetes.world import NAMESPACE, World  # noqa: E402
 
 from berth.live.kubernetes import names  # noqa: E402
 from berth.live.kubernetes.access import from_kubeconfig  # noqa: E402
-from berth.live.kubernetes.client import Api  # noqa: E402
-from berth.live.kubernetes.informer import Informer  # noqa: E402
+from berth.live.kubernetes.client import Api, Informer  # noqa: E402
 from berth.live.kubernetes.objects import Pod  # noqa: E402
 
 AT_ONCE = 32

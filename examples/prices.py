@@ -24,8 +24,8 @@ prices = Prices(
 )
 for cluster in ("4x8:T4", "2x8:V100"):
     run = berth.compare(jobs, ["fifo"], cluster=cluster, speeds=speeds, prices=prices).runs[0]
-    told = run.summary
+    summary = run.summary
     print(
-        f"{cluster:9} done after {told.makespan_s / 3600:4.1f} h: {told.cost:6.2f} EUR,"
-        f" {told.energy_kwh:5.2f} kWh, {told.co2_kg:5.2f} kg of CO₂"
+        f"{cluster:9} done after {summary.makespan_s / 3600:4.1f} h: {summary.cost:6.2f} EUR,"
+        f" {summary.energy_kwh:5.2f} kWh, {summary.co2_kg:5.2f} kg of CO₂"
     )

@@ -44,8 +44,7 @@ static void note_last(struct berth_use_file *use, uint64_t tag, uint32_t index)
 
 enum outcome { DONE, FULL };
 
-/* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`.
- */
+/* One change of `used` in the name of slot `index`: by `up` below `limit`, then down by `down`. */
 static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down,
                            uint64_t limit, uint64_t *left, bool estimate)
 {
@@ -81,18 +80,22 @@ static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t 
     }
 }
 
-/* Completes the record of a dead slot: did its last change happen? The caller holds the slot's
-   lock. */
+/* Whether the last change of a slot happened. */
+static bool is_done(struct berth_use_file *use, uint32_t index, uint64_t seq)
+{
+    /* In this order: a process notes the change before it overwrites the tag. */
+    bool last = atomic_load(&use->total.tag) == (seq << BERTH_TAG_SLOT_BITS | (index + 1));
+    return atomic_load(&use->slots[index].noted) >= seq || last;
+}
+
+/* Completes the record of a dead slot. The caller holds the slot's lock. */
 static void settle(struct berth_use_file *use, uint32_t index)
 {
     struct berth_slot *slot = &use->slots[index];
     uint64_t seq = LOAD_ACQUIRE(slot->intent);
     if (seq == 0)
         return;
-    /* In this order: a process notes the change before it overwrites the tag. */
-    bool done = atomic_load(&use->total.tag) == (seq << BERTH_TAG_SLOT_BITS | (index + 1));
-    done = atomic_load(&slot->noted) >= seq || done;
-    if (done) {
+    if (is_done(use, index, seq)) {
         STORE(slot->held, LOAD(slot->next_held));
         if (LOAD(slot->seq) < seq)
             STORE(slot->seq, seq);
@@ -114,11 +117,7 @@ static uint64_t held_of(struct berth_use_file *use, uint32_t index)
 {
     struct berth_slot *slot = &use->slots[index];
     uint64_t seq = LOAD_ACQUIRE(slot->intent);
-    if (seq == 0)
-        return LOAD(slot->held);
-    bool done = atomic_load(&use->total.tag) == (seq << BERTH_TAG_SLOT_BITS | (index + 1));
-    done = atomic_load(&slot->noted) >= seq || done;
-    return done ? LOAD(slot->next_held) : LOAD(slot->held);
+    return seq != 0 && is_done(use, index, seq) ? LOAD(slot->next_held) : LOAD(slot->held);
 }
 
 static uint64_t sum_of(struct berth_use_file *use, uint32_t slots)
@@ -254,8 +253,7 @@ bool account_is_borrowed(struct berth_use_file *use, uint32_t index)
     return false;
 }
 
-/* Which of the exported memory the others hold is not known: while any borrows, all of it may be.
- */
+/* Which of the exported memory others hold is not known: while any borrows, all of it may be. */
 void account_end(struct berth_use_file *use, uint32_t index)
 {
     struct berth_slot *slot = &use->slots[index];

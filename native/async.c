@@ -73,7 +73,7 @@ static bool free_at_once(CUdeviceptr ptr)
 }
 
 /* On a stream that is captured: a node of a graph, which counts when that is launched. True where
-   it was: where a capture ended meanwhile, what may be memory by now is freed, and asked for anew.
+   it was: where a capture ended meanwhile, what may be memory by now is freed and asked for anew.
  */
 static bool is_node(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread,
                     CUresult *result)
@@ -220,17 +220,11 @@ static inline CUresult synchronized(CUresult result)
 DEFINE_TWINS(cuStreamSynchronize, (CUstream stream),
              synchronized(REAL_TWIN(cuStreamSynchronize)(stream)))
 
-CUresult cuEventSynchronize(CUevent event)
-{
-    return synchronized(REAL(cuEventSynchronize)(event));
-}
-
-CUresult cuCtxSynchronize(void)
-{
-    return synchronized(REAL(cuCtxSynchronize)());
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext context)
-{
-    return synchronized(REAL(cuCtxSynchronize_v2)(context));
-}
+#define SYNCHRONIZES(name, params, args)      \
+    CUresult name params                      \
+    {                                         \
+        return synchronized(REAL(name) args); \
+    }
+SYNCHRONIZES(cuEventSynchronize, (CUevent event), (event))
+SYNCHRONIZES(cuCtxSynchronize, (void), ())
+SYNCHRONIZES(cuCtxSynchronize_v2, (CUcontext context), (context))

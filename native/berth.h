@@ -87,6 +87,8 @@ static inline void arrive(void)
         return answer;                     \
     }
 #define REAL_TWIN(name) (per_thread ? REAL(name##_ptsz) : REAL(name))
+/* The same for a driver that may lack the twin. */
+#define REAL_EITHER(name) (per_thread && HAVE(name##_ptsz) ? real.name##_ptsz : REAL(name))
 
 enum { MAX_DEVICES = 64 };
 

@@ -214,41 +214,37 @@ static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t off
     return result;
 }
 
-CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t from,
-                            size_t bytes, unsigned long long flags)
-{
-    struct record *record;
-    if (!vmm_hold_grown(memory, from + bytes, "cuMulticastBindMem", &record))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return bound(REAL(cuMulticastBindMem)(object, offset, memory, from, bytes, flags), object, -1,
-                 offset, record);
-}
+#define BINDS_MEMORY(name, dev, params, args)                                     \
+    CUresult name params                                                          \
+    {                                                                             \
+        struct record *record;                                                    \
+        if (!vmm_hold_grown(memory, from + bytes, "cuMulticastBindMem", &record)) \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                      \
+        return bound(REAL(name) args, object, dev, offset, record);               \
+    }
+BINDS_MEMORY(cuMulticastBindMem, -1,
+             (CUhandle object, size_t offset, CUhandle memory, size_t from, size_t bytes,
+              unsigned long long flags),
+             (object, offset, memory, from, bytes, flags))
+BINDS_MEMORY(cuMulticastBindMem_v2, dev,
+             (CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from,
+              size_t bytes, unsigned long long flags),
+             (object, dev, offset, memory, from, bytes, flags))
 
-CUresult cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory,
-                               size_t from, size_t bytes, unsigned long long flags)
-{
-    struct record *record;
-    if (!vmm_hold_grown(memory, from + bytes, "cuMulticastBindMem", &record))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return bound(REAL(cuMulticastBindMem_v2)(object, dev, offset, memory, from, bytes, flags),
-                 object, dev, offset, record);
-}
-
-CUresult cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
-                             unsigned long long flags)
-{
-    struct record *record = vmm_hold_at(ptr);
-    return bound(REAL(cuMulticastBindAddr)(object, offset, ptr, bytes, flags), object, -1, offset,
-                 record);
-}
-
-CUresult cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
-                                size_t bytes, unsigned long long flags)
-{
-    struct record *record = vmm_hold_at(ptr);
-    return bound(REAL(cuMulticastBindAddr_v2)(object, dev, offset, ptr, bytes, flags), object, dev,
-                 offset, record);
-}
+#define BINDS_ADDRESS(name, dev, params, args)                      \
+    CUresult name params                                            \
+    {                                                               \
+        struct record *record = vmm_hold_at(ptr);                   \
+        return bound(REAL(name) args, object, dev, offset, record); \
+    }
+BINDS_ADDRESS(cuMulticastBindAddr, -1,
+              (CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
+               unsigned long long flags),
+              (object, offset, ptr, bytes, flags))
+BINDS_ADDRESS(cuMulticastBindAddr_v2, dev,
+              (CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr, size_t bytes,
+               unsigned long long flags),
+              (object, dev, offset, ptr, bytes, flags))
 
 /* Pieces that begin within what is asked for, which the first axis of its box says. */
 static bool is_unbound(const struct binding *one, const struct binding *asked)

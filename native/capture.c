@@ -45,12 +45,8 @@ bool capture_under_way(void)
 bool capturing(CUstream stream, bool per_thread)
 {
     int status = CU_CAPTURE_NONE;
-    if (!LOAD(captured))
-        return false;
-    if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
-        return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS &&
-               status != CU_CAPTURE_NONE;
-    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
+    return LOAD(captured) && REAL_EITHER(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+           status != CU_CAPTURE_NONE;
 }
 
 int capture_relax(void)

@@ -149,14 +149,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     return result;
 }
 
-/* Releasing the last reference, or a reset, ends the primary context. */
+/* The last release, or a reset, ends the primary context. `call` is NULL if that was made. */
 static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
 {
     struct device *device = device_of(dev);
     CUcontext context = device != NULL ? primary[device->ordinal] : NULL;
     if (context != NULL)
         measure_read(context);
-    CUresult result = call(dev);
+    CUresult result = call != NULL ? call(dev) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && context != NULL && !primary_active(dev)) {
         size_t count = 0;
         measure_context_ends(context, true);
@@ -195,8 +195,7 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
         return CUDA_ERROR_NO_DEVICE;
     if (device == NULL)
         return REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
-    /* The primary context is made by a call that counts it, and held until the green one holds it.
-     */
+    /* The primary context is made by a call that counts it, and held until the green one does. */
     CUresult result = cuDevicePrimaryCtxRetain(&context, dev);
     if (result != CUDA_SUCCESS)
         return result;
@@ -225,12 +224,6 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
     }
     cuDevicePrimaryCtxRelease_v2(dev);
     return result;
-}
-
-static CUresult destroy_green(CUdevice dev)
-{
-    (void)dev;
-    return CUDA_SUCCESS;
 }
 
 /* Whether the driver knows a pointer no more. */
@@ -272,8 +265,7 @@ CUresult cuGreenCtxDestroy(CUgreen ctx)
     } else if (known) {
         steps_give(&entry);
         pass_to_primary(as_context, entry.owner);
-        end_primary(device_at(entry.device)->handle,
-                    destroy_green); /* it may have been the last to hold it */
+        end_primary(device_at(entry.device)->handle, NULL); /* it may have been the last of it */
         devices_changed();
     }
     return result;

@@ -15,8 +15,7 @@
 #include <string.h>
 
 /* One limit of one context. Its entry in the ledger holds the bytes that are charged, and in
-   `count` the largest stack that any function needed: the driver never makes stacks smaller again.
- */
+   `count` the largest stack that any function needed: the driver makes no stack smaller again. */
 struct limit_charge {
     struct device *device;
     CUcontext context;
@@ -184,8 +183,7 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
     }
 }
 
-/* The driver was not asked. Others that overlapped it are settled with it, where the driver tells.
- */
+/* The driver was not asked. Others that overlapped it are settled with it, if the driver tells. */
 static void charge_refused(struct limit_charge *charge, const char *call)
 {
     if (HAVE(cuCtxGetLimit)) {

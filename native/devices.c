@@ -305,8 +305,7 @@ static struct device *device_of_context(CUcontext context)
     return reported ? device_of(handle) : NULL;
 }
 
-/* A stream of a green context has no context that the first version of cuStreamGetCtx could name.
- */
+/* A stream of a green context has no context that the first cuStreamGetCtx could name. */
 struct device *device_of_stream(CUstream stream, bool *known)
 {
     CUdevice handle;

@@ -1,5 +1,4 @@
-/* Which of what is loaded is a driver, and its symbol table, whose names are led to the wrappers.
- */
+/* Which of what is loaded is a driver, and its symbol table: its names are led to the wrappers. */
 #define _GNU_SOURCE
 #include "drivers.h"
 
@@ -13,19 +12,20 @@ struct hook {
     void *wrapper;
     void **slot;
 };
-static const struct hook driver_hooks[] = {
+static const struct hook hooks[] = {
 #define HOOK(name, params) { #name, (void *)name, (void **)(void *)&real.name },
 #define NEED(name, params) { #name, NULL, (void **)(void *)&real.name },
 #include "hooks.h"
-};
-static const struct hook nvml_hooks[] = {
 #define NVHOOK(name, params) { #name, (void *)name, (void **)(void *)&real.name },
 #define NVNEED(name, params) { #name, NULL, (void **)(void *)&real.name },
 #include "hooks.h"
 };
 enum {
-    DRIVER_HOOKS = sizeof driver_hooks / sizeof *driver_hooks,
-    NVML_HOOKS = sizeof nvml_hooks / sizeof *nvml_hooks
+#define HOOK(name, params) AT_##name,
+#define NEED(name, params) AT_##name,
+#include "hooks.h"
+    DRIVER_HOOKS, /* the others are NVML's */
+    HOOKS = sizeof hooks / sizeof *hooks
 };
 
 struct drivers drivers;
@@ -36,11 +36,11 @@ static struct {
 } driver_id;
 
 /* Reads the addresses of a library's entry points, then points their names at the wrappers. */
-static bool adopt(const struct elf *elf, const struct hook *hooks, int count)
+static bool adopt(const struct elf *elf, int from, int to)
 {
-    ElfW(Sym) * symbols[DRIVER_HOOKS + NVML_HOOKS];
+    ElfW(Sym) * symbols[HOOKS];
     const ElfW(Sym) *first = NULL, *last = NULL;
-    for (int i = 0; i < count; i++) {
+    for (int i = from; i < to; i++) {
         ElfW(Sym) *symbol = symbols[i] = elf_symbol(elf, hooks[i].name, NULL);
         if (symbol == NULL)
             continue;
@@ -55,7 +55,7 @@ static bool adopt(const struct elf *elf, const struct hook *hooks, int count)
     }
     if (!settings.active || first == NULL || !elf_unlock(elf, first, last, true))
         return false;
-    for (int i = 0; i < count; i++)
+    for (int i = from; i < to; i++)
         if (symbols[i] != NULL && hooks[i].wrapper != NULL) {
             symbols[i]->st_value = (uintptr_t)hooks[i].wrapper - elf->base;
             symbols[i]->st_info = ELF64_ST_INFO(ELF64_ST_BIND(symbols[i]->st_info), STT_FUNC);
@@ -78,12 +78,9 @@ enum { ENTRY_POINTS = sizeof entry_points / sizeof *entry_points };
 
 static const struct hook *hook_named(const char *name)
 {
-    for (int i = 0; i < DRIVER_HOOKS; i++)
-        if (driver_hooks[i].wrapper != NULL && strcmp(driver_hooks[i].name, name) == 0)
-            return &driver_hooks[i];
-    for (int i = 0; i < NVML_HOOKS; i++)
-        if (nvml_hooks[i].wrapper != NULL && strcmp(nvml_hooks[i].name, name) == 0)
-            return &nvml_hooks[i];
+    for (int i = 0; i < HOOKS; i++)
+        if (hooks[i].wrapper != NULL && strcmp(hooks[i].name, name) == 0)
+            return &hooks[i];
     return NULL;
 }
 
@@ -155,7 +152,7 @@ void drivers_consider(const struct elf *elf)
         consider_copy(elf);
     if (!atomic_load(&drivers.driver) && may_be_a_driver(elf) &&
         (strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))) {
-        bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS);
+        bool patched = adopt(elf, 0, DRIVER_HOOKS);
         atomic_store(&drivers.base, elf->base);
         driver_elf = *elf;
         driver_id.bytes = elf_build_id(elf, &driver_id.size);
@@ -165,7 +162,7 @@ void drivers_consider(const struct elf *elf)
             log_line("the driver's symbol table cannot be edited; dlsym is answered one call at a "
                      "time instead");
     } else if (strncmp(elf->soname, "libnvidia-ml.so", 15) == 0 && !atomic_load(&drivers.nvml)) {
-        adopt(elf, nvml_hooks, NVML_HOOKS);
+        adopt(elf, DRIVER_HOOKS, HOOKS);
         atomic_store(&drivers.nvml, 1);
     }
 }
@@ -173,8 +170,8 @@ void drivers_consider(const struct elf *elf)
 static const struct hook *hook_at(const void *address)
 {
     for (int i = 0; i < DRIVER_HOOKS; i++)
-        if (driver_hooks[i].wrapper != NULL && *driver_hooks[i].slot == address)
-            return &driver_hooks[i];
+        if (hooks[i].wrapper != NULL && *hooks[i].slot == address)
+            return &hooks[i];
     return NULL;
 }
 
@@ -229,11 +226,8 @@ void *drivers_wrapper(const char *name)
 
 void *drivers_own(const char *name)
 {
-    const struct hook *tables[] = { driver_hooks, nvml_hooks };
-    int counts[] = { DRIVER_HOOKS, NVML_HOOKS };
-    for (int t = 0; t < 2; t++)
-        for (int i = 0; i < counts[t]; i++)
-            if (strcmp(tables[t][i].name, name) == 0 && *tables[t][i].slot != NULL)
-                return *tables[t][i].slot;
+    for (int i = 0; i < HOOKS; i++)
+        if (strcmp(hooks[i].name, name) == 0 && *hooks[i].slot != NULL)
+            return *hooks[i].slot;
     return NULL;
 }

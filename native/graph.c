@@ -31,8 +31,7 @@ CAPTURES(cuStreamBeginRecaptureToGraph,
          (CUstream stream, int mode, CUgraph graph, void *call, void *data),
          (stream, mode, graph, call, data))
 
-/* A capture that was spoiled ends too, with an error; one that another thread is to end does not.
- */
+/* A spoiled capture ends too, with an error; one that another thread is to end does not. */
 static CUresult end_capture(CUstream stream, CUgraph *graph, bool per_thread)
 {
     capture_ends();

@@ -138,8 +138,7 @@ static void thread_ends(void *of_mine)
 }
 
 /* What all threads have bought is given back: those that go on until the process has ended buy
-   anew. One that ends the process in a signal handler, amid its own turn, does not wait for itself.
- */
+   anew. One that ends the process in a signal handler amid its own turn does not wait for it. */
 static void exits_now(void)
 {
     if (turn_try(&turn)) {
@@ -349,20 +348,9 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned coun
     return result;
 }
 
-CUresult cuLaunch(CUfunction function)
-{
-    struct probe *probe = pace(function, 1, NULL, false);
-    return measured(probe, NULL, false, REAL(cuLaunch)(function));
-}
-
-CUresult cuLaunchGrid(CUfunction function, int width, int height)
-{
-    struct probe *probe = pace(function, (uint64_t)width * (uint64_t)height, NULL, false);
-    return measured(probe, NULL, false, REAL(cuLaunchGrid)(function, width, height));
-}
-
-CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
-{
-    struct probe *probe = pace(function, (uint64_t)width * (uint64_t)height, stream, false);
-    return measured(probe, stream, false, REAL(cuLaunchGridAsync)(function, width, height, stream));
-}
+LAUNCH(cuLaunch, false, 1, NULL, (CUfunction function), (function))
+LAUNCH(cuLaunchGrid, false, (uint64_t)width *(uint64_t)height, NULL,
+       (CUfunction function, int width, int height), (function, width, height))
+LAUNCH(cuLaunchGridAsync, false, (uint64_t)width *(uint64_t)height, stream,
+       (CUfunction function, int width, int height, CUstream stream),
+       (function, width, height, stream))

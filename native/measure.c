@@ -41,8 +41,7 @@ enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
 static struct probe probes[PROBES + STRETCHED];
 shared32 measure_open;
 
-/* Publishes what of this process runs unmeasured, so that it is charged if the process is killed.
- */
+/* Publishes what of this process runs unmeasured: it is charged if the process is killed. */
 static void tell_open(struct device *device)
 {
     uint64_t since = 0, charged = 0;
@@ -152,10 +151,7 @@ void measure_settle(void)
 
 static void record(CUevent event, CUstream stream, bool per_thread)
 {
-    if (per_thread && HAVE(cuEventRecord_ptsz))
-        real.cuEventRecord_ptsz(event, stream);
-    else
-        real.cuEventRecord(event, stream);
+    REAL_EITHER(cuEventRecord)(event, stream);
 }
 
 static void drop_events(struct probe *probe)
@@ -234,11 +230,7 @@ static struct probe *stretched(const struct launch *launch)
 static bool busy(CUstream stream, bool per_thread)
 {
     int mode = capture_relax();
-    CUresult result = CUDA_SUCCESS;
-    if (per_thread && HAVE(cuStreamQuery_ptsz))
-        result = real.cuStreamQuery_ptsz(stream);
-    else if (HAVE(cuStreamQuery))
-        result = real.cuStreamQuery(stream);
+    CUresult result = REAL_EITHER(cuStreamQuery)(stream);
     capture_restore(mode);
     return result == CUDA_ERROR_NOT_READY;
 }

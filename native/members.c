@@ -382,8 +382,7 @@ static void see_slot(struct berth_use_file *use, uint32_t index)
 
 static bool join(struct berth_region *region, struct berth_error *error)
 {
-    /* Of many that start together, one looks for dead members. Each does so before it is refused.
-     */
+    /* Of many that start together, one looks for dead members; each does before it is refused. */
     uint64_t now = clock_ns(), then = LOAD(region->use->reaped_ns);
     if (now - then > CROWD_NS &&
         atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))

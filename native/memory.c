@@ -1,5 +1,4 @@
-/* Linear memory and arrays: taken before the driver is asked, given back when it refuses or frees.
- */
+/* Linear memory and arrays: taken before the driver is asked, given back if it refuses or frees. */
 #define _GNU_SOURCE
 #include "bindings.h"
 #include "devices.h"

@@ -1,5 +1,4 @@
-/* NVML: memory and processes as the container's own part, also for programs that never start CUDA.
- */
+/* NVML: memory and processes as the container's own part, also for programs without CUDA. */
 #define _GNU_SOURCE
 #include "devices.h"
 #include "parts.h"

@@ -20,9 +20,7 @@
 
 enum { SUSPECTS = 64 };
 
-/* The pids that were seen to compute, any of which may be this process, and what speaks against
- * each.
- */
+/* The pids that were seen to compute, each maybe this process, and what speaks against each. */
 static struct turn turn; /* of the suspects */
 static struct suspects {
     struct {
@@ -399,8 +397,7 @@ static uint64_t others_growth(const struct nvml_snapshot *before, const struct n
     return growth;
 }
 
-/* What is gone from the card beside what this partition was charged: a call cannot have taken more.
- */
+/* What is gone from the card beside what this partition was charged: no call has taken more. */
 static bool gone(struct device *device, const struct nvml_snapshot *after, uint64_t reserved,
                  uint64_t *all, uint64_t *foreign)
 {
@@ -414,9 +411,7 @@ static bool gone(struct device *device, const struct nvml_snapshot *after, uint6
 }
 
 /* The most of several looks: what others were charged and have not had of the driver yet makes it
-   less. `still`: no process of the partition was charged anything from the first of them to the
-   last.
- */
+   less. `still`: no process of the partition was charged anything from the first to the last. */
 static uint64_t most_foreign(struct device *device, const struct nvml_snapshot *after,
                              uint64_t reserved, bool *still)
 {
@@ -545,8 +540,7 @@ static bool was_alone(struct device *device, const struct nvml_snapshot *before,
            !has_fellow(device, 0);
 }
 
-/* Whether the driver has less of the card than the list explains: the list is older than the call.
- */
+/* Whether the driver has less of the card than the list explains: that is older than the call. */
 static bool lags(const struct nvml_snapshot *before, const struct nvml_snapshot *after)
 {
     uint64_t had = 0, has = 0;

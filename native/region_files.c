@@ -229,8 +229,7 @@ struct berth_limit_file *region_limit(const char *folder, const unsigned char uu
                     error);
 }
 
-/* A whole file or none: written beside its name, then linked to it. An existing one is left alone.
- */
+/* A whole file or none: written beside its name, then linked to it. One that exists is kept. */
 static bool publish(const char *folder, const char *path, const void *bytes, size_t size,
                     size_t whole, unsigned mode, const char *elsewhere, struct berth_error *error)
 {

@@ -353,21 +353,17 @@ void *dlmopen(Lmid_t space, const char *name, int flags)
 
 /* ---- cuGetProcAddress ---- */
 
-CUresult cuGetProcAddress(const char *name, void **found, int version, uint64_t flags)
-{
-    CUresult result = REAL(cuGetProcAddress)(name, found, version, flags);
-    if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL &&
-        *found != NULL)
-        *found = drivers_exchange(name, *found, version, flags);
-    return result;
-}
-
-CUresult cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags,
-                             int *status)
-{
-    CUresult result = REAL(cuGetProcAddress_v2)(name, found, version, flags, status);
-    if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL &&
-        *found != NULL)
-        *found = drivers_exchange(name, *found, version, flags);
-    return result;
-}
+#define LOOKS_UP(hook, params, args)                                                      \
+    CUresult hook params                                                                  \
+    {                                                                                     \
+        CUresult result = REAL(hook) args;                                                \
+        if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL && \
+            *found != NULL)                                                               \
+            *found = drivers_exchange(name, *found, version, flags);                      \
+        return result;                                                                    \
+    }
+LOOKS_UP(cuGetProcAddress, (const char *name, void **found, int version, uint64_t flags),
+         (name, found, version, flags))
+LOOKS_UP(cuGetProcAddress_v2,
+         (const char *name, void **found, int version, uint64_t flags, int *status),
+         (name, found, version, flags, status))

@@ -50,8 +50,7 @@ static bool can_be_asked(struct berth_region *region)
     return region_has_granter(region);
 }
 
-/* When a call that waits since then has waited long enough: who answers may say longer meanwhile.
- */
+/* When a call that waits since then has waited long enough: who answers may say longer later. */
 static uint64_t until(const struct berth_region *region, uint64_t since_ns)
 {
     return since_ns + LOAD(region->limit->ask_ms) * UINT64_C(1000000);

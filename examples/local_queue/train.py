@@ -17,9 +17,9 @@ def main() -> int:
     gib, seconds = float(sys.argv[1]), float(sys.argv[2])
     cuda = ctypes.CDLL("libcuda.so.1")
     context, memory = ctypes.c_void_p(), ctypes.c_uint64()
-    for told in (cuda.cuInit(0), cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0)):
-        if told != 0:
-            print(f"the driver says {told}")
+    for answer in (cuda.cuInit(0), cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0)):
+        if answer != 0:
+            print(f"the driver says {answer}")
             return 2
     if cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(gib * (1 << 30)))) != 0:
         print(f"out of memory: {gib:g} GiB")

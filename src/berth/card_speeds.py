@@ -140,13 +140,17 @@ def _read(text: str, name: str) -> CardSpeeds:
             continue
         if len(row) < len(header):
             raise TraceError(name, f"{len(header)} columns", line=line, value=",".join(row))
-        application, model, said = row[at_application].strip(), row[at_model].strip(), row[at_speed].strip()
+        application, model, speed_text = (
+            row[at_application].strip(),
+            row[at_model].strip(),
+            row[at_speed].strip(),
+        )
         try:
-            milli = round(1000 * float(said))
+            milli = round(1000 * float(speed_text))
         except (ValueError, OverflowError):
             milli = 0
         if not 1 <= milli <= 1000 * LARGEST:
-            raise TraceError(name, "a factor from 0.001 to 1000", line=line, column="speed", value=said)
+            raise TraceError(name, "a factor from 0.001 to 1000", line=line, column="speed", value=speed_text)
         if not model or model in table.setdefault(application, {}):
             expected = "a GPU model, once for each application"
             raise TraceError(name, expected, line=line, column="gpu_model", value=model)

@@ -15,17 +15,17 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
     `durable`: it outlives a loss of power from here on.
     """
-    aside = path.with_name(path.name + ".part")
+    temporary = path.with_name(path.name + ".part")
     try:
-        yield aside
+        yield temporary
         if durable:
-            _to_disk(aside)
-        aside.replace(path)
+            _to_disk(temporary)
+        temporary.replace(path)
         if durable:
             _to_disk(path.parent)
     except BaseException as error:
-        aside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(aside)):
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)  # a full disk names no file; the user knows only `path`
         raise
 

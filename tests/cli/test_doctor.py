@@ -34,7 +34,7 @@ def test_what_is_not_there_is_named_with_its_remedy(tmp_path: Path) -> None:
     assert [parts[name]["there"] for name in ("GPU", "compiler", "Slurm")] == [False] * 3
     assert "berth up --fake-gpus" in str(parts["GPU"]["remedy"])
     assert parts["compiler"]["found"] == "without make, gcc"
-    assert parts["limits by the driver"]["needed_for"] == "berth partition create: else by libberth"
+    assert parts["limits by the driver"]["needed_for"] == "berth partition create (else libberth limits)"
 
 
 def test_what_is_there_is_told_with_its_version(tmp_path: Path) -> None:

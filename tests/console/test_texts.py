@@ -268,7 +268,8 @@ def test_hints_of_all_pages_are_of_one_template() -> None:
         (0.44, "0.4 GPU-hours", "0.4"),
         (1.02, "1 GPU-hour", "1.0"),
         (9.96, "10 GPU-hours", "10.0"),
-        (1234, "1,234 GPU-hours", "1,234.0"),
+        (999, "999 GPU-hours", "999.0"),
+        (1234.5, "1,234 GPU-hours", "1,234"),
     ],
 )
 def test_few_hours_are_told_in_the_unit_that_fits(hours: float, said: str, cell: str) -> None:

@@ -161,7 +161,7 @@ FAULTS = (
         "if end_ms is not None and reservation.time_ms < end_ms:",
         "if end_ms is not None:",
     ),
-    Fault("EASY: later jobs never fill", EASY, "if not heads or len(queue) == len(heads):", "if True:"),
+    Fault("EASY: later jobs never fill", EASY, "if not heads or alone:", "if True:"),
     Fault(
         "EASY: the first job of no patience is reserved for",
         EASY,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from inspect import getsource
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.mutants import FAULTS
 from tests.engine.scenarios import POLICIES, scenario
 from tests.examples import examples
 
@@ -26,3 +29,8 @@ def test_the_simulator_does_what_the_reference_does_in_scenarios_of_full_size(po
     for seed in range(examples(200)):
         drawn = scenario(Random(seed), policy)
         assert drawn.told(policy) == drawn.wanted(policy), f"seed {seed}"
+
+
+def test_every_fault_that_is_planted_stands_once_in_its_module() -> None:
+    places = {fault.what: getsource(import_module(fault.module)).count(fault.text) for fault in FAULTS}
+    assert places == dict.fromkeys(places, 1)

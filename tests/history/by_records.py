@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from berth.history.values.causes import cause_after, cause_before
 from berth.model import Record
 from berth.statistics.accounting import (
+    NO_GPU,
     UNKNOWN,
     WASTED,
     Usage,
@@ -70,7 +71,7 @@ GROUPS: Final[Mapping[str, Callable[[Record], str]]] = {
     "user": lambda r: r.user or UNKNOWN,
     "account": lambda r: r.account or UNKNOWN,
     "server": lambda r: r.virtual_cluster or UNKNOWN,
-    "gpu": lambda r: r.gpu_model or UNKNOWN,
+    "gpu": lambda r: (r.gpu_model or UNKNOWN) if r.gpus else NO_GPU,
     "qos": lambda r: r.qos or UNKNOWN,
     "cluster": lambda r: r.cluster or UNKNOWN,
     "state": lambda r: r.state.value,

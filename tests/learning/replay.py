@@ -56,7 +56,7 @@ def random_episode(environment: Environment, steps: int):
         action = jnp.argmax(jnp.where(allowed, jax.random.uniform(key, allowed.shape), -1.0))
         hold = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.6)
         action = jnp.where(hold, 0, action)
-        after, reward = environment.step_masked(state, action, allowed)
+        after, reward = environment.step(state, action, allowed)
         member = environment.members[action] & (action > 0)
         started = jnp.where(member, state.slot, -1)
         return after, (state.now_ms, jnp.sum(state.failures), started, reward)

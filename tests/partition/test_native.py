@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.partition.conftest import CARDS, Berth, Card
 from tests.partition.runtime import BERTH, GPU_JOB, Container
 
 from berth import partition as partitions
+from berth.errors import PartitionError
 from berth.partition.native import _groups_of, _mount
 
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
@@ -53,6 +55,9 @@ def root(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def containers(root: Path, card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The cgroup below which a runtime makes those of its containers."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(card.native / "fake"))
+    apart = ["unshare", "--mount", "--cgroup", "true"]
+    if shutil.which("unshare") is None or subprocess.run(apart, check=False).returncode != 0:
+        pytest.skip("this user may not make namespaces of mounts and cgroups")
     mount = _mount()
     assert mount is not None
     parent = mount / f"test-{card.folder.name}"
@@ -213,6 +218,8 @@ def test_it_is_chosen_where_the_machine_can_and_root_asks_for_itself(
     assert kind("green", "--group", "0") is None
     assert kind("old", BERTH_FAKE_NVML="total") is None
     blue = partitions.find("blue", root)
+    with pytest.raises(PartitionError, match="kept by native, and does not grow"):
+        partitions.Granter(blue[0].folder, blue[0].uuid)
     assert len({one.hardware.group for one in blue if one.hardware}) == 1
     assert berth_apart("partition", "remove", "blue", "--fake-gpu") == (0, "")
     assert blue[0].hardware is not None
@@ -249,6 +256,22 @@ def test_an_ended_container_is_cleared_before_its_cgroup_goes_if_it_is_seen_firs
         assert limits_of(one.group) == (GIB, GIB)
     berth_apart("partition", "watch", "--times", "1", "--fake-gpu")
     assert (limits_of(one.group), limits_of(containers)[0]) == ((0, UNLIMITED), 0)
+
+
+def test_a_container_that_starts_again_at_its_path_leaves_nothing_above_it(
+    berth_apart: Berth, root: Path, card: Card, containers: Path
+) -> None:
+    made(berth_apart)
+    one = Container(containers, card.folder / "one")
+    for _ in range(3):  # its runtime is killed before the hook of the end
+        one.make("blue")
+        assert one.create()[0] == 0
+        one.end()
+    assert limits_of(containers)[0] == GIB
+    one.make("blue")  # and the last one never comes as far as its hook
+    berth_apart("partition", "watch", "--times", "1", "--fake-gpu")
+    one.end()
+    assert limits_of(containers)[0] == 0
 
 
 def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum(

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from tests.partition.conftest import ROOT, Card
+from tests.partition.test_checkpoint import DONE, Suspended
 
 from berth.partition.regions import read, regions_in
 
@@ -311,6 +314,44 @@ def test_two_that_may_burst_settle_at_their_shares(
     )
     (first, _), (second, _) = run(card, program, *runners, **REAL)
     assert (first, second) == (pytest.approx(20, abs=5), pytest.approx(80, abs=5))
+
+
+@pytest.mark.slow
+def test_neighbours_keep_their_shares_while_a_partition_leaves_its_card_and_comes_back(
+    card: Card, program: str, tmp_path: Path
+) -> None:
+    """In every two seconds of their clock; the partition moves by the machine's."""
+    made, over = Suspended(card, tmp_path), threading.Event()
+    shares_pct = (30, 20)
+    words: list[tuple[str, dict[str, str | None]]] = [
+        ("wave_1000 132 20 window_2000", {"BERTH_GPU_CORE_PCT": str(pct)}) for pct in shares_pct
+    ]
+
+    def neighbours() -> list[dict[str, float]]:
+        found = run_all(card, program, *beside(card, "", *words))
+        while not over.is_set():
+            found += run_all(card, program, *beside(card, "", *words))
+        return found
+
+    try:
+        member = made.member(80)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(neighbours)
+            try:
+                for _ in range(5):
+                    assert (made.do("suspend"), made.do("resume")) == (DONE, DONE)
+            finally:
+                over.set()
+        assert made.says(member, "held") == "80"
+    finally:
+        for each in made.members:
+            each.kill()
+            each.communicate()
+    found = running.result()
+    for at, each in enumerate(found):
+        share_pct = shares_pct[at % 2]
+        assert each["least_pct"] >= share_pct - POINTS
+        assert each["most_pct"] <= share_pct + POINTS
 
 
 @pytest.mark.parametrize("jump_ms", [-900_000, 3_600_000])

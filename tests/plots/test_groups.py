@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.plots.groups import MOST_MARKED, Series, group_lines
+from berth.plots.groups import MOST_MARKED, Series, group_bars, group_lines
 
 
 def test_of_many_days_a_value_that_no_line_leads_to_has_a_mark() -> None:
@@ -23,3 +23,11 @@ def test_a_user_with_one_measured_day_is_not_an_empty_frame() -> None:
     (trace,) = figure.data
     assert (trace.y[0], trace.marker.size[0]) == (7.0, 6)
     assert tuple(figure.layout.yaxis.range) == (0, 102.0)
+
+
+def test_bars_have_a_legend_unless_the_axis_names_the_only_ones() -> None:
+    told = {
+        name: group_bars(["ann"], [Series(name, [1.0])], "Wait, h").layout.showlegend
+        for name in ("Wait, h", "90 %")
+    }
+    assert told == {"Wait, h": False, "90 %": True}

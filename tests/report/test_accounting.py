@@ -81,6 +81,20 @@ def test_the_reports_table_is_in_the_order_of_its_measure(tmp_path: Path) -> Non
         assert bars["layout"]["yaxis"]["ticktext"] == order
 
 
+@pytest.mark.parametrize(
+    ("jobs", "drawn"), [("vasp caffe vasp", "vasp"), ("vasp caffe vasp caffe", "both"), ("vasp", "vasp")]
+)
+def test_an_application_of_one_attempt_has_no_lines_beside_others(
+    jobs: str, drawn: str, tmp_path: Path
+) -> None:
+    rows = [exports.line(JobIDRaw=at, Comment=name) for at, name in enumerate(jobs.split(), 1)]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    run("report", tmp_path / "out.html", "--history", tmp_path / "h")
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    found = set(re.findall(r'aria-label="Parallel coordinates of (.*?)"', page))
+    assert found == ({"vasp", "caffe"} if drawn == "both" else {drawn})
+
+
 def test_long_names_are_never_cut_off(tmp_path: Path) -> None:
     names = [f"a_partition_with_a_name_that_goes_on_{number}" for number in (1, 2)]
     rows = [exports.line(JobIDRaw=at, Partition=name, Account=name) for at, name in enumerate(names, 1)]

@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from berth.card_speeds import ALL_ALIKE
 from berth.cluster import Cluster, Queue
+from berth.cluster.outages import Recovery
 from berth.engine import simulate
+from berth.engine.run import Run
+from berth.interference import no_interference
 from berth.knowledge import History, Oracle, User
-from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, Share, WakeAt
+from berth.model import Event, EventKind, Evict, GpuSlot, Job, Node, Placement, RecordState, Share, WakeAt
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler, StartForecast, StartInterval
 from berth.scheduler.starts import FEWEST, MOST_CALLS
@@ -191,11 +195,29 @@ def test_an_interval_is_what_a_job_was_told_when_it_first_waited() -> None:
     assert forecast.held(HOUR_MS) == (1, 1)
 
 
+def asking(forecast: StartForecast, jobs: list[Job], cluster: Cluster) -> Iterator[Event]:
+    """The events of a simulation in which intervals are asked for whenever a job waits that has been submitted."""
+    knowledge = Oracle(jobs)
+    policy = make_policy("fifo+first-fit", Setting(knowledge=knowledge))
+    run = Run(
+        iter(jobs), cluster.emptied(), policy, knowledge, no_interference, (), Recovery(), ALL_ALIKE, None
+    )
+    for event in run.events():
+        if event.kind is EventKind.SUBMIT and run.scheduler.waits(event.job.id):
+            for other in run.new_events:  # what starts at this instant waits no more, and would be forgotten
+                if other.kind is EventKind.START:
+                    forecast.started(other.job.id, event.time_ms)
+            forecast.intervals(run.scheduler, event.time_ms)
+        elif event.kind is EventKind.START:
+            forecast.started(event.job.id, event.time_ms)
+        yield event
+
+
 def test_a_simulation_that_knows_all_starts_each_job_when_it_was_told_and_as_without_forecasts() -> None:
     jobs = [replace(asked(f"j{at}", (1 + at % 3) * HOUR_MS), submit_ms=1000 * at) for at in range(12)]
     cluster, forecast = Cluster(gpus(2)), StartForecast()
 
-    events = list(simulate(jobs, cluster, "fifo+first-fit", starts=forecast))
+    events = list(asking(forecast, jobs, cluster))
 
     assert events == list(simulate(jobs, cluster, "fifo+first-fit"))
     assert forecast.held(events[-1].time_ms) == (10, 10)
@@ -205,7 +227,7 @@ def test_a_start_at_the_instant_of_a_submission_counts() -> None:
     jobs = [replace(asked(f"j{at}", HOUR_MS), submit_ms=at * HOUR_MS // 2) for at in range(6)]
     forecast = StartForecast()
 
-    events = list(simulate(jobs, Cluster(gpus(1)), "fifo+first-fit", starts=forecast))
+    events = list(asking(forecast, jobs, Cluster(gpus(1))))
 
     assert forecast.held(events[-1].time_ms) == (5, 5)
 

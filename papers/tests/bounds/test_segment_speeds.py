@@ -53,7 +53,11 @@ def contentions(draw: st.DrawFn) -> Contention:
     count = len(centres)
     stress = draw(st.lists(st.integers(0, 20_000), min_size=count**2, max_size=count**2))
     use_milli = draw(st.integers(300, 1000))
-    return Contention("mps", use_milli, centres, np.array(stress, np.int32).reshape(count, count))
+    names = draw(st.sampled_from(({}, {"A": 0, "B": count - 1})))
+    tables = [
+        np.array(one, np.int32).reshape(count, count) for one in (stress, draw(st.permutations(stress)))
+    ]
+    return Contention("mps", use_milli, centres, tables[0], names, tables[1])
 
 
 @st.composite
@@ -78,8 +82,13 @@ def test_nobody_is_faster_in_any_row_than_in_its_segment(
     empty = data.draw(st.integers(0, 2))
     tenants = np.append(segment[who], np.full(empty, segment.max() + 1))
     bound = segment_speeds(rows, segment, tenants[None, :], speeds, 0)[0]
-    found = np.asarray(speeds(rows[who], np.ones(len(who), dtype=np.bool_), 0))
+    there = np.ones(len(who), dtype=np.bool_)
+    found = np.asarray(speeds(rows[who], there, 0))
     assert (bound[: len(who)] >= found).all()
+    if isinstance(speeds, Contention) and speeds.names:
+        known = st.sampled_from((-1, *speeds.names.values()))
+        centre = data.draw(st.lists(known, min_size=len(who), max_size=len(who)))
+        assert (bound[: len(who)] >= speeds.among(rows[who], there, np.array(centre))).all()
     assert (bound[: len(who)] <= 1000).all()
     assert (bound[len(who) :] == 0).all()
 

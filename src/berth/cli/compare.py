@@ -314,14 +314,14 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
 
 def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed. The page begins with `first`."""
-    from berth.cli.files import command_line, made_folder, write_aside
+    from berth.cli.files import command_line, made_folder, write_whole
     from berth.experiments.compare.page import write_report
     from berth.traces import write_nodes
 
     made_folder(out)
     report = write_report(result, out / "report.html", command=command_line(), first=first)
     numbers = out / "result.json"
-    write_aside(numbers, json.dumps(result.to_dict(), allow_nan=False, indent=1) + "\n")
+    write_whole(numbers, json.dumps(result.to_dict(), allow_nan=False, indent=1) + "\n")
     nodes = out / "cluster.csv"
     write_nodes(result.nodes, nodes)
     return [report, numbers, nodes]

@@ -114,7 +114,7 @@ def _native() -> Finding:
         "limits by the driver",
         not lacking,
         lacking or "of cgroups",
-        "berth partition create: else by libberth",
+        "berth partition create (else libberth limits)",
     )
 
 
@@ -136,8 +136,8 @@ def _programs() -> Iterator[Finding]:
 def _cache() -> Finding:
     import berth
 
-    beside = Path(berth.__file__).parent / "__pycache__"
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or beside)
+    cache = Path(berth.__file__).parent / "__pycache__"
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or cache)
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     there = os.access(nearest, os.W_OK)
     remedy = (

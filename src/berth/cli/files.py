@@ -13,7 +13,7 @@ from berth.errors import SettingError
 from berth.files import whole_file
 
 
-def write_aside(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write a text under another name first, so that a reader never finds half of it."""
     with whole_file(path) as part_file:
         part_file.write_text(text, encoding="utf-8")

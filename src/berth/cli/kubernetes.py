@@ -256,7 +256,7 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, gate_tls, take_away
+    from berth.live.kubernetes.installing import apply, gate_tls, serves_claims, take_away
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
@@ -316,6 +316,11 @@ def install(
         return
 
     async def run(api: Api) -> None:
+        if claims and not await serves_claims(api):
+            raise SettingError(
+                "--claims: this API server serves no resource.k8s.io/v1, which Kubernetes has from 1.34 on; leave it"
+                " out"
+            )
         tls = await gate_tls(api, _certificate) if mode is Mode.PLACE else None
         made = manifests(replace(how, tls=tls))
         for each in [each for group in made.values() for each in group]:

@@ -297,8 +297,8 @@ def watch(
     from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
-    told: list[str] = []
-    looks = 0
+    printed: list[str] = []
+    samples = 0
     reconciler = Reconciler()
     console = Console()
     lines = as_json or not console.is_terminal
@@ -322,14 +322,14 @@ def watch(
                 shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
                 typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
                 for text in lost:
-                    if text not in told:
+                    if text not in printed:
                         typer.echo(f"berth: {text}", err=True)
-                told = lost
+                printed = lost
             else:
                 table = partition_table(found, used, console.width)
                 live.update(Group(table, *map(Text, lost)), refresh=True)
-            looks += 1
-            if looks == times:
+            samples += 1
+            if samples == times:
                 break
             try:
                 time.sleep(every_s)

@@ -183,14 +183,14 @@ def export(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write a profile as CSV with the unit in every column's name; `import` reads it again."""
-    from berth.cli.files import write_aside
+    from berth.cli.files import write_whole
     from berth.profiles import profile_text
 
     text = profile_text(_found(application, history))
     if out is None:
         print(text, end="")
         return
-    write_aside(out, text)
+    write_whole(out, text)
     print(f"wrote {out}")
 
 

@@ -80,15 +80,15 @@ def compiling_shown() -> Iterator[None]:
 
     class Lines(event.Listener):
         def __init__(self) -> None:
-            self.count, self.inside, self.told_s = 0, 0, 0.0
+            self.count, self.inside, self.printed_s = 0, 0, 0.0
 
         def on_start(self, event: object) -> None:
             self.inside += 1
             now_s = time.monotonic()
-            if self.inside == 1 and (not self.count or now_s - self.told_s >= COMPILING_S):
+            if self.inside == 1 and (not self.count or now_s - self.printed_s >= COMPILING_S):
                 done = f" ({self.count} done)" if self.count else ""
                 print(f"berth: compiling functions, once on this machine{done}", file=sys.stderr, flush=True)
-                self.told_s = now_s
+                self.printed_s = now_s
             self.count += 1
 
         def on_end(self, event: object) -> None:
@@ -100,13 +100,13 @@ def compiling_shown() -> Iterator[None]:
 
 def _lines(what: str, long: bool) -> Update:
     """What writes a line every `LINE_S` seconds; of long work the first call and the last too."""
-    told_s = None if long else time.monotonic()
+    printed_s = None if long else time.monotonic()
 
     def update(done: float, total: float, note: str = "", /) -> None:
-        nonlocal told_s
+        nonlocal printed_s
         now_s = time.monotonic()
-        if told_s is None or now_s - told_s >= LINE_S or (long and done >= total):
-            told_s = now_s
+        if printed_s is None or now_s - printed_s >= LINE_S or (long and done >= total):
+            printed_s = now_s
             part = f"{done:,.0f} of {total:,.0f}"
             print(f"{what}: {part}{f', {note}' if note else ''}", file=sys.stderr, flush=True)
 

@@ -65,5 +65,5 @@ def sample(
         for_ms=round(for_s * 1000) if for_s else None,
     )
     with Nvml() as cards, SpoolWriter(spool, name, cluster, settings.interval_ms) as writer:
-        looks = run(cards, writer, settings, stopped=lambda: bool(stopped_by))
-    print(f"took {counted(looks, 'sample')}; the spool is {spool}")
+        samples = run(cards, writer, settings, stopped=lambda: bool(stopped_by))
+    print(f"took {counted(samples, 'sample')}; the spool is {spool}")

@@ -208,12 +208,12 @@ def _points(found: Sizes) -> dict[str, object]:
 
 
 def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
-    from berth.cli.files import command_line, write_aside
+    from berth.cli.files import command_line, write_whole
     from berth.experiments.size.page import write_page
 
     write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
     numbers = {"answers": answers, "sizes": _rows(found), **_points(found)}
-    write_aside(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")
+    write_whole(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")
 
 
 def _show(found: Sizes, answers: list[str]) -> None:

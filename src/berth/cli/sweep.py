@@ -36,7 +36,7 @@ def sweep(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Simulate every policy and seed of a plan at every load, size and condition, as one table."""
-    from berth.cli.files import command_line, interruption_explained, write_aside
+    from berth.cli.files import command_line, interruption_explained, write_whole
     from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.sweep import read_plan
     from berth.experiments.sweep import sweep as run_plan
@@ -55,7 +55,7 @@ def sweep(
         from berth.experiments.sweep.page import write_page
 
         write_page(found, out / "report.html", command=command_line())
-        write_aside(out / "result.json", json.dumps(found.to_dict(), allow_nan=False, indent=1) + "\n")
+        write_whole(out / "result.json", json.dumps(found.to_dict(), allow_nan=False, indent=1) + "\n")
     if not printed(as_json, found.rows(), found.to_dict()):
         from berth.experiments.sweep.table import rich_grid
 

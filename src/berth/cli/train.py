@@ -168,10 +168,10 @@ def _plot(path: Path, learner: str, found: Trained, greedy: float | None) -> Non
 
     begun = {} if found.begun is None else {learner: found.begun}
     others = {} if greedy is None else {"greedy": greedy}
-    beside = "" if greedy is None else f", and greedy {greedy:.3f}"
+    greedy_text = "" if greedy is None else f", and greedy {greedy:.3f}"
     answer = (
         f"After iteration {found.iteration}, {learner} needs {found.measured:.3f} of the time that all jobs take one"
-        f" after another{beside}."
+        f" after another{greedy_text}."
     )
     write_picture(training_curve({learner: found.curve}, begun=begun, others=others), path, [answer])
 

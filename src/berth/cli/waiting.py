@@ -74,12 +74,12 @@ def train(history: HistoryFolder = Path("history"), as_json: JsonOrCsv = None) -
     from berth.waiting.refit import MODEL_NAME, learn_anew
 
     model, waits = learn_anew(history)
-    told = {
+    result = {
         "waits": waits,
         "model": str(history / MODEL_NAME),
         "warnings": list(model.judgement.doubts),
     }
-    if printed(as_json, [told], told):
+    if printed(as_json, [result], result):
         return
     print(f"learned from {waits:,} waits; wrote {history / MODEL_NAME}")
     for doubt in model.judgement.doubts:
@@ -156,8 +156,8 @@ def request(
     answer = model.answer(found.values[-1], found.offset)
     held = model.promised(found.days)
     warnings = [*warnings, *model.judgement.doubts]
-    told = {**_numbers(answer, held), "days_known": found.days, "warnings": warnings}
-    if printed(as_json, [told], told):
+    result = {**_numbers(answer, held), "days_known": found.days, "warnings": warnings}
+    if printed(as_json, [result], result):
         return
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -212,7 +212,9 @@ def queue(
         **dict.fromkeys(("median_s", "low_s", "high_s", "held_share")),
         "drivers": [],
     }
-    told: list[tuple[Queued, dict[str, object]]] = [(job, _numbers(answer, held)) for job, answer in answers]
+    answered: list[tuple[Queued, dict[str, object]]] = [
+        (job, _numbers(answer, held)) for job, answer in answers
+    ]
     rows = [
         {
             "job": job.job_id,
@@ -221,7 +223,7 @@ def queue(
             **numbers,
             "blocked": (job.reason or "held") if job.blocked else None,
         }
-        for job, numbers in [*told, *((job, unknown) for job in blocked)]
+        for job, numbers in [*answered, *((job, unknown) for job in blocked)]
     ]
     if printed(as_json, rows):
         return
@@ -248,9 +250,9 @@ def _together(lines: Sequence[tuple[Queued, str]]) -> Iterator[str]:
     """A line for each job; tasks of one array that follow each other and have one answer share it."""
     from itertools import groupby
 
-    for (_, told), same in groupby(lines, key=lambda each: (each[0].job_id.partition("_")[0], each[1])):
+    for (_, text), same in groupby(lines, key=lambda each: (each[0].job_id.partition("_")[0], each[1])):
         ids = [job.job_id for job, _ in same]
-        yield f"{ids[0]}{f' to {ids[-1]} ({len(ids):,} tasks)' if len(ids) > 1 else ''}: {told}"
+        yield f"{ids[0]}{f' to {ids[-1]} ({len(ids):,} tasks)' if len(ids) > 1 else ''}: {text}"
 
 
 def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, ...], int]:
@@ -313,8 +315,8 @@ def _lately(model: WaitModel) -> str:
     """What intervals held in the last 30 days on which the model was judged; nothing if it was not."""
     if model.judgement.last_month is None:
         return ""
-    held, told = model.judgement.last_month
-    return f"; in the last 30 days {held:,} of {told:,} waits lay within theirs"
+    held, count = model.judgement.last_month
+    return f"; in the last 30 days {held:,} of {count:,} waits lay within theirs"
 
 
 def _numbers(answer: Answer, held: tuple[float, float] | None) -> dict[str, object]:

@@ -259,24 +259,6 @@ def fitting_nodes(
 
 
 @compiled
-def fit_on(
-    block: IntArray,
-    requests: IntArray,  # (≥ every number + 1, ≥ 10)
-    numbers: IntArray,  # (rows,): a request type each
-    nodes: IntArray,
-    found: BoolArray,  # (≥ rows, N), written at these nodes
-) -> None:
-    """Whether requests of each type fit on these nodes."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _, _ = compiled_arrays_of(block)
-    for at in range(nodes.shape[0]):
-        node = nodes[at]
-        for row in range(numbers.shape[0]):
-            found[row, node] = fits(
-                node, requests[numbers[row]], free_cpu, free_mem, free_milli, free_gpu_mem, traits
-            )
-
-
-@compiled
 def fitting_on(
     block: IntArray,
     requests: IntArray,  # (≥ number + 1, ≥ 10)

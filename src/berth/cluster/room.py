@@ -87,7 +87,7 @@ class Room(NodeRows):
         """Numbers of the nodes that the job would fit on whole (one of its parts, for a gang), ascending."""
         number = self.request(job)  # first: a new type may grow the table
         found = np.empty(len(self.nodes), dtype=np.bool_)
-        kernels.fitting_nodes(self.requests[number], *self.free, self._arrays.traits, found)
+        kernels.fitting_nodes(self.requests[number], *self._arrays[:5], found)
         return np.flatnonzero(found)
 
     def fitting_nodes_when_empty(self, job: Job) -> IntArray:
@@ -115,7 +115,7 @@ class Room(NodeRows):
         if gpus == 0:
             return (GpuSlot(node, NO_GPU),)
         chosen = np.empty(self.free.milli.shape[1], dtype=np.int64)
-        kernels.choose_devices(node, row, self.free.milli, self.free.gpu_mem_mib, tightest, chosen)
+        kernels.choose_devices(node, row, *self._arrays[2:4], tightest, chosen)
         return tuple(GpuSlot(node, index) for index in chosen[:gpus].tolist())
 
     def slots_for(self, job: Job, nodes: Iterable[int]) -> tuple[GpuSlot, ...] | None:
@@ -247,7 +247,7 @@ class Room(NodeRows):
         if job.nodes or job.gpus > self._capacity.milli.size:
             return False
         slots, scratch = np.empty((job.gpus, 2), dtype=np.int64), np.empty((3, len(found)), dtype=np.int64)
-        return int(kernels.spread_slots(row, self.rank, *amounts, slots, scratch)) > 0
+        return int(kernels.spread_slots(row, self._arrays.rank, *amounts, slots, scratch)) > 0
 
     def _request_table(self, rows: int = 64) -> IntArray:
         """Room for this many request types."""

@@ -46,7 +46,6 @@ class NodeRows:
         "node_models",
         "nodes",
         "rank",
-        "traits",
         "up",
     )
 
@@ -157,8 +156,6 @@ class NodeRows:
         self.up: BoolArray = self._up.view()
         """(N,): whether each node is there and not lost."""
         self.up.flags.writeable = False
-        self.traits = shown(arrays.traits)
-        """(N, 4): what kernels tell nodes apart by, for those of this package; others ask `up` and `allows`."""
         self.node_models = shown(arrays.traits[:, kernels.MODEL])
         """(N,): the number of each node's GPU model; `models` has those of names."""
         self.rank = shown(arrays.rank)

@@ -39,7 +39,8 @@ class Shadow:
         self.mem_mib: IntArray = room[n : 2 * n]  # (N,)
         self.milli: IntArray = room[2 * n : gpus].reshape((n, width))  # (N, G)
         self.gpu_mem_mib: IntArray = room[gpus:].reshape((n, width))  # (N, G)
-        self._traits = cluster.traits
+        arrays = kernels.arrays_of(cluster.block)  # a kernel is compiled anew for arrays that are read-only
+        self._traits, self._rank = arrays.traits, arrays.rank
 
     def end(self, run: Running) -> None:
         """As if this run had ended."""
@@ -89,12 +90,12 @@ class Shadow:
 
     def slots(self, job: Job) -> tuple[GpuSlot, ...] | None:
         """Slots for the job: on the first nodes that fit, or on as few as will hold it; None where none do."""
-        return self._slots(job, self.cluster.rank)
+        return self._slots(job, self._rank)
 
     def slots_in_tightest(self, job: Job) -> tuple[GpuSlot, ...] | None:
         """Like `slots`, on the nodes that fit with the fewest GPUs free, the first by rank on ties."""
         free_milli = np.maximum(self.milli, 0).sum(axis=1)
-        return self._slots(job, np.argsort(np.lexsort((self.cluster.rank, free_milli))))
+        return self._slots(job, np.argsort(np.lexsort((self._rank, free_milli))))
 
     def _slots(self, job: Job, rank: IntArray) -> tuple[GpuSlot, ...] | None:
         if job.tasks:

@@ -36,10 +36,10 @@ class Counts:
         return asdict(self)
 
 
-def counts_of(looks: Iterable[Snapshot]) -> Counts:
+def counts_of(snapshots: Iterable[Snapshot]) -> Counts:
     """The sums of these looks."""
-    looks = tuple(looks)
-    gpus = [gpu for look in looks for gpu in look.gpus]
+    snapshots = tuple(snapshots)
+    gpus = [gpu for look in snapshots for gpu in look.gpus]
     held = [gpu for gpu in gpus if gpu.tenants]
     measured = [gpu.use_pct for gpu in gpus if gpu.use_pct is not None]
     return Counts(
@@ -49,8 +49,8 @@ def counts_of(looks: Iterable[Snapshot]) -> Counts:
         idle=sum(gpu.use_pct is not None and gpu.use_pct < IDLE_PCT for gpu in held),
         free=sum(not (gpu.tenants or gpu.strangers or gpu.health or gpu.drained) for gpu in gpus),
         use_pct=round(sum(measured) / len(measured), 1) if measured else None,
-        waiting=sum(look.waiting for look in looks),
-        running=sum(look.running for look in looks),
+        waiting=sum(look.waiting for look in snapshots),
+        running=sum(look.running for look in snapshots),
     )
 
 

@@ -65,9 +65,9 @@ class Doorkeeper:
         now_s = time.time()
         self._ended = {body: ends_s for body, ends_s in self._ended.items() if ends_s > now_s}
         self._ended[request.cookies.get(COOKIE, "").partition(".")[0]] = now_s + SESSION_S
-        with whole_file(self._ended_file) as aside:
-            aside.touch(mode=0o600)
-            aside.write_text(json.dumps(self._ended), encoding="utf-8")
+        with whole_file(self._ended_file) as temporary:
+            temporary.touch(mode=0o600)
+            temporary.write_text(json.dumps(self._ended), encoding="utf-8")
 
     def _by_proxy(self, request: Request) -> Viewer | None:
         host = request.client.host if request.client else ""
@@ -140,7 +140,7 @@ def _key(path: Path) -> bytes:
     if len(key) != 32:
         key = secrets.token_bytes(32)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with whole_file(path) as aside:
-            aside.touch(mode=0o600)
-            aside.write_bytes(key)
+        with whole_file(path) as temporary:
+            temporary.touch(mode=0o600)
+            temporary.write_bytes(key)
     return key

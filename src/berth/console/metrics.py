@@ -69,18 +69,18 @@ def _labels(**values: object) -> str:
 
 def _source_text(seen: Mapping[str, Seen], pages: int) -> str:
     """Each family of the sources, and the pages that are open."""
-    looks = {name: each.look for name, each in seen.items() if each.look is not None}
+    snapshots = {name: each.look for name, each in seen.items() if each.look is not None}
     more = [
         (_labels(model=each.model, source=name), each)
-        for name, look in looks.items()
+        for name, look in snapshots.items()
         for each in look.more_cards
     ]
     jobs = [
         (_labels(source=name, state=state), float(getattr(look, state)))
-        for name, look in looks.items()
+        for name, look in snapshots.items()
         for state in ("waiting", "running")
     ]
-    up = [(_labels(source=name), float(name in looks)) for name in seen]
+    up = [(_labels(source=name), float(name in snapshots)) for name in seen]
     cards = [(labels, float(each.cards)) for labels, each in more]
     started = [(labels, float(each.jobs)) for labels, each in more]
     return (

@@ -65,12 +65,12 @@ class Chosen:
 async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
     """The page that was asked for, or the last one if there are fewer."""
     hub: Hub = state.hub
-    looks = {name: seen.look for name, seen in (await hub.fresh()).items() if seen.look is not None}
+    snapshots = {name: seen.look for name, seen in (await hub.fresh()).items() if seen.look is not None}
 
     def choose() -> tuple[int, int, list[tuple[str, LiveJob]]]:
         found = [
             (name, job)
-            for name, look in looks.items()
+            for name, look in snapshots.items()
             if asked.source in ("", name)
             for job in look.jobs
             if (not asked.state or job.state == asked.state)

@@ -59,11 +59,11 @@ class Sample:
         return zlib.compress(json.dumps(body, separators=(",", ":")).encode(), 1)
 
 
-def sample_of(looks: Mapping[str, Snapshot], now_ms: int) -> Sample:
+def sample_of(snapshots: Mapping[str, Snapshot], now_ms: int) -> Sample:
     """What these sources show at this moment."""
     gpus: dict[tuple[str, str, int], tuple[float | None, float | None, int, float]] = {}
     users: dict[str, list[float]] = {}
-    for name, look in looks.items():
+    for name, look in snapshots.items():
         for gpu in look.gpus:
             milli = sum(each.milli for each in gpu.tenants)
             gpus[name, gpu.node, gpu.index] = (gpu.use_pct, gpu.used_mib, gpu.mem_mib, milli)
@@ -71,12 +71,12 @@ def sample_of(looks: Mapping[str, Snapshot], now_ms: int) -> Sample:
                 users.setdefault(each.user, [0, 0, 0])[0] += each.milli
         for job in look.jobs:
             if job.state in ("waiting", "held"):
-                told = users.setdefault(job.user, [0, 0, 0])
-                told[1] += 1
-                told[2] = max(told[2], (now_ms - job.ready_ms) / 1000 if job.ready_ms is not None else 0)
+                counts = users.setdefault(job.user, [0, 0, 0])
+                counts[1] += 1
+                counts[2] = max(counts[2], (now_ms - job.ready_ms) / 1000 if job.ready_ms is not None else 0)
     most = sorted(users.items(), key=lambda each: [-each[1][0], -each[1][1], each[0]])[:MOST_USERS]
-    waiting = sum(look.waiting for look in looks.values())
-    return Sample(gpus, {user: (told[0], told[1], told[2]) for user, told in most}, waiting)
+    waiting = sum(look.waiting for look in snapshots.values())
+    return Sample(gpus, {user: (counts[0], counts[1], counts[2]) for user, counts in most}, waiting)
 
 
 def mean_of(samples: Sequence[Sample]) -> Sample:
@@ -86,8 +86,8 @@ def mean_of(samples: Sequence[Sample]) -> Sample:
     for sample in samples:
         for key, values in sample.gpus.items():
             of_gpu.setdefault(key, []).append(values)
-        for user, told in sample.users.items():
-            of_user.setdefault(user, []).append(told)
+        for user, counts in sample.users.items():
+            of_user.setdefault(user, []).append(counts)
     gpus = {
         key: (
             _mean([use for use, _, _, _ in found]),
@@ -181,8 +181,8 @@ def window_of(span: Span, samples: Mapping[int, Sample], now_ms: int) -> Window:
             if user not in found.users:
                 found.users[user] = np.full((3, points), np.nan)
             found.users[user][:, at] = (milli / 1000, waiting, wait_s)
-    for told in found.users.values():  # a user of whom nothing is said holds nothing and waits for nothing
-        told[:, found.sampled & np.isnan(told[0])] = 0
+    for counts in found.users.values():  # a user of whom nothing is said holds nothing and waits for nothing
+        counts[:, found.sampled & np.isnan(counts[0])] = 0
     return found
 
 
@@ -193,13 +193,13 @@ class Recent:
         self.path = path
         self._windows: dict[str, tuple[int, Window]] = {}
 
-    def add(self, looks: Mapping[str, Snapshot], now_ms: int) -> None:
+    def add(self, snapshots: Mapping[str, Snapshot], now_ms: int) -> None:
         """Keep a sample of this moment, and forget those that no picture shows. A full disk costs samples alone."""
         begin_ms = now_ms // HOUR.step_ms * HOUR.step_ms
         day_ms = now_ms // DAY.step_ms * DAY.step_ms
         try:
             with self._open() as store:
-                _put(store, HOUR, begin_ms, sample_of(looks, now_ms))
+                _put(store, HOUR, begin_ms, sample_of(snapshots, now_ms))
                 lately = list(_samples(store, HOUR, day_ms, begin_ms).values())
                 _put(store, DAY, day_ms, mean_of(lately))
                 for span in (HOUR, DAY):
@@ -261,6 +261,6 @@ def _samples(store: sqlite3.Connection, span: Span, from_ms: int, to_ms: int) ->
 
 
 def _unpacked(body: bytes) -> Sample:
-    told = json.loads(zlib.decompress(body))
-    gpus = {(row[0], row[1], row[2]): (row[3], row[4], row[5], row[6]) for row in told["gpus"]}
-    return Sample(gpus, {user: tuple(each) for user, each in told["users"].items()}, told["waiting"])
+    counts = json.loads(zlib.decompress(body))
+    gpus = {(row[0], row[1], row[2]): (row[3], row[4], row[5], row[6]) for row in counts["gpus"]}
+    return Sample(gpus, {user: tuple(each) for user, each in counts["users"].items()}, counts["waiting"])

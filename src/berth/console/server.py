@@ -108,9 +108,9 @@ async def _sampled(app: FastAPI) -> AsyncIterator[None]:
     async def sample() -> None:
         while True:
             seen = await app.state.hub.fresh()
-            looks = {name: each.look for name, each in seen.items() if each.look is not None}
-            if looks:
-                await asyncio.to_thread(app.state.recent.add, looks, now_ms())
+            snapshots = {name: each.look for name, each in seen.items() if each.look is not None}
+            if snapshots:
+                await asyncio.to_thread(app.state.recent.add, snapshots, now_ms())
             await asyncio.sleep((HOUR.step_ms - now_ms() % HOUR.step_ms) / 1000)
 
     task = asyncio.create_task(sample())

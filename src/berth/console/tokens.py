@@ -88,10 +88,10 @@ class Tokens:
 
     def _write(self, tokens: list[Token]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with whole_file(self._path) as aside:
-            aside.touch(mode=0o600)
-            os.chmod(aside, 0o600)
-            aside.write_text(
+        with whole_file(self._path) as temporary:
+            temporary.touch(mode=0o600)
+            os.chmod(temporary, 0o600)
+            temporary.write_text(
                 json.dumps([asdict(token) for token in tokens], indent=1) + "\n", encoding="utf-8"
             )
         self._read_of = None

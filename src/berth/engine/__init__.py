@@ -19,9 +19,8 @@ from berth.engine.suspension import Suspension
 from berth.errors import SettingError
 from berth.interference import Interference, no_interference
 from berth.knowledge import Knowledge, make_knowledge
-from berth.model import Event, EventKind, Job, Outage, Reservation
+from berth.model import Event, Job, Outage, Reservation
 from berth.policies import Policy, Setting, make_policy
-from berth.scheduler import StartForecast
 
 AS_THE_JOB_SAYS = Recovery()
 
@@ -38,7 +37,6 @@ def simulate(
     suspension: Suspension | None = None,
     reservations: Iterable[Reservation] = (),
     speeds: CardSpeeds = ALL_ALIKE,
-    starts: StartForecast | None = None,
     seed: int = 0,
 ) -> Iterator[Event]:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
@@ -54,8 +52,7 @@ def simulate(
     of it, and what a restart costs. With `suspension` a job whose policy evicts it is suspended where its nodes have
     the memory, and what that takes is charged: its GPUs are free only when they are copied out, and it runs on only
     when they are copied back. `reservations` keep nodes for jobs of some users at some times. `speeds` tells
-    how fast applications are on each GPU model; jobs that span models go by the slowest. `starts` gives each
-    job that waits when it is submitted a start interval, and tells how many held.
+    how fast applications are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, SettingError for reservations that the cluster cannot have or an argument of another kind, PolicyError for a
@@ -82,23 +79,4 @@ def simulate(
     run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds, suspension)
     for reservation in reserved:
         run.schedule_reservation(reservation)
-    return run.events() if starts is None else _with_intervals(run, starts)
-
-
-def _with_intervals(run: Run, starts: StartForecast) -> Iterator[Event]:
-    """The events of a run. At each the scheduler has decided, so that it can be asked when jobs will start."""
-    asked_ms = -1
-    for event in run.events():
-        if event.kind is EventKind.START:
-            starts.started(event.job.id, event.time_ms)
-        elif (
-            event.kind is EventKind.SUBMIT and event.time_ms > asked_ms and run.scheduler.waits(event.job.id)
-        ):
-            asked_ms = event.time_ms
-            for (
-                other
-            ) in run.new_events:  # what starts at this instant no longer waits, and would be forgotten
-                if other.kind is EventKind.START:
-                    starts.started(other.job.id, asked_ms)
-            starts.intervals(run.scheduler, asked_ms)
-        yield event
+    return run.events()

@@ -102,14 +102,14 @@ def recorded_run(
             f"{cluster_file} is not there, which the local queue writes; say with --cluster what the jobs ran on"
         )
     machine = tuple(read_nodes(cluster_file)) if cluster_file.exists() else tuple(nodes)
-    tries: dict[tuple[str, str], list[Record]] = {}
+    by_job: dict[tuple[str, str], list[Record]] = {}
     until_ms = FOREVER_MS if until_ms is None else until_ms
     for record in history.records("submit_ms >= ? AND submit_ms < ?", [since_ms, until_ms]):
-        tries.setdefault((record.cluster, record.job_id), []).append(record)
-    there = len(tries)
+        by_job.setdefault((record.cluster, record.job_id), []).append(record)
+    there = len(by_job)
     if cluster_file.exists():
-        tries = _of_machine(tries, machine, cluster_file)
-    by_attempt = [sorted(each, key=lambda record: record.attempt) for each in tries.values()]
+        by_job = _of_machine(by_job, machine, cluster_file)
+    by_attempt = [sorted(each, key=lambda record: record.attempt) for each in by_job.values()]
     ran = [each for each in by_attempt if any(record.start_ms is not None for record in each)]
     if not ran:
         raise SettingError(
@@ -153,9 +153,9 @@ def recorded_run(
         cdf(completions_s),
         _allocation_pct(ran, machine, makespan_ms),
         _policy(history.folder, max(last.submit_ms for last in lasts)),
-        len(tries) - len(ran) - len(gave_up),
+        len(by_job) - len(ran) - len(gave_up),
         cluster_file.exists(),
-        there - len(tries),
+        there - len(by_job),
         len(gave_up),
         _outages([record for each in ran for record in each], machine, origin_ms),
         origin_ms,
@@ -221,7 +221,7 @@ def _outages(ran: Iterable[Record], machine: Sequence[Node], origin_ms: int) -> 
 
 
 def _of_machine(
-    tries: dict[tuple[str, str], list[Record]], machine: Sequence[Node], cluster_file: Path
+    by_job: dict[tuple[str, str], list[Record]], machine: Sequence[Node], cluster_file: Path
 ) -> dict[tuple[str, str], list[Record]]:
     """Those jobs whose cluster ran some job on a node of the machine, or named none on which it ran.
 
@@ -229,17 +229,17 @@ def _of_machine(
     """
     names = {node.name for node in machine}
     ran_on: dict[str, set[str]] = {}
-    for (cluster, _), each in tries.items():
+    for (cluster, _), each in by_job.items():
         ran_on.setdefault(cluster, set()).update(name for record in each for name in record.nodes)
     own = {cluster for cluster, machines in ran_on.items() if not machines or machines & names}
-    if tries and not own:
+    if by_job and not own:
         others = ", ".join(sorted(map(repr, ran_on))[:3])
         nodes = ", ".join(sorted(names)[:3])
         raise SettingError(
             f"all jobs of this period are of other clusters ({others}), and ran on none of the nodes of this machine"
             f" ({nodes}, in {cluster_file}); choose another period, or replay them from a history of their own"
         )
-    return {key: each for key, each in tries.items() if key[0] in own}
+    return {key: each for key, each in by_job.items() if key[0] in own}
 
 
 def _allocation_pct(ran: Iterable[Sequence[Record]], nodes: Iterable[Node], makespan_ms: int) -> float:

@@ -108,8 +108,8 @@ def keep_limits(folder: Path, qos: Path | None, associations: Path | None) -> Sl
     for name, source in given.items():
         _rows(source, name)
     for name, source in given.items():
-        with whole_file(folder / name) as aside:
-            aside.write_bytes(source.read_bytes())
+        with whole_file(folder / name) as temporary:
+            temporary.write_bytes(source.read_bytes())
     return slurm_limits(folder)
 
 

@@ -10,30 +10,27 @@ size that all can have.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from berth.errors import SettingError
 from berth.interference.speeds import CORES, MEM, blamed, what_is_left
 
 COMPUTE = (1, 2, 3, 4, 7)
 """Sevenths of the card's compute in each size of slice."""
 MEMORY = (1, 2, 4, 4, 8)
 """Eighths of its memory, and of the bandwidth of that."""
-FILE = "mig.json"
-FORMAT = "berth-mig"
+WORK_MILLI = (107, 250, 470, 530, 1000)
+"""What each size can do, per mille of the card, as `python bench/interference.py` fits it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mig:
     """A card that is cut up anew whenever a job comes or goes; called as `Speeds` are."""
 
-    work_milli: tuple[int, ...]
+    work_milli: tuple[int, ...] = WORK_MILLI
     """What each size of slice can do, per mille of the card."""
     mode = "mig"
 
@@ -98,27 +95,8 @@ class Mig:
         work = xp.asarray(np.array([*self.work_milli, 1], np.int32))[sizes]
         return xp.int32(1_000_000) // (1000 - cores + 1000 * cores // work)
 
-    def to_json(self) -> str:
-        """What each size of slice can do, as text."""
-        slices = {f"{size}g": work for size, work in zip(COMPUTE, self.work_milli, strict=True)}
-        return json.dumps({"format": FORMAT, "mode": self.mode, "work_milli": slices}) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str, where: str) -> Mig:
-        """Read what `to_json` wrote; SettingError, naming `where`, for anything else."""
-        try:
-            read = json.loads(text)
-            work = tuple(int(read["work_milli"][f"{size}g"]) for size in COMPUTE)
-        except (ValueError, TypeError, KeyError) as error:
-            raise SettingError(f"{where} cannot be read: {error}; expected {FORMAT}") from error
-        if list(work) != sorted(work) or work[0] < 1 or work[-1] != 1000 or work[2] + work[3] > 1000:
-            raise SettingError(
-                f"{where}: {work}; expected slices that grow, and together have no more than the card"
-            )
-        return cls(work)
-
 
 @cache
 def mig() -> Mig:
     """The model that ships; always the same object."""
-    return Mig.from_json((files("berth.interference") / FILE).read_text(encoding="utf-8"), FILE)
+    return Mig()

@@ -91,12 +91,12 @@ class History:
             return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
         recorded = self._recorded.get(job.application)
         if recorded is not None and recorded.kind != RUNNING and job.estimate_ms is None:
-            said = self._user.run_ms(replace(job, estimate_ms=run_time_ms(recorded)))
-            if said is not None:
-                return said._replace(basis="profile" if said.basis == "user" else said.basis)
-        said = self._user.run_ms(job)
-        if said is not None and (said.basis == "user" or ran_ms >= CAUTIOUS_MS):
-            return said
+            estimated = self._user.run_ms(replace(job, estimate_ms=run_time_ms(recorded)))
+            if estimated is not None:
+                return estimated._replace(basis="profile" if estimated.basis == "user" else estimated.basis)
+        estimated = self._user.run_ms(job)
+        if estimated is not None and (estimated.basis == "user" or ran_ms >= CAUTIOUS_MS):
+            return estimated
         if job.application not in self._warned:  # once of all jobs that name none
             self._warned.add(job.application)
             _log.warning(
@@ -202,10 +202,10 @@ class History:
         self._widen(name)
         if times > 1:
             most = self.company(name)
-            beside = "" if most is None else f"; at most {most} on its GPU from now on"
+            limit_text = "" if most is None else f"; at most {most} on its GPU from now on"
             _log.warning(
                 "'%s' has run out of memory %d times: what is known of it is wrong, and it is taken to need %d MiB%s",
-                *(name, times, self._needs_mib[name], beside),
+                *(name, times, self._needs_mib[name], limit_text),
             )
 
     def ran_out_last(self, application: str) -> bool:

@@ -38,13 +38,13 @@ class User:
 
     def run_ms(self, job: Job) -> Spread | None:
         """The estimate, else the time limit; twice as long as it has run where it has outlived that."""
-        said = [ms for ms in (job.estimate_ms, job.time_limit_ms) if ms is not None and 0 < ms < LONGEST_MS]
+        stated = [ms for ms in (job.estimate_ms, job.time_limit_ms) if ms is not None and 0 < ms < LONGEST_MS]
         ran_ms = self._ran_ms.get(job.id, 0)
-        if not said:
+        if not stated:
             return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived") if ran_ms else None
-        expected_ms = said[0] if said[0] > ran_ms else 2 * ran_ms
+        expected_ms = stated[0] if stated[0] > ran_ms else 2 * ran_ms
         # An estimate may be wrong either way; a limit is the most that it can be.
-        limit_ms = said[-1] if job.time_limit_ms == said[-1] else 2 * expected_ms
+        limit_ms = stated[-1] if job.time_limit_ms == stated[-1] else 2 * expected_ms
         return Spread(expected_ms, min(ran_ms, expected_ms), max(expected_ms, limit_ms), "user")
 
     def profile(self, job: Job, gpu: GpuModel | None) -> Profile | None:

@@ -144,17 +144,10 @@ class Environment:
         """Whether no job waits or runs."""
         return jnp.all(state.end_ms >= 0)
 
-    def step(self, state: State, action: Array) -> tuple[State, Array]:
+    def step(self, state: State, action: Array, mask: Array | None = None) -> tuple[State, Array]:
         """What an action leads to, and its reward: −1 for each step of the horizon that goes by, so that the return is
-        minus the total time. An action that `mask` forbids counts as holding."""
-        return self._stepped(state, action, self.mask(state))
-
-    def step_masked(self, state: State, action: Array, mask: Array) -> tuple[State, Array]:
-        """The same for a caller that knows the mask already."""
-        return self._stepped(state, action, mask)
-
-    def _stepped(self, state: State, action: Array, mask: Array) -> tuple[State, Array]:
-        starts = (action > 0) & mask[action]
+        minus the total time. An action that `mask` forbids counts as holding; a caller that knows the mask gives it."""
+        starts = (action > 0) & (self.mask(state) if mask is None else mask)[action]
         started = self._started(state, self.members[action] & starts)
         held = self._held(state)
         after = jax.tree.map(lambda new, old: jnp.where(starts, new, old), started, held)

@@ -37,8 +37,8 @@ CHANGED, SIZE = 0.4, 0.3
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 
-FOLLOWED = 2
-"""Starts that are followed where beliefs are in doubt."""
+FOLLOWED, AHEAD = 2, 14
+"""Starts that are followed where beliefs are in doubt, and for how many waiting jobs at most."""
 
 
 @dataclass(slots=True)
@@ -61,8 +61,8 @@ class LearnedWithPlans(Learned):
     of these. For the first plan, every start is then tried at each moment and the best is kept, unless that takes
     more than a day. The plan that ends soonest is followed until reality departs from it, such as when a job arrives.
     Then it is made anew with fewer variations. If beliefs are uncertain, nothing is planned: of the two starts with
-    the best scores, the one is made after which the queue ends sooner if the network continues. Elsewhere it is
-    `Learned`.
+    the best scores, the one is made after which the first waiting jobs end sooner if the network continues.
+    Elsewhere it is `Learned`.
     """
 
     def _prepare(self) -> None:
@@ -152,7 +152,7 @@ class LearnedWithPlans(Learned):
         if situation is None:
             return super()._chosen(scene)
         model, tenants, queue = situation
-        after_ms = model.starts_ms(tenants[None], queue[None], actions, NETWORK_ALONE[None])
+        after_ms = model.starts_ms(tenants[None], queue[None, :AHEAD], actions, NETWORK_ALONE[None])
         pick: IntArray = actions[[after_ms.argmin()]]
         if not pick[0]:
             ends_ms = scene.forecasts.ends_ms[0, 0]
@@ -193,7 +193,7 @@ class LearnedWithPlans(Learned):
         return None if len(queue) < scene.backlog_jobs else (model, tenants, queue)
 
     def _best_steps(
-        self, model: Rollouts, tenants: IntArray, queue: IntArray, tries: int
+        self, model: Rollouts, tenants: IntArray, queue: IntArray, draws: int
     ) -> list[tuple[int, int, int]]:
         """What ends soonest of the network, the rules, changes of these and, at first, of every start tried."""
         draw = np.random.default_rng(len(queue))
@@ -206,8 +206,8 @@ class LearnedWithPlans(Learned):
             at = int(total_ms.argmin())
             if total_ms[at] < least_ms:
                 best, least_ms, steps = heuristics[at], int(total_ms[at]), _steps(trace, at)
-            count = min(BATCH, tries)
-            tries -= count
+            count = min(BATCH, draws)
+            draws -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
             heuristics = best + change * (draw.random(change.shape) < CHANGED)
         short = least_ms <= LONGEST_PLAN_MS

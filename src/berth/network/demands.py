@@ -28,7 +28,7 @@ def demanded(usage: NDArray[Any], demand: Demand) -> NDArray[Any]:
     """Return use (rows, 4) as it is, or with the peak or the mean of all rows in each row."""
     if demand == "series":
         return usage
-    told = usage.max(axis=0) if demand == "peak" else usage.mean(axis=0)
+    level = usage.max(axis=0) if demand == "peak" else usage.mean(axis=0)
     if np.issubdtype(usage.dtype, np.integer):
-        told = np.rint(told)
-    return np.broadcast_to(told.astype(usage.dtype), usage.shape)
+        level = np.rint(level)
+    return np.broadcast_to(level.astype(usage.dtype), usage.shape)

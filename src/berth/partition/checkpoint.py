@@ -281,12 +281,12 @@ def _alone(name: str, root: Path | None) -> AbstractContextManager[None]:
 
 def _words(answer: int) -> str:
     """What the driver's answer means here."""
-    told = {
+    messages = {
         NO_ROOM: "too little memory",
         NOT_READY: f"its work on the GPU took longer than {LOCK_MS // 1000} s",
         NOT_SUPPORTED: "it shares memory with other processes, or has managed memory",
     }
-    return told.get(answer, f"CUDA error {answer}")
+    return messages.get(answer, f"CUDA error {answer}")
 
 
 def main(words: Sequence[str]) -> None:

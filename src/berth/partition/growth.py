@@ -10,6 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from berth.errors import PartitionError
+from berth.partition.hardware import hardware_in
 from berth.partition.library import granter_calls
 
 _ERROR_BYTES = 512
@@ -78,8 +79,13 @@ class Granter:
     def __init__(self, folder: Path, uuid: str, woken: Callable[[], None] | None = None) -> None:
         """`woken` is called in a thread of its own whenever a process has asked, and once at the start.
 
-        Raises PartitionError if the region is not there, is another user's, or has a granter.
+        Raises PartitionError if the region is not there, is another user's, has a granter, or is kept by hardware.
         """
+        if (kept := hardware_in(folder, uuid)) is not None:
+            raise PartitionError(
+                f"the limit of '{folder.name}' is kept by {kept.text}, and does not grow; "
+                "create the partition with --no-native"
+            )
         self._calls = granter_calls()
         why = ctypes.create_string_buffer(_ERROR_BYTES)
         self._handle = self._calls.berth_granter_open(str(folder).encode(), uuid.encode(), why, _ERROR_BYTES)

@@ -99,11 +99,11 @@ def hardware_in(folder: Path, uuid: str) -> Hardware | None:
     except OSError as error:
         raise PartitionError(f"{_note(folder, uuid)}: cannot be read ({error.strerror})") from error
     try:
-        told = json.loads(text)
-        if told["kind"] not in ABILITIES:
-            raise ValueError(f"no kind '{told['kind']}'")
-        known = {key: told[key] for key in told if key in Hardware.__slots__}  # older ones say more
-        return Hardware(**known | {"groups": tuple(told.get("groups") or filter(None, [told.get("group")]))})
+        note = json.loads(text)
+        if note["kind"] not in ABILITIES:
+            raise ValueError(f"no kind '{note['kind']}'")
+        known = {key: note[key] for key in note if key in Hardware.__slots__}  # older ones say more
+        return Hardware(**known | {"groups": tuple(note.get("groups") or filter(None, [note.get("group")]))})
     except (KeyError, TypeError, ValueError) as error:
         raise PartitionError(
             f"{_note(folder, uuid)}: is damaged ({error}); remove the partition with --force and make it anew"
@@ -115,16 +115,16 @@ def variables(kept: Sequence[Hardware]) -> Mapping[str, str]:
     hardware would keep none."""
     if not kept:
         return {}
-    said = {"CUDA_VISIBLE_DEVICES": ",".join(one.uuid for one in kept)}
+    variables = {"CUDA_VISIBLE_DEVICES": ",".join(one.uuid for one in kept)}
     for one in kept:
         if one.can.needs_variables:
             limits = f"0={one.mem_mib}M"
             check_client(Path(one.pipe), limits)
-            said |= {
+            variables |= {
                 "CUDA_MPS_PIPE_DIRECTORY": one.pipe,
                 "CUDA_MPS_LOG_DIRECTORY": str(Path(one.pipe).parent / "log"),
                 "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limits,
             }
             if one.core_pct:
-                said["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(one.core_pct)
-    return said
+                variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(one.core_pct)
+    return variables

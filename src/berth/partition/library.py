@@ -106,15 +106,15 @@ def granter_calls() -> ctypes.CDLL:
 
 def make_region(folder: Path, uuid: str, name: str, mem_bytes: int, core_pct: int, flags: int) -> None:
     """Make the files of one region; an existing one stays as it is."""
-    _said(_library().berth_make, folder, uuid, name.encode(), mem_bytes, core_pct, flags)
+    _checked(_library().berth_make, folder, uuid, name.encode(), mem_bytes, core_pct, flags)
 
 
 def resize_region(folder: Path, uuid: str, mem_bytes: int, core_pct: int, flags: int) -> None:
     """Change the limits of a region under its running processes."""
-    _said(_library().berth_resize, folder, uuid, mem_bytes, core_pct, flags)
+    _checked(_library().berth_resize, folder, uuid, mem_bytes, core_pct, flags)
 
 
-def _said(call: Callable[..., int], folder: Path, uuid: str, *words: object) -> None:
+def _checked(call: Callable[..., int], folder: Path, uuid: str, *words: object) -> None:
     why = ctypes.create_string_buffer(_ERROR_BYTES)
     if call(str(folder).encode(), uuid.encode(), *words, why, _ERROR_BYTES) != 0:
         raise PartitionError(why.value.decode(errors="replace"))

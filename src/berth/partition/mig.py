@@ -187,5 +187,5 @@ def _check(answer: int, what: str) -> None:
         _IN_USE: "it is in use; end the programs that use it first",
     }
     if answer != 0:
-        said = reasons.get(answer, "see what nvidia-smi mig says")
-        raise PartitionError(f"{what}: NVML refuses with error {answer}; {said}")
+        reason = reasons.get(answer, "see what nvidia-smi mig says")
+        raise PartitionError(f"{what}: NVML refuses with error {answer}; {reason}")

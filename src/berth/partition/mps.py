@@ -31,7 +31,7 @@ def start_daemon(root: Path, gpu_uuid: str) -> Path:
         runs = _control(pipe, gpu_uuid, "get_server_list\n").returncode == 0
         if not runs and (started := _control(pipe, gpu_uuid, None)).returncode != 0:
             raise PartitionError(
-                f"{PROGRAM} -d does not start for {gpu_uuid} ({_said(started)}); run it with -f to see why"
+                f"{PROGRAM} -d does not start for {gpu_uuid} ({_output(started)}); run it with -f to see why"
             )
     except PartitionError:
         if fresh:
@@ -63,7 +63,7 @@ def stop_daemon(root: Path, gpu_uuid: str) -> None:
     ended = _control(pipe, gpu_uuid, "quit\n")
     if ended.returncode != 0:
         raise PartitionError(
-            f"the control daemon of {gpu_uuid} does not end ({_said(ended)}); end its clients first"
+            f"the control daemon of {gpu_uuid} does not end ({_output(ended)}); end its clients first"
         )
 
 
@@ -77,19 +77,19 @@ def _control(pipe: Path, gpu_uuid: str, command: str | None) -> subprocess.Compl
     words = [PROGRAM, "-d"] if command is None else [PROGRAM]
     log = pipe.parent / "log" / "start"
     try:
-        with log.open("w+") as said:  # a daemon that keeps a pipe open would keep us waiting
+        with log.open("w+") as log_file:  # a daemon that keeps a pipe open would keep us waiting
             ran = subprocess.run(
                 words,
                 input=command or "",
                 env=os.environ | ours,
-                stdout=said,
+                stdout=log_file,
                 stderr=subprocess.STDOUT,
                 text=True,
                 timeout=_WAIT_S,
                 check=False,
             )
-            said.seek(0)
-            return subprocess.CompletedProcess(words, ran.returncode, said.read())
+            log_file.seek(0)
+            return subprocess.CompletedProcess(words, ran.returncode, log_file.read())
     except FileNotFoundError as error:
         raise PartitionError(
             f"there is no {PROGRAM} on this machine; it comes with NVIDIA's driver (nvidia-compute-utils)"
@@ -100,5 +100,5 @@ def _control(pipe: Path, gpu_uuid: str, command: str | None) -> subprocess.Compl
         ) from error
 
 
-def _said(ran: subprocess.CompletedProcess[str]) -> str:
+def _output(ran: subprocess.CompletedProcess[str]) -> str:
     return ran.stdout.strip()[-200:] or f"status {ran.returncode}"

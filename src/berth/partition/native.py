@@ -84,9 +84,14 @@ def admit(name: str, container: Path | None, root: Path | None, driver_folder: P
 
     Raises PartitionError if the driver does not keep a limit: then no program is to start.
     """
-    for part in find(name, root):
-        if part.hardware is not None and part.hardware.can.needs_entry:
-            _settle(part, str(container or part.hardware.group), driver_folder)
+    try:
+        for part in find(name, root):
+            if part.hardware is not None and part.hardware.can.needs_entry:
+                _settle(part, str(container or part.hardware.group), driver_folder)
+    except OSError as error:
+        raise PartitionError(
+            f"the partition '{name}' was removed, or cannot be changed ({error.strerror}: {error.filename})"
+        ) from error
 
 
 def resize_groups(part: Partition, limit: Limit, driver_folder: Path | None) -> Limit:
@@ -115,7 +120,7 @@ def sweep(root: Path | None = None, driver_folder: Path | None = None) -> None:
     with limits_lock(root):
         kept = set()
         for name in {note.parent.name for note in root.glob("*/*.hardware")}:
-            with contextlib.suppress(PartitionError):  # of a partition that is damaged
+            with contextlib.suppress(PartitionError, OSError):  # it is damaged, or ends now
                 for part in find(name, root):
                     if part.hardware is not None and part.hardware.can.needs_entry:
                         kept.add(part.hardware.group)
@@ -184,6 +189,8 @@ def _settle(part: Partition, joining: str, driver_folder: Path | None) -> None:
         for group in wanted:
             if group == had.group:
                 _make(Path(group))
+            if group in had.groups:
+                _take_back(Path(group), had, driver_folder)  # its container may have started again
             _set_limit(Path(group), had.gpu, had.mem_mib << 20, driver_folder)
         _keep(part, wanted)
     flags = Limit(1, 0, part.burst, part.priority, witness=len(in_use) == 1).flags
@@ -196,16 +203,20 @@ def _keep(part: Partition, groups: set[str]) -> None:
 
 
 def _clear(group: Path, kept: Hardware, driver_folder: Path | None) -> None:
-    """Give back what a cgroup reserved: itself, or, if it is gone, what those above it still reserve for it.
-
-    NVIDIA's rule: each has the sum of those below. So no more is taken back than exceeds that, and than was added.
-    """
+    """Give back what a cgroup reserved: itself, and what those above it still reserve for one that is gone."""
     if group.is_dir():
         hard_bytes = kept.mem_mib << 20 if _is_populated(group) else _UNLIMITED
         _set(group, kept.gpu, 0, hard_bytes, driver_folder)
         if str(group) == kept.group:
             _remove(group)
-        return
+    _take_back(group, kept, driver_folder)
+
+
+def _take_back(group: Path, kept: Hardware, driver_folder: Path | None) -> None:
+    """Lower what the cgroups above one of this path reserve for an earlier one, which a runtime removed.
+
+    NVIDIA's rule: each has the sum of those below. So no more is taken back than exceeds that, and than was added.
+    """
     above = next(folder for folder in group.parents if folder.is_dir())
     if above == _mount():
         return  # which reserves nothing

@@ -280,7 +280,7 @@ def gpus_over_time(days: Mapping[str, tuple[NDArray[np.int64], Floats]]) -> go.F
     title, axis = "GPUs held of each server type, mean of each day", "GPUs held, mean of the day"
     if len(moments) == 1:  # lines of one point would be dots in an empty frame
         title = f"GPUs held of each server type, mean of {moments[0]}"
-        one_day = Series("GPUs held", [value for each in series for value in each.values])
+        one_day = Series(axis, [value for each in series for value in each.values])
         figure = group_bars([each.name for each in series], [one_day], axis)
     else:
         figure = group_lines(moments, series, axis, "day (UTC)")

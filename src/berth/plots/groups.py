@@ -49,12 +49,13 @@ def group_bars(names: Sequence[str], series: Sequence[Series], axis: str, unit: 
                 hovertemplate="%{hovertext}: %{x:,.3~g}" + f"{unit}<extra>{escape(each.name)}</extra>",
             )
         )
+    legend = any(each.name != axis for each in series)
     dress(figure, "", 96 + _BAR_PX * max(len(shown), 2) * max(1, len(series) * 2 // 3))
     figure.update_layout(
         hovermode="closest",
         barmode="group",
-        showlegend=len(series) > 1,
-        margin={"l": 8, "r": 20, "t": 30 if len(series) > 1 else 8, "b": 48},
+        showlegend=legend,
+        margin={"l": 8, "r": 20, "t": 30 if legend else 8, "b": 48},
     )
     figure.update_yaxes(
         tickvals=list(range(len(shown))),

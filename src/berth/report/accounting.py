@@ -154,7 +154,7 @@ def _lines(tables: Tables, names: Sequence[str]) -> Iterator[Named]:
     found = {name: tables.lines(name) for name in names}
     ordered = sorted(found.items(), key=lambda item: -int(item[1][1].sum()))
     for at, (name, (lines, counts)) in enumerate(ordered):
-        if len(lines):
+        if len(lines) and (at == 0 or counts.sum() > 1):  # one attempt is a line in an empty frame
             figure = plots.parallel_coordinates(lines, counts, name)
             yield f"pcc-{at}", f"Parallel coordinates of {name}", figure
 

@@ -80,12 +80,12 @@ def sample(
     interval_s = settings.interval_ms / 1000
     begin = last = written = due = clock()
     sums: dict[str, Sums] = {}
-    looks = 0
+    samples = 0
     try:
         while not stopped():
             now = clock()
             # A clock that was set, or a machine that slept, says nothing of what ran meanwhile.
-            passed = min(max(now - last, 0.0), 3 * interval_s) if looks else interval_s
+            passed = min(max(now - last, 0.0), 3 * interval_s) if samples else interval_s
             last = now
             readings = cards.read()
             pids = (process.pid for gpu in readings for process in gpu.processes)
@@ -95,7 +95,7 @@ def sample(
                 allotments(settings.prolog),
                 jobs_present(settings.cgroups),
             )
-            looks += 1
+            samples += 1
             for use in found:
                 if use.job_id not in sums:
                     sums[use.job_id] = Sums(round((now - passed) * 1000))
@@ -109,7 +109,7 @@ def sample(
             wait(max(due - clock(), 0.0))
     finally:
         _flush(spool, sums)
-    return looks
+    return samples
 
 
 def _flush(spool: SpoolWriter, sums: dict[str, Sums]) -> None:

@@ -37,19 +37,19 @@ WASTED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One group of tries, and what they used."""
+    """One group of attempts, and what they used."""
 
     keys: tuple[str, ...]
     """Its value of each dimension."""
     gpu_hours: float
     run_hours: float
     jobs: int
-    """Jobs, not tries."""
+    """Jobs, not attempts."""
     users: int
     wasted_gpu_hours: float
-    """Held by tries that failed, ran out of time or memory, or lost their node."""
+    """Held by attempts that failed, ran out of time or memory, or lost their node."""
     measured_gpu_hours: float
-    """Held by tries whose use of the GPU was measured."""
+    """Held by attempts whose use of the GPU was measured."""
     idle_gpu_hours: float
     """Of those, not used."""
     cpu_hours: float = 0.0

@@ -111,7 +111,7 @@ HIDDEN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("exit_code", "gpu_use", "gpu_mem"), "NULL"),
 }
 """What is not shown of other people's attempts, and what stands there instead."""
-_TOLD_BY: Final = frozenset({"uGPUcore", "uGPUmem"})
+_MEASURED: Final = frozenset({"uGPUcore", "uGPUmem"})
 """Variables that a range would tell of other people's attempts."""
 
 
@@ -130,7 +130,9 @@ class Picked:
     @property
     def own_only(self) -> bool:
         """Whether other people's attempts are left out, because the ranges or the order would tell what is hidden."""
-        needs_measured = self.order == "idle-gpu-hours" or any(name in _TOLD_BY for name, _, _ in self.ranges)
+        needs_measured = self.order == "idle-gpu-hours" or any(
+            name in _MEASURED for name, _, _ in self.ranges
+        )
         return needs_measured and not self.sees_all
 
 

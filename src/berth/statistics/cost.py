@@ -238,9 +238,9 @@ def _watts_of(prices: Prices, model: str) -> Watts:
 
 def held_by_model_h(columns: EventColumns, nodes: Sequence[Node]) -> dict[str, float]:
     """GPU-hours held of each model, of a GPU no more than all of it at any time, however many share it."""
-    tries = columns.holdings
-    _, held_of_gpu = held_of_each_gpu(tries, tries.start_ms, tries.end_ms)
-    held = np.bincount(tries.slot_node[tries.slot_index != NO_GPU], held_of_gpu, minlength=len(nodes))
+    holdings = columns.holdings
+    _, held_of_gpu = held_of_each_gpu(holdings, holdings.start_ms, holdings.end_ms)
+    held = np.bincount(holdings.slot_node[holdings.slot_index != NO_GPU], held_of_gpu, minlength=len(nodes))
     found: dict[str, float] = {}
     for one, hours in zip(nodes, (held / (WHOLE_MILLI * 3_600_000.0)).tolist(), strict=True):
         if hours:

@@ -66,13 +66,15 @@ class RealUse:
 def attempts_of(columns: EventColumns, jobs: Iterable[Job]) -> Iterator[Attempt]:
     """Every attempt of a run that started and has GPUs, in the order of their starts; `jobs` are those of the run."""
     by_id = {job.id: job for job in jobs}
-    tries = columns.attempts
-    offsets = tries.slot_offsets.tolist()
-    slots = [GpuSlot(*slot) for slot in zip(tries.slot_node.tolist(), tries.slot_index.tolist(), strict=True)]
-    shares = map(Share, tries.milli.tolist(), tries.mem_mib.tolist())
-    times = zip(tries.start_ms.tolist(), tries.end_ms.tolist(), strict=True)
+    started = columns.attempts
+    offsets = started.slot_offsets.tolist()
+    slots = [
+        GpuSlot(*slot) for slot in zip(started.slot_node.tolist(), started.slot_index.tolist(), strict=True)
+    ]
+    shares = map(Share, started.milli.tolist(), started.mem_mib.tolist())
+    times = zip(started.start_ms.tolist(), started.end_ms.tolist(), strict=True)
     for number, (job, share, (start_ms, end_ms)) in enumerate(
-        zip(tries.job.tolist(), shares, times, strict=True)
+        zip(started.job.tolist(), shares, times, strict=True)
     ):
         held = tuple(slots[offsets[number] : offsets[number + 1]])
         if held and held[0].index != NO_GPU:

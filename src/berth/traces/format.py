@@ -32,8 +32,8 @@ class RowReader(Protocol):
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         """Raise the TraceError of the row on this line, which `row` refused."""
 
-    def job(self, row: tuple[Any, ...], origin_ms: int) -> Job:
-        """The job of a row, its times counted from `origin_ms`."""
+    def job(self, row: tuple[Any, ...]) -> Job:
+        """The job of a row, whose submit time may have been changed since."""
 
 
 @dataclass(frozen=True)

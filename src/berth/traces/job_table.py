@@ -25,7 +25,10 @@ class JobTable(Sequence[Job]):
     """Jobs in the order of their rows; each is made whenever it is asked for."""
 
     def __init__(self, columns: Sequence[Sequence[Any]], make: Callable[[tuple[Any, ...]], Job]) -> None:
-        """`make` turns a row, one value of each column, into its job; the same one each time, or an equal one."""
+        """`make` turns a row, one value of each column, into its job; the same one each time, or an equal one.
+
+        The first column is the time of submission, ms.
+        """
         self._columns = columns
         self._make = make
 
@@ -42,6 +45,11 @@ class JobTable(Sequence[Job]):
     def __getitem__(self, at: int | slice) -> Job | JobTable:
         picked = [column[at] for column in self._columns]
         return JobTable(picked, self._make) if isinstance(at, slice) else self._make(tuple(picked))
+
+    def submitted(self, change: Callable[[int], int]) -> JobTable:
+        """The same jobs, submitted at what `change` makes of their time of submission, ms."""
+        columns = [[*map(change, self._columns[0])], *self._columns[1:]] if self._columns else ()
+        return JobTable(columns, self._make)
 
     def each(self, change: Callable[[Job], Job]) -> JobTable:
         """The same jobs, each as `change` makes it when it is asked for."""
@@ -90,7 +98,6 @@ def compressed(jobs: Sequence[Job], factor: float) -> Sequence[Job]:
     if factor == 1.0:
         return jobs
 
-    def sooner(job: Job) -> Job:
-        return submitted_at(job, int(job.submit_ms / factor))
-
-    return jobs.each(sooner) if isinstance(jobs, JobTable) else tuple(map(sooner, jobs))
+    if isinstance(jobs, JobTable):
+        return jobs.submitted(lambda submit_ms: int(submit_ms / factor))
+    return tuple(submitted_at(job, int(job.submit_ms / factor)) for job in jobs)

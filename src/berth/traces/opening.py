@@ -41,15 +41,15 @@ def open_table(path: str) -> Table:
             beginning = cast(io.BufferedReader, opened).peek(4096)
         if looks_like_swf(beginning):
             return SwfTable(path, opened, *beneath)
-        return CsvTable(path, opened, *beneath, named=_header_beside(path))
+        return CsvTable(path, opened, *beneath, named=_header_file(path))
     except BaseException:
         stream.close()
         raise
 
 
-def _header_beside(path: str) -> tuple[str, ...]:
+def _header_file(path: str) -> tuple[str, ...]:
     """The names of the columns, from `NAME.header` beside `NAME.csv`; none where there is no such file."""
-    beside = Path(path).parent / (Path(path).name.partition(".")[0] + ".header")
-    if not beside.is_file():
+    header_file = Path(path).parent / (Path(path).name.partition(".")[0] + ".header")
+    if not header_file.is_file():
         return ()
-    return tuple(name.strip() for name in beside.read_text("utf-8").strip().split(","))
+    return tuple(name.strip() for name in header_file.read_text("utf-8").strip().split(","))

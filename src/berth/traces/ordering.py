@@ -26,9 +26,11 @@ def job_table(
     with table, entry.prepared(table) as table:
         reader = entry.reader_of(table, limits)
         columns = columns_of(_rows(table, reader, skip_bad), in_order=not file_order)
-        origin_ms = min(columns[0]) if columns and reader.counts_from_first else 0
-        make = reader.job
-        return JobTable(columns, lambda row: make(row, origin_ms))
+        jobs = JobTable(columns, reader.job)
+        if not (columns and reader.counts_from_first):
+            return jobs
+        origin_ms = min(columns[0])
+        return jobs.submitted(lambda submit_ms: submit_ms - origin_ms)
 
 
 def _rows(table: Table, reader: RowReader, skip_bad: list[TraceError] | None) -> Iterator[_Row]:

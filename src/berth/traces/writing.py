@@ -20,7 +20,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
     empty text.
     """
     try:
-        with whole_file(path) as aside, aside.open("wb") as raw:
+        with whole_file(path) as temporary, temporary.open("wb") as raw:
             packed = gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.suffix == ".gz" else raw
             with io.TextIOWrapper(cast(BinaryIO, packed), "utf-8", newline="") as stream:
                 plain = csv.writer(stream, lineterminator="\n")

@@ -245,8 +245,8 @@ class WaitModel:
             "learned_s": self.learned_s,
             "judgement": asdict(self.judgement),
         }
-        with whole_file(path) as aside:
-            aside.write_text(json.dumps(content), encoding="utf-8")
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps(content), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> WaitModel:

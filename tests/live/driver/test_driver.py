@@ -15,7 +15,7 @@ from berth.knowledge.belief import Spread
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver import wait_reasons
 from berth.live.driver.driver import Driver, Settings
-from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun
+from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteNode, SiteRun
 from berth.live.driver.words import starts_text
 from berth.model import (
     FOREVER_MS,
@@ -634,3 +634,28 @@ def test_an_end_that_cannot_be_taken_in_loses_none_of_those_after_it() -> None:
     )
     assert [each.job_id for each in driver.step(20).records] == ["2", "3"]
     assert not driver.scheduler.cluster.running
+
+
+class Told(tuple[SiteNode, ...]):
+    """Nodes that know how often they were read."""
+
+    reads: int = 0
+
+    def __iter__(self) -> Iterator[SiteNode]:
+        self.reads += 1
+        return super().__iter__()
+
+
+def test_nodes_are_read_again_only_if_the_site_tells_others() -> None:
+    site = site_of(job("1"))
+    first = Told(site.nodes())
+    site.nodes = lambda: first
+    driver = driver_of(site)
+    driver.step(1)
+    reads = first.reads
+    assert reads
+    driver.step(2)
+    assert first.reads == reads
+    site.nodes = lambda: Told([SiteNode(node("n2"), NodeState.UP)])
+    driver.step(3)
+    assert [each.name for each in driver.scheduler.cluster.nodes if each.gpus] == ["n2"]

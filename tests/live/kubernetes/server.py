@@ -44,16 +44,16 @@ class Assets:
 def find_assets() -> Assets | str:
     """The programs, or why there are none. Where CI is set, they are built if need be."""
     named = os.environ.get("KUBEBUILDER_ASSETS")
-    if named:
-        folder = Path(named)
-        if not (folder / "kube-apiserver").exists() or not (folder / "etcd").exists():
-            return f"KUBEBUILDER_ASSETS={named} has no kube-apiserver and etcd"
-        return _assets(folder / "kube-apiserver", folder / "etcd")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    built = cache / "berth-tests" / f"kubernetes-{VERSION}" / "kube-apiserver"
-    etcd = shutil.which("etcd")
+    etcd = shutil.which("etcd", path=f"{named}:{os.environ['PATH']}" if named else None)
     if etcd is None:
         return "no etcd; apt-get install etcd-server"
+    if named:
+        server = Path(named) / "kube-apiserver"
+        return (
+            _assets(server, Path(etcd)) if server.exists() else f"no {server}, which KUBEBUILDER_ASSETS names"
+        )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    built = cache / "berth-tests" / f"kubernetes-{VERSION}" / "kube-apiserver"
     if not built.exists() and os.environ.get("CI"):
         done = subprocess.run([HERE / "build_server.sh"], capture_output=True, text=True)
         if done.returncode:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from berth.errors import AskError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Gang, ask_of
+from berth.live.kubernetes.asks import Gang, ask_of, cpu_milli, mem_mib
 from berth.live.kubernetes.constraints import NodeTraits, why_not
-from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from tests.examples import examples
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import steered
@@ -52,6 +51,7 @@ def pod(
         ({names.GANG: "a/99999999"}, "a size from 1 to 4096"),
         ({names.GANG: "../../x/4"}, "expected NAME/SIZE"),
         ({names.ESTIMATE: "soon"}, "is 'soon'; expected seconds such as 600"),
+        ({names.NEW_NODE: "never"}, "is 'never'; expected seconds such as 600"),
         ({names.ESTIMATE: "-1"}, "expected seconds"),
         ({names.ESTIMATE: "²"}, "expected seconds"),
         ({names.ESTIMATE: "1:²"}, "expected seconds"),

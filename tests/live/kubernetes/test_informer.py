@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from berth.errors import ApiError
-from berth.live.kubernetes import informer as module
-from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes import client as module
+from berth.live.kubernetes.client import Informer
 from berth.live.kubernetes.objects import Change, Meta, Node
 
 

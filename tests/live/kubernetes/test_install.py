@@ -413,3 +413,27 @@ def test_what_no_steerer_could_run_with_is_refused_before_anything_is_made(
 
 def test_a_policy_that_only_the_image_has_is_installed() -> None:
     assert berth("install", "--image", IMAGE, "--dry-run", "--policy", "site.policies:ours").exit_code == 0
+
+
+def test_claims_are_refused_before_anything_is_made_where_the_cluster_has_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def request(self: Api, method: str, path: str, *rest: Any, **more: Any) -> bytes:
+        asked.append((method, path))
+        raise ApiError(f"{method} {path}", 404, "NotFound", "404 page not found")
+
+    monkeypatch.setattr(Api, "request", request)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("""
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+""")
+    done = berth("install", "--image", IMAGE, "--claims", kubeconfig=kubeconfig)
+    assert isinstance(done.exception, SettingError)
+    assert "--claims" in str(done.exception)
+    assert "1.34" in str(done.exception)
+    assert asked == [("GET", "/apis/resource.k8s.io/v1")]

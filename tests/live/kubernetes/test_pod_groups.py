@@ -101,7 +101,7 @@ def test_a_group_that_is_deleted_keeps_what_runs_and_gives_back_what_it_holds() 
         board.pods(1, member(f"m{at}"))
     board.site.pod_group_changed(names.PLUGINS_GROUP, group(minMember=2), 1)
     assert lifted(board) == []
-    board.site.pod_group_gone(names.PLUGINS_GROUP, group(), 1)
+    board.site.pod_group_changed(names.PLUGINS_GROUP, group(), 1, gone=True)
     board.gone(2, pod("first"))
     assert lifted(board, 3) == []
     board.pods(4, pod("other", 2))

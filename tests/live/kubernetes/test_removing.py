@@ -108,7 +108,12 @@ def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(
         await world.api.request("PUT", f"{namespace}/finalize", body)
 
     play(begin)
-    install = "install", "--image", "registry.example/berth:1", "--claims"
+    install = (
+        "install",
+        "--image",
+        "registry.example/berth:1",
+        *(["--claims"] if server.is_at_least(34) else []),
+    )
     berth(*install, kubeconfig=kubeconfig)
     if not policies:
         first, shown = on(server, certificates)

@@ -10,6 +10,7 @@ from berth.live.kubernetes import names, pod_site
 from berth.live.kubernetes.steps import Tell
 from berth.live.kubernetes.writing import note_waiting
 from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
 
 pytestmark = pytest.mark.usefixtures("kube_scheduler")
@@ -63,6 +64,33 @@ def test_pods_go_where_selectors_affinity_taints_and_cordons_allow(play: Played)
         assert places == {"selects": "slow", "affine": "fast", "tolerates": "tainted"}
         why = "2 no label disk=tape, 1 cordoned, 1 taint team=x:NoSchedule"
         assert said == f"no node can hold it: of 4 nodes, {why}"
+
+    play(test)
+
+
+def test_the_record_of_who_manages_a_pods_fields_is_left_to_those_who_apply_them(play: Played) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 2)
+        await world.pod("made", milli=500)
+        asks = {"limits": {names.RESOURCE: "1"}, "requests": {names.RESOURCE: "1"}}
+        spec = {
+            "containers": [{"name": "main", "image": "busybox", "resources": asks}],
+            "schedulingGates": [{"name": names.GATE}],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "applied"}, "spec": spec}
+        await world.api.request(
+            "PATCH",
+            "/api/v1/namespaces/default/pods/applied",
+            pod,
+            params={"fieldManager": "somebody"},
+            content_type="application/apply-patch+yaml",
+        )
+        async with world.steerer():
+            await world.until_bound("made", "applied")
+        pods = await world.pods()
+        assert "managedFields" not in pods["made"]["metadata"]
+        managers = {each["manager"] for each in pods["applied"]["metadata"]["managedFields"]}
+        assert {"somebody", "berth"} <= managers
 
     play(test)
 
@@ -256,8 +284,10 @@ def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhe
 
 
 def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_its_part_goes_to_others(
-    play: Played, monkeypatch: pytest.MonkeyPatch
+    play: Played, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not server.is_at_least(34):
+        pytest.skip(f"{server.assets.version} has no resource claims")
     monkeypatch.setattr(pod_site, "SILENCE_MS", 2000)
 
     async def test(world: World) -> None:

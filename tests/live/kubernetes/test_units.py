@@ -120,7 +120,11 @@ def test_a_quota_counts_the_parts_that_pods_ask_for(play: Played) -> None:
 
             async def counted() -> bool:
                 await world.pod("whole", gates=(), namespace="other")
-                return True
+                used = json.loads(await world.api.request("GET", f"{quota}/gpus"))["status"]["used"]
+                if used == {f"requests.{names.ASKED_MILLI}": "1k"}:
+                    return True
+                await world.delete("whole", namespace="other")  # it was made before the quota was seen
+                return False
 
             await world.until("the API server has seen the quota", counted)
             with pytest.raises(ApiError, match="exceeded quota: gpus"):

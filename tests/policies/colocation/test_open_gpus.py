@@ -44,7 +44,7 @@ def filled(gpus: int) -> Cluster:
 
 def asked_and_declined(open_gpus: OpenGpus, cluster: Cluster, now_ms: int, changes: int) -> list[GpuSlot]:
     open_gpus.begin()
-    found = open_gpus.open(cluster, now_ms, changes, closed=())
+    found = open_gpus.open(cluster, now_ms, changes, closed=()).rooms
     for room in found:
         open_gpus.decline(
             room, [Job(f"{changes}", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=changes
@@ -81,7 +81,7 @@ def test_a_gpu_that_is_offered_the_same_again_has_had_its_turn() -> None:
     seen: set[GpuSlot] = set()
     for _ in range(-(-GPUS // MOST_ASKED_AGAIN)):
         open_gpus.begin()
-        for room in open_gpus.open(cluster, 1, 1, closed=()):
+        for room in open_gpus.open(cluster, 1, 1, closed=()).rooms:
             assert open_gpus.declines_still(room, [Job("0", 0, 1)], now_ms=1, queue_changes=1)
             seen.add(room[0])
     assert len(seen) == GPUS
@@ -108,7 +108,7 @@ def declining(open_gpus: OpenGpus, cluster: Cluster, now_ms: int) -> list[GpuSlo
     closed: list[GpuSlot] = []
     more = True
     while more:
-        some, _, more = open_gpus.open_first(16, cluster, now_ms, 0, closed=closed, waiting=1, always=None)
+        some, _, more = open_gpus.open(cluster, now_ms, 0, closed=closed, waiting=1, most=16)
         for room in some:
             open_gpus.decline(room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=0)
         closed += [slot for slot, _ in some]
@@ -143,7 +143,7 @@ def test_one_that_had_too_little_left_is_asked_when_it_or_its_node_has_more_and_
     cluster.place(Placement(on_node, (GpuSlot(4, NO_GPU),), on_node.share, False, False), now_ms=0)
     open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
     open_gpus.begin()
-    for room in open_gpus.open(cluster, 0, 0, closed=()):
+    for room in open_gpus.open(cluster, 0, 0, closed=()).rooms:
         short_on = cluster if room[0].node == 4 else None
         open_gpus.decline(
             room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=0, queue_changes=0, short_on=short_on
@@ -177,7 +177,7 @@ def test_what_is_kept_is_what_the_cluster_says() -> None:
             for slot in (GpuSlot(node, index) for node in range(4) for index in range(8))
             if cluster.up[slot.node] and cluster.free.milli[slot] >= PLACE_MILLI
         }
-        found = dict(open_gpus.open(cluster, 0, 0, closed=()))
+        found = dict(open_gpus.open(cluster, 0, 0, closed=()).rooms)
         assert found == {slot: tenants for slot, tenants in every.items() if len(tenants) < 4}
 
 
@@ -215,11 +215,13 @@ def test_of_idle_gpus_no_more_are_asked_than_jobs_wait_on_each_kind_of_node() ->
     tenant(cluster, "t", GpuSlot(0, 0))
     found = [
         slot
-        for slot, _ in open_gpus.open(cluster, 0, 0, closed={GpuSlot(1, 0)}, waiting=3, always=GpuSlot(9, 5))
+        for slot, _ in open_gpus.open(
+            cluster, 0, 0, closed={GpuSlot(1, 0)}, waiting=3, always=GpuSlot(9, 5)
+        ).rooms
     ]
     assert found == [*(GpuSlot(0, at) for at in range(1, 5)), *(GpuSlot(1, at) for at in range(1, 5)),
                      GpuSlot(9, 5), GpuSlot(0, 0)]  # fmt: skip
-    assert len(open_gpus.open(cluster, 0, 0, closed=())) == GPUS
+    assert len(open_gpus.open(cluster, 0, 0, closed=()).rooms) == GPUS
 
 
 @pytest.mark.parametrize("tenants", [0, 3, GPUS - 2])
@@ -231,9 +233,9 @@ def test_the_first_of_the_gpus_are_the_first_of_all_and_the_one_that_is_kept(ten
     for always in (None, GpuSlot(0, 0), GpuSlot(GPUS // 8 - 1, 7)):
         open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
         open_gpus.begin()
-        every = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always)
+        every = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always).rooms
         open_gpus.begin()
-        some = open_gpus.open_first(most, cluster, 0, 0, closed=(), waiting=GPUS, always=always)
+        some = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always, most=most)
         assert some.rooms == [*every[:most], *(room for room in every[most:] if room[0] == always)]
         assert some.idle == sum(not held for _, held in every)
         assert some.more or len(some.rooms) == len(every)

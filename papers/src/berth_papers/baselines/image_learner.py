@@ -129,7 +129,7 @@ class ImageLearner:
             seen = jax.vmap(environment.observe)(states)
             score, _ = self.outputs(state.network, seen)
             action = jax.random.categorical(draw, jnp.where(seen.mask, score, NEVER))
-            after, reward = jax.vmap(environment.step_masked)(states, action, seen.mask)
+            after, reward = jax.vmap(environment.step)(states, action, seen.mask)
             over = jax.vmap(environment.over)(after)
             steps = (after.now_ms - states.now_ms) / environment.task.step_ms
             earned = earned + reward
@@ -194,7 +194,7 @@ class ImageLearner:
             seen = environment.observe(state)
             score, _ = self.outputs(network, seen)
             action = jnp.argmax(jnp.where(seen.mask, score, NEVER))
-            return environment.step_masked(state, action, seen.mask)[0]
+            return environment.step(state, action, seen.mask)[0]
 
         models = len(environment.models)
         reset = jax.vmap(jax.vmap(environment.reset, (0, None)), (None, 0))

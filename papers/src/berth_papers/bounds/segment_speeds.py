@@ -11,7 +11,8 @@ of each resource.
 - Under `Contention` the same holds of what is left of the card and of how a neighbour presses, but not of how a
   row's own use makes it feel that. So the stress between two segments is the least that any row of the one feels
   beside any row of the other, which is not above that between the rows that meet; stress adds up, and with stress
-  that is too small no tenant is too slow.
+  that is too small no tenant is too slow. Of a model that names applications, no two stress each other less than the
+  least that it says of any two by name.
 - Under `Mig` a segment has the largest slice that the least needs of the others leave (`Mig.at_most`).
 """
 
@@ -73,6 +74,8 @@ def _by_stress(
     many = len(least)
     different, of_row = np.unique(rows, axis=0, return_inverse=True)
     between = model.stress_between(different, different)  # of each two rows
+    if model.names:
+        between = np.minimum(between, model.named.min())
     stress = np.zeros((many + 1, many + 1), dtype=np.int64)
     own = [np.unique(of_row.reshape(-1)[segment == one]) for one in range(many)]
     felt = np.stack([between[mine].min(axis=0) for mine in own])  # (S, rows)

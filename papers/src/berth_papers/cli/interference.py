@@ -73,7 +73,7 @@ def fit(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Fit a model to your own measurements, and judge it on held-out pairs."""
-    from berth.cli.files import write_aside
+    from berth.cli.files import write_whole
     from berth.errors import SettingError
     from berth.interference.contention import MODES
     from berth_papers.interference.fitting import evaluate as judge
@@ -96,7 +96,7 @@ def fit(
     ]
     mae = sum(one.mae * one.pairs for one in unseen) / len(measured)
     model = fitted(measured, mode)
-    write_aside(out, model.to_json())
+    write_whole(out, model.to_json())
     answer = {
         "mae": round(mae, 6),
         "pairs": len(measured),

@@ -52,10 +52,10 @@ def write_chapters(
 
 def write_numbers(out: Path, answer: object) -> Path:
     """Write an experiment's answer as JSON into a folder; the file's path."""
-    from berth.cli.files import write_aside
+    from berth.cli.files import write_whole
 
     out.mkdir(parents=True, exist_ok=True)
-    write_aside(out / "result.json", json.dumps(answer, allow_nan=False, indent=1) + "\n")
+    write_whole(out / "result.json", json.dumps(answer, allow_nan=False, indent=1) + "\n")
     return out / "result.json"
 
 

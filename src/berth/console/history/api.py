@@ -66,12 +66,12 @@ class Jobs:
 def groups(who: Who, history: Store, question: Asked) -> Groups:
     """Say what each group used, how it waited and what it lost, and the same for the period of that length before."""
     found = answer(history, settled(history, question))
-    told = found.question
+    resolved = found.question
     return Groups(
-        told.measure.value,
-        told.by,
-        str(told.begin),
-        str(told.end),
+        resolved.measure.value,
+        resolved.by,
+        str(resolved.begin),
+        str(resolved.end),
         found.whole,
         found.before,
         list(found.figures),
@@ -95,10 +95,10 @@ def jobs(
     size: Annotated[int, Query(ge=1, le=500, description="Attempts a page.")] = 25,
 ) -> Jobs:
     """List the attempts behind a figure: of a group, of a day or month, within ranges of variables."""
-    told = settled(history, question)
-    picked = picked_for(who, history, ORDER_OF[told.measure], told.ranges)
+    resolved = settled(history, question)
+    picked = picked_for(who, history, ORDER_OF[resolved.measure], resolved.ranges)
     with history.database() as database:
-        total, rows = Tables(database, told.picked_period()).attempts(picked, size, (page - 1) * size)
+        total, rows = Tables(database, resolved.picked_period()).attempts(picked, size, (page - 1) * size)
     return Jobs(total, page, size, picked.own_only, rows)
 
 

@@ -24,7 +24,7 @@ from berth.history.values.durations import hours_unit
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
 from berth.report.sections import as_json
-from berth.statistics.accounting import UNKNOWN
+from berth.statistics.accounting import NO_GPU, UNKNOWN
 from berth.statistics.tables import Tables
 
 router = APIRouter(include_in_schema=False)
@@ -68,8 +68,8 @@ def then(
         return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
-    told = settled(history, question)
-    found = answer(history, told)
+    resolved = settled(history, question)
+    found = answer(history, resolved)
     listed = MOST_LISTED if groups else LISTED
     words = _words_for(t, found)
     bars, lines = _pictures(found, t, words)
@@ -79,12 +79,12 @@ def then(
         who,
         found=found,
         title=_title(found, t),
-        rows=_rows(found.groups[:listed], told, t),
+        rows=_rows(found.groups[:listed], resolved, t),
         left_out=max(len(found.groups) - listed, 0),
         unfold=not groups and len(found.groups) > LISTED,
         moments=_moments(found, t),
         attempts_seen=own_of(who, history) != "",
-        question=told,
+        question=resolved,
         words=words,
         figures=[
             (_figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
@@ -92,7 +92,7 @@ def then(
         ],
         bars=bars,
         lines=lines,
-        periods=_quick_periods(told, t),
+        periods=_quick_periods(resolved, t),
         pseudonyms=has_pseudonyms(history),
         texts=_job_texts(t),
         name_of=lambda name: _shown(name, t),
@@ -106,12 +106,12 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         return page(request, "history-none.html", who, detail=why)
     history: CachedHistory = request.app.state.history
     t = texts_of(request)
-    told = lines_for(who, history, settled(history, question))
-    others = tuple(pair for pair in told.only if pair[0] != "application")
-    listed = applications(history, replace(told, only=others))
-    name = dict(told.only).get("application")
+    resolved = lines_for(who, history, settled(history, question))
+    others = tuple(pair for pair in resolved.only if pair[0] != "application")
+    listed = applications(history, replace(resolved, only=others))
+    name = dict(resolved.only).get("application")
     lines, counts = history.remembered(
-        ("lines", told.period(), name), lambda database: Tables(database, told.period()).lines(name)
+        ("lines", resolved.period(), name), lambda database: Tables(database, resolved.period()).lines(name)
     )
     picture: Markup | None = None
     if len(lines):
@@ -122,14 +122,14 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         request,
         "lines.html",
         who,
-        question=told,
+        question=resolved,
         application=name or "",
         applications=listed[:200],
         tries=int(counts.sum()),
         drawn=len(lines),
         picture=picture,
         own=own_of(who, history) is not None,
-        periods=_quick_periods(told, t),
+        periods=_quick_periods(resolved, t),
         texts=_job_texts(t),
         name_of=lambda each: _shown(each, t),
     )
@@ -190,7 +190,7 @@ def _words_for(t: Texts, found: Answer) -> Words:
 
 def _shown(name: str, t: Texts) -> str:
     """A group's name as people see it."""
-    return t("unknown") if name == UNKNOWN else name
+    return {UNKNOWN: t("unknown"), NO_GPU: t("none")}.get(name, name)
 
 
 def _figure_name(name: str, t: Texts) -> str:
@@ -320,6 +320,7 @@ def _pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mar
             Series(t("median"), sets[0].values, keys),
             Series(t("90 % within"), [(group.wait_p90_s or 0.0) * words.factor for group in groups], keys),
         ]
+        sets = [each for each in sets if any(each.values)]  # medians of 0 would be empty halves of the bars
     bars = as_json(group_bars(names, sets, words.axis, words.unit)) if groups else None
     factor = 100.0 if question.measure is Measure.EFFICIENCY else words.factor
     drawn = []

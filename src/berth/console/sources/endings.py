@@ -53,7 +53,7 @@ def logged_ending(jobs: LoggedJobs, report: JobReport) -> dict[str, Any]:
     """The same of a job of Slurm, from berth's log, with how long such jobs waited lately."""
     last = jobs.of(report.attempts[-1].job_id)[-1]
     record = last.record
-    told = ending(
+    shown = ending(
         promised=record.share,
         card_mib=last.end.card_mib or None,
         peak_mib=last.end.peak_mib or None,
@@ -66,5 +66,5 @@ def logged_ending(jobs: LoggedJobs, report: JobReport) -> dict[str, Any]:
     such = jobs.waits_of_such(record)
     if len(such) >= LEAST_STARTS:
         half_s, most_s = quantiles(such, n=2)[0], quantiles(such, n=10)[8]
-        told |= {"such_jobs": len(such), "half_start_s": half_s, "most_start_s": most_s}
-    return told
+        shown |= {"such_jobs": len(such), "half_start_s": half_s, "most_start_s": most_s}
+    return shown

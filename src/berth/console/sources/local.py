@@ -131,21 +131,21 @@ class LocalSource:
             "others": [each["id"] for each in jobs[1:]],
         }  # fmt: skip
 
-    def _attempt(self, told: dict[str, Any], own: bool) -> dict[str, Any]:
+    def _attempt(self, attempt: dict[str, Any], own: bool) -> dict[str, Any]:
         """An attempt that has ended; of other people's neither how it ended in detail nor what was measured."""
         if not own:
-            told = {**told, "exit_code": None, "reason": "", "peak_mib": None, "refused": None}
+            attempt = {**attempt, "exit_code": None, "reason": "", "peak_mib": None, "refused": None}
         return {
-            "attempt": told["attempt"],
-            "state": told["state"],
-            "start_ms": told["start_ms"],
-            "end_ms": told["end_ms"],
-            "exit_code": told["exit_code"],
-            "reason": told["reason"] or "",
-            "where": where_of(told["slots"], self._node),
-            "peak_mib": told["peak_mib"],
-            "given_mib": told["share"][1],
-            "refused": told["refused"],
+            "attempt": attempt["attempt"],
+            "state": attempt["state"],
+            "start_ms": attempt["start_ms"],
+            "end_ms": attempt["end_ms"],
+            "exit_code": attempt["exit_code"],
+            "reason": attempt["reason"] or "",
+            "where": where_of(attempt["slots"], self._node),
+            "peak_mib": attempt["peak_mib"],
+            "given_mib": attempt["share"][1],
+            "refused": attempt["refused"],
         }
 
     def _output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
@@ -185,8 +185,8 @@ class LocalSource:
             )
         if not (index.isascii() and index.isdecimal()):
             raise SettingError(f"GPU '{values['id']}'; expected its number, such as 0")
-        told = self._ask(do="drain", gpus=[int(index)], on=action == "drain")
-        busy = " when its jobs have ended" if int(index) in told["busy"] else ""
+        answer = self._ask(do="drain", gpus=[int(index)], on=action == "drain")
+        busy = " when its jobs have ended" if int(index) in answer["busy"] else ""
         return f"GPU {index} is drained{busy}" if action == "drain" else f"jobs start on GPU {index} again"
 
     def _change(self, action: str, job_id: str, values: dict[str, Any], viewer: Viewer) -> str:
@@ -197,12 +197,12 @@ class LocalSource:
             answer = self._ask(do="edit", ids=ids, flags={"priority": str(number_of(values, "value"))})
         else:
             answer = self._ask(do=action, ids=ids)
-        told = [f"job {job['id']}: {job['state']}" for job in answer["jobs"][:5]]
-        more = len(answer["jobs"]) - len(told)
-        told += [f"and {more} more"] if more > 0 else []
-        told += [f"not changed: {job['why']}" for job in answer["refused"][:5]]
-        told += [answer["note"]] if answer.get("note") else []
-        return "; ".join(told)
+        parts = [f"job {job['id']}: {job['state']}" for job in answer["jobs"][:5]]
+        more = len(answer["jobs"]) - len(parts)
+        parts += [f"and {more} more"] if more > 0 else []
+        parts += [f"not changed: {job['why']}" for job in answer["refused"][:5]]
+        parts += [answer["note"]] if answer.get("note") else []
+        return "; ".join(parts)
 
 
 def command_of(action: str, values: dict[str, Any]) -> str | None:
@@ -228,10 +228,11 @@ def _index(gpu: str) -> str:
 
 def _series(job: dict[str, Any], state_folder: str) -> list[dict[str, Any]]:
     """What was sampled of the last attempt, at most `MOST_POINTS`."""
-    looks = read_samples(os.path.join(state_folder, "samples"), f"{job['id']}-{job['start']}")
-    step = max(1, -(-len(looks) // MOST_POINTS))
+    samples = read_samples(os.path.join(state_folder, "samples"), f"{job['id']}-{job['start']}")
+    step = max(1, -(-len(samples) // MOST_POINTS))
     return [
-        {"time_ms": each.time_ms, "use_pct": each.use_pct, "mem_mib": each.mem_mib} for each in looks[::step]
+        {"time_ms": each.time_ms, "use_pct": each.use_pct, "mem_mib": each.mem_mib}
+        for each in samples[::step]
     ]
 
 

@@ -142,11 +142,11 @@ class SlurmSource:
         if time.monotonic() - asked_s > COORDINATORS_S:
             words = ["sacctmgr", "-nP", "show", "user", viewer.user, "withcoord", "format=coordinators"]
             try:
-                told = self._run(words, "")
+                output = self._run(words, "")
             except LiveError:
-                told = ""  # a Slurm without an accounting has no coordinators
+                output = ""  # a Slurm without an accounting has no coordinators
             accounts = frozenset(
-                each for line in told.splitlines() for each in line.strip().split(",") if each
+                each for line in output.splitlines() for each in line.strip().split(",") if each
             )
             self._coordinated[viewer.user] = (time.monotonic(), accounts)
         return account in accounts

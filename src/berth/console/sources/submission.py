@@ -71,8 +71,8 @@ def submitted(asked: dict[str, str], viewer: Viewer, socket: str) -> str:
             f"{user.pw_name} cannot enter the folder {folder}; expected one that exists, with rights to enter it"
         )
     if done.returncode:
-        said = done.stderr.strip().removeprefix("berth: ")
-        raise SettingError(said or f"berth submit ended with status {done.returncode}")
+        message = done.stderr.strip().removeprefix("berth: ")
+        raise SettingError(message or f"berth submit ended with status {done.returncode}")
     return str(json.loads(done.stdout)["ids"][0])
 
 

@@ -41,7 +41,8 @@ const berth = {
   // Hours in a column that says so, as formats.py writes them: few are told in minutes or seconds.
   hours(amount) {
     const [factor, unit] = amount === 0 || amount >= 0.1 ? [1, "h"] : amount * 60 >= 1 ? [60, "min"] : [3600, "s"];
-    const digits = { minimumFractionDigits: amount ? 1 : 0, maximumFractionDigits: 1 };
+    const shown = amount && amount < 1000 ? 1 : 0;
+    const digits = { minimumFractionDigits: shown, maximumFractionDigits: shown };
     const number = amount > 0 && amount * 3600 < 0.05 ? "< 0.1" : (amount * factor).toLocaleString("en-US", digits);
     return unit === "h" ? number : berth.say(JSON.parse(document.body.dataset.units)[unit], { number });
   },

@@ -211,19 +211,19 @@ def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer,
     return answer, _pictures(found)
 
 
-def _row(policy: str, kind: str, told: Summary | RecordedRun, unserved: int, oracle: bool = False) -> Row:
+def _row(policy: str, kind: str, run: Summary | RecordedRun, unserved: int, oracle: bool = False) -> Row:
     return Row(
         policy,
         kind,
-        _number(told.waiting_time_s.mean),
-        _number(told.waiting_time_s.median),
-        _number(told.waiting_time_s.p99),
-        _number(told.completion_time_s.mean),
-        _number(told.makespan_s),
-        _number(told.gpu_allocation_pct),
+        _number(run.waiting_time_s.mean),
+        _number(run.waiting_time_s.median),
+        _number(run.waiting_time_s.p99),
+        _number(run.completion_time_s.mean),
+        _number(run.makespan_s),
+        _number(run.gpu_allocation_pct),
         unserved,
         oracle,
-        _number(told.waiting_time_s.p90),
+        _number(run.waiting_time_s.p90),
     )
 
 

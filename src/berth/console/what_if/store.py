@@ -24,7 +24,7 @@ from berth.errors import BerthError, LiveError, SettingError
 from berth.files import whole_file
 
 ID = re.compile(r"[A-Za-z0-9_-]{12}")
-MOST_KEPT = 100
+MOST_ANSWERS = 100
 """Questions that one user may keep."""
 QUESTION, STATE = "question.json", "state.json"
 
@@ -94,15 +94,15 @@ class Store:
 
     def add(self, user: str, question: Question, now_s: float) -> Entry:
         """Keep a question; SettingError if the user keeps too many, LiveError if it cannot be written."""
-        if sum(entry.user == user for entry in self._entries.values()) >= MOST_KEPT:
-            raise SettingError(f"you keep {MOST_KEPT} questions; delete some that you no longer need")
+        if sum(entry.user == user for entry in self._entries.values()) >= MOST_ANSWERS:
+            raise SettingError(f"you keep {MOST_ANSWERS} questions; delete some that you no longer need")
         entry = Entry(secrets.token_urlsafe(9), user, now_s, question)
         folder = self.place_of(entry.id)
         try:
             folder.mkdir(mode=0o700, parents=True)
             content = {"user": user, "asked_s": now_s, **asdict(question)}
-            with whole_file(folder / QUESTION, durable=True) as aside:
-                aside.write_text(json.dumps(content), encoding="utf-8")
+            with whole_file(folder / QUESTION, durable=True) as temporary:
+                temporary.write_text(json.dumps(content), encoding="utf-8")
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise LiveError(f"the question cannot be kept in {folder}: {error.strerror or error}") from error
@@ -124,8 +124,10 @@ class Store:
         """Write the states that are not on disk; a full disk is not the end of the console."""
         for question_id in list(self._unwritten):
             try:
-                with whole_file(self.place_of(question_id) / STATE) as aside:
-                    aside.write_text(json.dumps(asdict(self._entries[question_id].state)), encoding="utf-8")
+                with whole_file(self.place_of(question_id) / STATE) as temporary:
+                    temporary.write_text(
+                        json.dumps(asdict(self._entries[question_id].state)), encoding="utf-8"
+                    )
             except OSError:
                 continue
             self._unwritten.discard(question_id)

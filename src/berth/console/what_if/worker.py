@@ -89,10 +89,10 @@ def _answer(folder: Path, history: Path) -> None:
             _report({"done": round(done / max(total, 1), 4)})
 
     answer, pictures = answered(read_question(folder), history, progress)
-    with whole_file(folder / PICTURES) as aside:
-        aside.write_text(json.dumps([asdict(each) for each in pictures]), encoding="utf-8")
-    with whole_file(folder / ANSWER, durable=True) as aside:
-        aside.write_text(json.dumps(asdict(answer), allow_nan=False), encoding="utf-8")
+    with whole_file(folder / PICTURES) as temporary:
+        temporary.write_text(json.dumps([asdict(each) for each in pictures]), encoding="utf-8")
+    with whole_file(folder / ANSWER, durable=True) as temporary:
+        temporary.write_text(json.dumps(asdict(answer), allow_nan=False), encoding="utf-8")
 
 
 def _failed(why: str) -> int:

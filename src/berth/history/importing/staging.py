@@ -172,9 +172,9 @@ def _no_number(what: str) -> str:
     if what == "gpu":
         odd = among("CASE WHEN start_ms IS NULL THEN req ELSE alloc END", marked)
     else:
-        told = {"cpu": "cpus > 0", "mem": "mem_mib > 0"}[what]
+        given = {"cpu": "cpus > 0", "mem": "mem_mib > 0"}[what]
         odd = f"({among('alloc', marked)} OR {among('req', marked)})"
-        odd += f" AND NOT {among('alloc', told)} AND NOT {among('req', told)}"
+        odd += f" AND NOT {among('alloc', given)} AND NOT {among('req', given)}"
         odd += " AND coalesce(cpus, 0) = 0" if what == "cpu" else ""
     name = _RESOURCES[what]
     return (
@@ -220,12 +220,12 @@ def _with_use_of_steps(database: duckdb.DuckDBPyConnection, rows: str, layout: L
     """
     if not layout.of_steps:
         return rows
-    told = "regexp_extract(usage, '(?:^|,){}=([^,]+)', 1)"
-    memory, gpu_memory = (size_mib(told.format(name)) for name in ("mem", "gres/gpumem"))
+    pattern = "regexp_extract(usage, '(?:^|,){}=([^,]+)', 1)"
+    memory, gpu_memory = (size_mib(pattern.format(name)) for name in ("mem", "gres/gpumem"))
     database.execute(
         f"CREATE TABLE steps AS SELECT cluster, split_part(id, '.', 1) AS id, start_ms AS begun_ms, cpu_used_ms, "
         f"coalesce(nullif({memory}, 0), mem_peak_mib) AS mem_peak_mib, nullif({gpu_memory}, 0) AS gpu_peak_mib, "
-        f"nullif(try_cast({told.format('gres/gpuutil')} AS BIGINT), 0) AS gpu_peak_pct "
+        f"nullif(try_cast({pattern.format('gres/gpuutil')} AS BIGINT), 0) AS gpu_peak_pct "
         f"FROM {rows} WHERE contains(id, '.') AND start_ms IS NOT NULL"
     )
     if not count(database, "SELECT count(*) FROM steps"):

@@ -22,7 +22,7 @@ from berth.model import Profile, Record, RecordState
 
 LEAST_RUNS = 3
 """A speed needs this many runs alone, and as many beside the neighbour."""
-BESIDE, ALONE = 0.9, 0.01
+SHARED, ALONE = 0.9, 0.01
 """The part of a run for which a neighbour was there: at least, and at most."""
 Speeds = dict[tuple[str, str], float]
 """By an application and its neighbour: its speed, as a fraction of that alone."""
@@ -46,7 +46,7 @@ def measured_speeds(records: Iterable[Record]) -> Speeds:
             for slot in record.gpu_slots:
                 slots[record.cluster, slot].append(run)
     alone: dict[str, list[int]] = defaultdict(list)
-    beside: dict[tuple[str, str], list[int]] = defaultdict(list)
+    shared: dict[tuple[str, str], list[int]] = defaultdict(list)
     for here in slots.values():
         for run, others in _with_others(sorted(here)):
             run_ms, neighbours = run.end_ms - run.start_ms, _neighbours(run, others)
@@ -56,11 +56,11 @@ def measured_speeds(records: Iterable[Record]) -> Speeds:
                 alone[run.application].append(run_ms)
             elif len(neighbours) == 1:
                 ((name, there_ms),) = neighbours.items()
-                if name and there_ms >= BESIDE * run_ms:
-                    beside[run.application, name].append(run_ms)
+                if name and there_ms >= SHARED * run_ms:
+                    shared[run.application, name].append(run_ms)
     speeds = {
         pair: min(1.0, median(alone[pair[0]]) / median(those))
-        for pair, those in beside.items()
+        for pair, those in shared.items()
         if len(those) >= LEAST_RUNS and len(alone[pair[0]]) >= LEAST_RUNS
     }
     return {pair: speed for pair, speed in speeds.items() if pair[::-1] in speeds}
@@ -100,14 +100,14 @@ def write_measurements(speeds: Speeds, profiles: Mapping[str, Profile], alone: P
             f" profiles are all that {bare} lacked; see: berth profile list"
         )
     of = {name: profiles[name] for name in known if any(name in pair for pair in found)}
-    with whole_file(alone) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+    with whole_file(alone) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["model", "dataset", "batchsize", "amp", "gpu_util", "gmem_util", "gmem"])
         for name, profile in of.items():
             gpu, _, cores, _ = (100 * profile.usage.mean(axis=0)).round(1)
             mem_mib = round(float(profile.usage[:, 1].max()) * profile.hardware.mem_mib)
             writer.writerow([name, "", "", "", gpu, cores, mem_mib])
-    with whole_file(pairs) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+    with whole_file(pairs) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         columns = ("model", "dataset", "batchsize", "amp", "speed")
         writer.writerow([f"{column}{side}" for side in (1, 2) for column in columns])

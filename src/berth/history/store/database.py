@@ -36,11 +36,11 @@ def first_line(error: Exception) -> str:
     """What an error says, without where in the SQL; of the system's errors only the cause."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    said = str(error).splitlines()[0]
+    message = str(error).splitlines()[0]
     number = re.search(
-        r'"errno":"(\d+)"', said
+        r'"errno":"(\d+)"', message
     )  # DuckDB tells it as JSON, after the name of the unfinished file
-    return os.strerror(int(number[1])) if number else said
+    return os.strerror(int(number[1])) if number else message
 
 
 def literal(value: object) -> str:

@@ -74,11 +74,13 @@ def _chunks(
 ) -> Iterator[tuple[list[Event], dict[str, NDArray[Any]]]]:
     name_of = np.array([*names, None], dtype=object)  # the last stands for: on no node
     source = iter(events)
-    told_ms = -1
+    written_ms = -1
     while chunk := list(islice(source, _CHUNK_EVENTS)):
         columns = _columns(chunk, name_of)
-        moments = sorted(moment for moment in _moments(outages) if told_ms < moment[0] <= chunk[-1].time_ms)
-        told_ms = chunk[-1].time_ms
+        moments = sorted(
+            moment for moment in _moments(outages) if written_ms < moment[0] <= chunk[-1].time_ms
+        )
+        written_ms = chunk[-1].time_ms
         yield chunk, _with_moments(columns, moments, name_of) if moments else columns
 
 
@@ -182,9 +184,11 @@ def join_events(parts: Sequence[tuple[Path, str, int]], path: Path) -> None:
     rows = " UNION ALL ".join("SELECT *, ? AS policy, ?::BIGINT AS seed FROM read_parquet(?)" for _ in parts)
     values = [value for part, policy, seed in parts for value in (policy, seed, escape(str(part)))]
     try:
-        with whole_file(path) as aside, duckdb.connect() as database:
+        with whole_file(path) as temporary, duckdb.connect() as database:
             database.execute("SET preserve_insertion_order = true")
-            database.execute(f"COPY ({rows}) TO {literal(aside)} (FORMAT parquet, COMPRESSION zstd)", values)
+            database.execute(
+                f"COPY ({rows}) TO {literal(temporary)} (FORMAT parquet, COMPRESSION zstd)", values
+            )
     except (duckdb.Error, OSError) as error:
         raise HistoryError(f"{path} cannot be written: {first_line(error)}") from error
     finally:

@@ -288,8 +288,8 @@ class History(HistoryReader):
         path = self.folder / "index.json"
         for name in index.files() - self.index().files():
             (self.folder / name).chmod(FILE_MODE)
-        with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
-            aside.chmod(FILE_MODE)
+        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            temporary.chmod(FILE_MODE)
             json.dump({"version": VERSION, **asdict(index)}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())

@@ -34,7 +34,7 @@ class ParquetWriter:
         self.path = Path(path)
         self._select = ", ".join(typed(name, kind) for name, kind in schema.items())
         self._schema = schema
-        self._aside = self.path.with_name(self.path.name + ".part")
+        self._temporary = self.path.with_name(self.path.name + ".part")
         self._folder: Path | None = None
         self._waiting: dict[str, NDArray[Any]] | None = None
         self._spilled: list[Path] = []
@@ -57,7 +57,7 @@ class ParquetWriter:
                 self._finish()
         finally:
             self._database.close()
-            self._aside.unlink(missing_ok=True)
+            self._temporary.unlink(missing_ok=True)
             if self._folder is not None:
                 import shutil
 
@@ -70,12 +70,12 @@ class ParquetWriter:
         if last is None:
             last = {name: np.empty(0, dtype=object) for name in self._schema}
         if not self._spilled:
-            self._copy(last, self._aside)
+            self._copy(last, self._temporary)
         else:
             self._spill(last)
-            self._run(f"COPY (FROM {read_parquet(self._spilled)}) TO {literal(self._aside)} {_COPY}")
+            self._run(f"COPY (FROM {read_parquet(self._spilled)}) TO {literal(self._temporary)} {_COPY}")
         try:
-            self._aside.replace(self.path)
+            self._temporary.replace(self.path)
         except OSError as error:
             raise HistoryError(f"{self.path} cannot be written: {error.strerror or error}") from error
 

@@ -31,11 +31,12 @@ def hours_unit(amount: float) -> tuple[int, str]:
 
 
 def hours(amount: float, digits: int = 1) -> tuple[str, str]:
-    """Hours for people as a number and its unit: few are told in minutes or seconds, and only nothing is 0."""
+    """Hours for people as a number and its unit: few in minutes or seconds, thousands whole; only nothing is 0."""
     factor, unit = hours_unit(amount)
     if 0 < amount * 3600 < 0.05:
         return "< 0.1", unit
-    return f"{amount * factor:,.{digits if unit == 'h' else 1}f}" if amount else "0", unit
+    shown = 1 if unit != "h" else digits if amount < 1000 else 0
+    return f"{amount * factor:,.{shown}f}" if amount else "0", unit
 
 
 def hours_text(amount: float, digits: int = 1) -> str:

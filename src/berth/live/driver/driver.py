@@ -43,6 +43,7 @@ from berth.live.driver.site import (
     RemembersMemory,
     Site,
     SiteJob,
+    SiteNode,
     SiteRun,
     Start,
 )
@@ -219,6 +220,7 @@ class Driver:
         self._forecast_of = (FOREVER_MS, 0)  # when the start intervals were made, and the changes until then
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
+        self._told_nodes: Sequence[SiteNode] | None = None
         self._away: dict[str, NodeState] = {}
         self._others: dict[GpuSlot, Share] = {}
         self._in_use: Set[Gpu] = frozenset()
@@ -309,6 +311,8 @@ class Driver:
     def _take_nodes(self, now_ms: int) -> set[str]:
         """Make the nodes those of the site; returns which are back."""
         told, back = self.site.nodes(), set[str]()
+        if told is self._told_nodes and isinstance(told, tuple):
+            return back  # to compare 5,000 nodes cost 1.5 of the 1.8 ms that a pod took a steerer
         nodes = tuple(each.node for each in told)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
@@ -332,6 +336,7 @@ class Driver:
                 self.scheduler.node_back(node.name)
                 back.add(node.name)
         self._away = {node.name: state for node, state in told if state is not NodeState.UP}
+        self._told_nodes = told
         return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:

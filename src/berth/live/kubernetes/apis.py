@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
 Message = Any
-_TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_DEFINITIONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _KINDS = {"string": 9, "bool": 8, "int32": 5, "int64": 3}
 """The numbers of a field's types, as `descriptor.proto` has them; every other word is a message."""
 _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
@@ -29,7 +29,7 @@ _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 def _messages(package: str) -> SimpleNamespace:
     """The message classes of a package."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    for name, fields in _TOLD[package]["messages"].items():
+    for name, fields in _DEFINITIONS[package]["messages"].items():
         made = file.message_type.add(name=name)
         for number, field in enumerate(filter(None, fields.strip().split(", ")), 1):
             kind, called = field.split()
@@ -78,8 +78,8 @@ class Service(NamedTuple):
 
 def _service(package: str, name: str, messages: SimpleNamespace) -> Service:
     calls = {}
-    for call, told in _TOLD[package][name].items():
-        request, answer = told.split()
+    for call, types in _DEFINITIONS[package][name].items():
+        request, answer = types.split()
         asked, answered = (getattr(messages, each.lstrip("*")) for each in (request, answer))
         calls[call] = Call(asked, answered, answer.startswith("*"))
     return Service(f"{package}.{name}", calls)

@@ -1,17 +1,232 @@
-"""What a pod asks for, read from its spec and annotations and checked: user input, of which nothing may crash."""
+"""What a pod asks for, read from its spec and annotations and checked, and the job that it is on the cards of today.
+
+It is user input, of which nothing may crash. Quantities are as Kubernetes writes them: `100m`, `1.5`, `8Gi`, `500M`,
+`1e3`.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from berth.errors import AskError, LiveError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
-from berth.live.kubernetes.gpu_words import gpu_ask_of, pod_resources
-from berth.live.kubernetes.objects import Meta, Pod
-from berth.live.local.request import LONGEST_NAME, duration_ms
+from berth.live.kubernetes.names import DRIVER
+from berth.live.kubernetes.objects import Container, Meta, Pod
+from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
+from berth.model import WHOLE_GPU, GpuModel, Job, Share
+
+if TYPE_CHECKING:  # the nodes' agents do without
+    from berth.knowledge.out_of_memory import MemoryNeed
+
+_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
+_UNITS = {
+    **{unit: Fraction(1000) ** power for power, unit in enumerate(["n", "u", "m", "", *"kMGTPE"], -3)},
+    **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)},
+}
+_MIB = 1024**2
+MOST = 2**50
+"""No amount is more; what says so is cut to it, so that sums stay whole numbers of 64 bits."""
+
+
+@lru_cache(maxsize=65_536)
+def amount(text: str | int | float) -> Fraction:
+    """The number that a quantity stands for. Raises AskError."""
+    found = _FORM.fullmatch(str(text).strip())
+    if found is None:
+        raise AskError(f"'{str(text)[:40]}' is not a quantity; expected a number such as 2, 500m or 8Gi")
+    number, power, unit = found.groups()
+    value = Fraction(number) * (Fraction(10) ** int(power[1:]) if power else _UNITS[unit or ""])
+    if value < 0:
+        raise AskError(f"'{text}' is below 0; expected 0 or more")
+    return value
+
+
+@lru_cache(maxsize=65_536)
+def cpu_milli(text: str | int | float) -> int:
+    """Milli of CPU, rounded up."""
+    return _up(amount(text) * 1000)
+
+
+@lru_cache(maxsize=65_536)
+def mem_mib(text: str | int | float, *, down: bool = False) -> int:
+    """MiB of bytes: rounded up for what is asked, down for what there is."""
+    value = amount(text) / _MIB
+    return min(MOST, value.numerator // value.denominator) if down else _up(value)
+
+
+@lru_cache(maxsize=65_536)
+def whole(text: str | int | float) -> int:
+    """A count, rounded up."""
+    return _up(amount(text))
+
+
+def _up(value: Fraction) -> int:
+    return min(MOST, -(-value.numerator // value.denominator))
+
+
+def consumed_of(capacity: Mapping[str, str | int | float]) -> tuple[int | None, int | None]:
+    """MiB and milli that `consumedCapacity` says, by short names or by those of the driver; None: all that the device
+    has. Raises AskError for an amount that is no quantity."""
+    mem = capacity.get("memory", capacity.get(f"{DRIVER}/memory"))
+    milli = capacity.get("milli", capacity.get(f"{DRIVER}/milli"))
+    return None if mem is None else mem_mib(mem, down=True), None if milli is None else whole(milli)
+
+
+MOST_GPUS = 1024
+MOST_MIB = 1 << 24
+"""Sixteen tebibytes: no card has more."""
+COUNTED = frozenset({"cpu", "memory", names.RESOURCE, names.ASKED_MILLI, names.ASKED_MEM_MIB})
+"""The resources that berth counts itself."""
+_ASKED = (
+    names.ASKED_MILLI,
+    names.ASKED_MEM_MIB,
+    names.MAX_MEM_MIB,
+    names.MODELS,
+    names.BURST,
+    names.INTERACTIVE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAsk:
+    """What a pod asks for of GPUs."""
+
+    gpus: int = 0
+    milli: int = WHOLE
+    """Of each."""
+    mem_mib: int = 0
+    """Of each; 0: not counted, for the whole GPU is asked for, or `mem_milli` says it."""
+    mem_milli: int = 0
+    """Per mille of the memory of each card; 0: `mem_mib` says it."""
+    models: tuple[str, ...] = ()
+    """As the user wrote them: the start of a model's name will do."""
+
+
+def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
+    """What the pod asks for of GPUs, by its annotations and its sums of resources. Raises AskError."""
+    said, gpus = pod.metadata.annotations, resources.get(names.RESOURCE, 0)
+    if not gpus:
+        if asked := [key for key in _ASKED if key in said or resources.get(key)]:
+            kind = "annotation" if asked[0] in said else "resource"
+            raise AskError(
+                f"{kind} {asked[0]} without the resource {names.RESOURCE}; ask for a number of GPUs in a"
+                " container's limits"
+            )
+        return GpuAsk()
+    if gpus > MOST_GPUS:
+        raise AskError(f"{gpus} GPUs; expected at most {MOST_GPUS}")
+    milli = _of_each(resources, gpus, names.ASKED_MILLI, WHOLE, _number(said, names.ASKED_MILLI, WHOLE))
+    asked_mib = _number(said, names.ASKED_MEM_MIB, MOST_MIB, unit=" of MiB")
+    mem_mib = _of_each(resources, gpus, names.ASKED_MEM_MIB, MOST_MIB, asked_mib)
+    _number(said, names.MAX_MEM_MIB, MOST_MIB, unit=" of MiB")
+    _flag(said, names.BURST)
+    _flag(said, names.INTERACTIVE)
+    if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
+        milli = SHARED_MILLI if mem_mib else WHOLE
+    mem_milli = milli if mem_mib is None and milli < WHOLE else 0  # its part of the memory, too
+    models = _models(said, names.MODELS)
+    return GpuAsk(gpus=gpus, milli=milli, mem_mib=mem_mib or 0, mem_milli=mem_milli, models=models)
+
+
+def _of_each(resources: Mapping[str, int], gpus: int, key: str, most: int, said: int | None) -> int | None:
+    """What a resource asks for of each GPU, else what the annotation of its name said."""
+    if not (total := resources.get(key, 0)):
+        return said
+    each, rest = divmod(total, gpus)
+    if rest or each > most:
+        raise AskError(
+            f"{total} of resource {key} for {gpus} GPUs; expected the same whole number of each, at most {most}"
+        )
+    if said not in (None, each):
+        raise AskError(
+            f"annotation {key} is '{said}', and resource {key} is {each} of each GPU; use one of them"
+        )
+    return each
+
+
+def _number(said: Mapping[str, str], key: str, most: int, *, unit: str = "") -> int | None:
+    text = said.get(key)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,12}", text) or not 1 <= int(text) <= most:
+        raise AskError(
+            f"annotation {key} is '{text[:40]}'; expected a whole number{unit} from 1 to {most}, without a unit"
+        )
+    return int(text)
+
+
+def _flag(said: Mapping[str, str], key: str) -> bool:
+    text = said.get(key, "false")
+    if text not in ("true", "false"):
+        raise AskError(f"annotation {key} is '{text[:40]}'; expected true or false")
+    return text == "true"
+
+
+def _models(said: Mapping[str, str], key: str) -> tuple[str, ...]:
+    if key not in said:
+        return ()
+    found = tuple(sorted({part.strip() for part in said[key].split(",") if part.strip()}))
+    if not found or len(found) > 32 or any(len(part) > 63 for part in found):
+        raise AskError(
+            f"annotation {key} is '{said[key][:40]}'; expected 1 to 32 GPU models, separated by commas"
+        )
+    return found
+
+
+def pod_resources(pod: Pod) -> Iterator[tuple[str, int]]:
+    """Each resource that the pod takes while it runs, with its whole amount: what containers and sidecars ask for
+    together, or the largest container that initialises, whichever is more. CPU is in milli, memory in MiB.
+
+    A container counts with what it has if a resize has not taken that away yet. What the pod asks for as a whole
+    replaces what its containers do.
+    """
+    has = {each.name: each.resources.requests for each in pod.status.container_statuses if each.resources}
+    running: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for container in pod.spec.init_containers:
+        asked = _of_container(container, has)
+        stays = container.restart_policy == "Always"
+        for key, value in asked.items():
+            most[key] = max(most.get(key, 0), running.get(key, 0) + value)
+            if stays:
+                running[key] = running.get(key, 0) + value
+    for container in pod.spec.containers:
+        for key, value in _of_container(container, has).items():
+            running[key] = running.get(key, 0) + value
+    found = {key: max(running.get(key, 0), most.get(key, 0)) for key in running.keys() | most.keys()}
+    if (whole_pod := pod.spec.resources) is not None:
+        found |= dict(_asked(whole_pod.requests, whole_pod.limits))
+    for key, value in _asked(pod.spec.overhead, {}):
+        found[key] = found.get(key, 0) + value
+    yield from found.items()
+
+
+def _of_container(container: Container, has: Mapping[str, Mapping[str, str | int | float]]) -> dict[str, int]:
+    asked = dict(_asked(container.resources.requests, container.resources.limits))
+    for key, value in _asked(has.get(container.name, {}), {}):
+        asked[key] = max(asked.get(key, 0), value)
+    return asked
+
+
+def _asked(
+    requests: Mapping[str, str | int | float], limits: Mapping[str, str | int | float]
+) -> Iterator[tuple[str, int]]:
+    for key in {**limits, **requests}:
+        text = requests.get(key, limits.get(key, 0))
+        if key == "cpu":
+            yield key, cpu_milli(text)
+        elif key == "memory":
+            yield key, mem_mib(text)
+        else:
+            yield key, whole(text)
+
 
 MOST_GANG = 4096
 
@@ -37,18 +252,10 @@ class Gang:
         return f"{'PodGroup' if self.group else 'gang'} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    gpus: int
-    milli: int
-    mem_mib: int
-    """Of each GPU; 0: not counted, for the whole GPU is asked for, or `mem_milli` says it."""
-    mem_milli: int
-    """Per mille of the memory of each card; 0: `mem_mib` says it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask(GpuAsk):
     cpu_milli: int
     host_mem_mib: int
-    models: tuple[str, ...]
-    """As the user wrote them: the start of a model's name will do."""
     constraint: Constraint
     application: str
     """By which profiles and run times are learned: what it says, else its kind, else its controller."""
@@ -58,6 +265,8 @@ class Ask:
     priority: int
     estimate_ms: int | None
     time_limit_ms: int | None
+    new_node_ms: int | None
+    """How long it waits for room before an autoscaler may make a node for it; None: for ever."""
 
 
 def ask_of(pod: Pod) -> Ask:
@@ -67,9 +276,13 @@ def ask_of(pod: Pod) -> Ask:
     resources = {key: value for key, value in pod_resources(pod) if value}
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or controller_of(pod.metadata)
     _text(said.get(names.KIND, ""), names.KIND)
-    limit_s = pod.spec.active_deadline_seconds
+    limit_s, gpu = pod.spec.active_deadline_seconds, gpu_ask_of(pod, resources)
     return Ask(
-        **gpu_ask_of(pod, resources)._asdict(),
+        gpus=gpu.gpus,
+        milli=gpu.milli,
+        mem_mib=gpu.mem_mib,
+        mem_milli=gpu.mem_milli,
+        models=gpu.models,
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
         constraint=constraint_of(pod),
@@ -77,8 +290,9 @@ def ask_of(pod: Pod) -> Ask:
         owner=owner,
         gang=_gang(pod),
         priority=pod.spec.priority,
-        estimate_ms=_estimate_ms(said.get(names.ESTIMATE)),
+        estimate_ms=_time_ms(said, names.ESTIMATE),
         time_limit_ms=limit_s * 1000 if limit_s and 0 < limit_s < 2**40 else None,
+        new_node_ms=_time_ms(said, names.NEW_NODE),
     )
 
 
@@ -159,14 +373,14 @@ def _group_by_labels(pod: Pod) -> str:
     return ""
 
 
-def _estimate_ms(text: str | None) -> int | None:
-    if text is None:
+def _time_ms(said: Mapping[str, str], key: str) -> int | None:
+    if (text := said.get(key)) is None:
         return None
     try:
-        found = duration_ms(f"{text}s" if re.fullmatch(r"\d{1,12}", text) else text[:40], names.ESTIMATE)
+        found = duration_ms(f"{text}s" if re.fullmatch(r"\d{1,12}", text) else text[:40], key)
     except (LiveError, OverflowError) as error:
         raise AskError(
-            f"annotation {names.ESTIMATE} is '{text[:40]}'; expected seconds such as 600, or a time such as 2h"
+            f"annotation {key} is '{text[:40]}'; expected seconds such as 600, or a time such as 2h"
         ) from error
     return min(found, 2**50)
 
@@ -175,3 +389,68 @@ def _text(text: str, where: str) -> str:
     if len(text) > LONGEST_NAME or not text.isprintable():
         raise AskError(f"annotation {where} has {len(text)} characters; at most {LONGEST_NAME} in one line")
     return text
+
+
+class Cards:
+    def __init__(self, models: Iterable[GpuModel]) -> None:
+        self.models = frozenset(models)
+        self.sizes_mib = sorted({model.mem_mib for model in self.models})
+        """The memory of the different cards, the smallest first."""
+
+    def called(self, words: Iterable[str]) -> tuple[str, ...]:
+        """The names of the models that a user's words are about: equal, or beginning with one up to a hyphen. Words
+        that are about none stay as they are, so that the job fits nowhere and says so."""
+        words = tuple(words)
+        starts = tuple(f"{word.lower()}-" for word in words)
+        found = {model.name for model in self.models if f"{model.name.lower()}-".startswith(starts)}
+        return tuple(sorted(found)) or words
+
+    def variants(self, job: Job, ask: Ask) -> Iterator[Job]:
+        """The same job for each size of card, where it asks for a part of the memory: that much of it in MiB, and the
+        models of that size alone."""
+        allowed = self.called(ask.models) or [model.name for model in self.models]
+        for size_mib in self.sizes_mib:
+            there = (model.name for model in self.models if model.mem_mib == size_mib)
+            if models := sorted(name for name in there if name in allowed):
+                mem_mib = max(ask.mem_mib, size_mib * ask.mem_milli // 1000)
+                yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
+
+
+def with_memory(ask: Ask, need: MemoryNeed, cards: Cards) -> Ask:
+    """What a pod gets whose owner's pods ran out of GPU memory: as much as that one would have needed and a margin;
+    after the third time whole GPUs, by itself, whatever profiles say of it."""
+    largest_mib = max(cards.sizes_mib, default=0)
+    if need.alone or (largest_mib and need.mib > largest_mib):
+        return replace(ask, milli=WHOLE_GPU.milli, mem_mib=0, mem_milli=0, application="")
+    if ask.milli == WHOLE_GPU.milli and not ask.mem_mib and not ask.mem_milli:
+        return ask
+    return replace(ask, mem_mib=max(ask.mem_mib, need.mib))
+
+
+def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str, ...], cards: Cards) -> Job:
+    """The job of a pod. One that asks for a part of a card's memory is for the smallest cards first;
+    `PodSite.look_for_other_card` offers it others."""
+    job = Job(
+        id=uid,
+        submit_ms=submit_ms,
+        work_ms=None,
+        user=namespace,
+        application=ask.application,
+        gpus=ask.gpus,
+        share=Share(ask.milli, ask.mem_mib),
+        cpu_milli=ask.cpu_milli,
+        mem_mib=ask.host_mem_mib,
+        models=cards.called(ask.models) if ask.gpus else (),
+        labels=labels,
+        priority=ask.priority,
+        time_limit_ms=ask.time_limit_ms,
+        estimate_ms=ask.estimate_ms,
+        virtual_cluster=namespace,
+        retries=0,  # its owner makes another pod
+    )
+    if ask.gpus and ask.mem_milli:
+        if len(cards.sizes_mib) == 1 and not ask.models:
+            mem_mib = max(ask.mem_mib, cards.sizes_mib[0] * ask.mem_milli // 1000)
+            return replace(job, share=Share(ask.milli, mem_mib))
+        return next(cards.variants(job, ask), job)
+    return job

@@ -66,13 +66,13 @@ class Collector:
             path = f"{self._path}/{name}:{next(served, names.METRICS_PORT)}/proxy/history"
             async with free:
                 try:
-                    told = await self._api.request("GET", path, params=known, patience_s=PATIENCE_S)
+                    answer = await self._api.request("GET", path, params=known, patience_s=PATIENCE_S)
                 except ApiError as error:
                     return node, f"{LEFT_OUT}: {error}"
-                if not told:
+                if not answer:
                     return node, "nothing new" if node in self._has else "no pod has ended there yet"
                 async with one:
-                    return node, await asyncio.to_thread(self._take, told, node)
+                    return node, await asyncio.to_thread(self._take, answer, node)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(of(pod)) for pod in pods]
@@ -80,15 +80,15 @@ class Collector:
 
     async def follow(self, every_s: float) -> None:
         """Collect every so many seconds until cancelled. What fails is logged when it begins to."""
-        said: dict[str, str] = {}
+        failures: dict[str, str] = {}
         while True:
-            before = said
+            before = failures
             try:
                 found = await self.collect()
-                said = {node: why for node, why in found.items() if why.startswith(LEFT_OUT)}
+                failures = {node: why for node, why in found.items() if why.startswith(LEFT_OUT)}
             except BerthError as error:
-                said = {"no history is collected": str(error)}
-            for node, why in said.items():
+                failures = {"no history is collected": str(error)}
+            for node, why in failures.items():
                 if before.get(node) != why:
                     log.warning("%s: %s", node, why)
             await asyncio.sleep(every_s)

@@ -33,16 +33,13 @@ class Gangs:
         self._members: dict[Key, _Members] = {}
         self._groups: dict[Key, PodGroup] = {}
 
-    def group_changed(self, api_group: str, group: PodGroup) -> list[str]:
-        """A PodGroup of one of the API groups that have them came or changed. Returns the ids of its pods."""
-        key = group.metadata.namespace, f"{api_group}/{group.metadata.name}"
-        self._groups[key] = group
-        return self.pods(key)
-
-    def group_gone(self, api_group: str, group: PodGroup) -> list[str]:
-        """A PodGroup is gone: what waits for it goes on waiting, what runs goes on running."""
+    def group_changed(self, api_group: str, group: PodGroup, *, gone: bool = False) -> list[str]:
+        """A PodGroup of one of the API groups that have them came or changed, or is gone: what waits for it goes on
+        waiting, what runs goes on running. Returns the ids of its pods."""
         key = group.metadata.namespace, f"{api_group}/{group.metadata.name}"
         self._groups.pop(key, None)
+        if not gone:
+            self._groups[key] = group
         return self.pods(key)
 
     def pods(self, key: Key) -> list[str]:

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from berth.live.kubernetes.asks import whole
 from berth.live.kubernetes.names import ASKED_MEM_MIB, ASKED_MILLI, GATE, OLD_SCHEDULER, RESOURCE
-from berth.live.kubernetes.quantities import whole
 from berth.live.local.request import SHARED_MILLI, WHOLE
 
 Change = dict[str, Any]

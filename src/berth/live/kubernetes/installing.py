@@ -46,6 +46,17 @@ async def gate_tls(api: Api, make: Callable[[], tuple[str, str]]) -> tuple[str, 
     return data["tls.crt"], data["tls.key"]
 
 
+async def serves_claims(api: Api) -> bool:
+    """Whether the API server has resource claims in the version that is known here. Raises ApiError."""
+    try:
+        await api.request("GET", _CLAIMS, patience_s=10)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
+
+
 async def take_away(api: Api, manifest: dict[str, Any]) -> str:
     """Delete one object; returns what was done, in words, empty if it is not there. Raises ApiError."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -96,17 +107,18 @@ async def clean(api: Api) -> list[str]:
 
 _PREFIX = "berth.dev/"
 _COUNTED = {names.ASKED_MILLI, names.ASKED_MEM_MIB}
-_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_CLAIMS = "/apis/resource.k8s.io/v1"
+_SLICES = f"{_CLAIMS}/resourceslices"
 
 
 async def _until_ungated(api: Api) -> None:
     """Wait until new pods get no gate, because a gate would stay; for `GATED_S` if the API server does not say."""
-    asks = {"name": "main", "image": "none", "resources": {"limits": {names.RESOURCE: "1"}}}
+    container = {"name": "main", "image": "none", "resources": {"limits": {names.RESOURCE: "1"}}}
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "berth-uninstall-tries"},
-        "spec": {"containers": [asks]},
+        "spec": {"containers": [container]},
     }
     loop = asyncio.get_running_loop()
     end_s = loop.time() + GATED_S

@@ -50,11 +50,11 @@ class Leadership:
 
     async def acquire(self) -> None:
         """Return when this process leads."""
-        said = ""
+        logged = ""
         while not await self._attempt():
-            if self._holder != said:
-                said = self._holder
-                log.warning("waiting: %s leads", said or "nobody known")
+            if self._holder != logged:
+                logged = self._holder
+                log.warning("waiting: %s leads", logged or "nobody known")
             await asyncio.sleep(RENEW_S)
         log.warning("%s leads", self.identity)
 

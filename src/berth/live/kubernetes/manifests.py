@@ -93,15 +93,15 @@ def manifests_of_0_2() -> list[Manifest]:
     return found
 
 
-def _filled(told: Any, values: Mapping[str, str]) -> Any:
+def _filled(tree: Any, values: Mapping[str, str]) -> Any:
     """A tree of its own, with the values in place of their marks."""
-    if isinstance(told, dict):
-        return {key: _filled(each, values) for key, each in told.items()}
-    if isinstance(told, list):
-        return [_filled(each, values) for each in told]
-    if isinstance(told, str) and _MARK.search(told):
-        return _filled(_MARK.sub(lambda mark: values[mark[1]], told), values)
-    return told
+    if isinstance(tree, dict):
+        return {key: _filled(each, values) for key, each in tree.items()}
+    if isinstance(tree, list):
+        return [_filled(each, values) for each in tree]
+    if isinstance(tree, str) and _MARK.search(tree):
+        return _filled(_MARK.sub(lambda mark: values[mark[1]], tree), values)
+    return tree
 
 
 def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:

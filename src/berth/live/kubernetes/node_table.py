@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.asks import Cards
 from berth.live.kubernetes.constraints import Kinds
-from berth.live.kubernetes.jobs import Cards
 from berth.live.kubernetes.nodes import View
 from berth.model import Node, Share
 
@@ -44,7 +44,7 @@ class NodeTable:
         self._kinds = kinds
         self._objects: dict[str, api.Node] = {}
         self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
-        self._told: dict[str, SiteNode] = {}
+        self._known: dict[str, SiteNode] = {}
         self._nodes: tuple[SiteNode, ...] = ()
         self._pods: dict[
             str, dict[str, Seat | None]
@@ -124,13 +124,13 @@ class NodeTable:
         dirty, self._dirty = self._dirty, {}
         for name in self.views if stale else dirty:
             if name in self.views:
-                self._told[name] = self._site_node(name)
+                self._known[name] = self._site_node(name)
         if dirty:
             for name in dirty:
                 self._others_of[name] = self._others_on(name)
             self._others = {gpu: share for each in self._others_of.values() for gpu, share in each.items()}
         if dirty or stale:
-            self._nodes = tuple(self._told.values())
+            self._nodes = tuple(self._known.values())
         return moved, self.cards.models != models
 
     def nodes(self) -> tuple[SiteNode, ...]:
@@ -138,8 +138,8 @@ class NodeTable:
 
     def node_state(self, name: str) -> NodeState:
         """Whether pods start on a node, as of the last `refresh`."""
-        told = self._told.get(name)
-        return NodeState.LOST if told is None else told.state
+        known = self._known.get(name)
+        return NodeState.LOST if known is None else known.state
 
     def others(self) -> Mapping[Gpu, Share]:
         """What pods that berth did not place hold of each GPU; all of one on which nothing may start."""
@@ -153,7 +153,7 @@ class NodeTable:
         before = None if view is None else view.gpus
         if view is None:
             view = self.views[name] = View(name)
-        was_there = name in self._told and self._told[name].state is not NodeState.LOST
+        was_there = name in self._known and self._known[name].state is not NodeState.LOST
         view.read(node)
         if view.problem:
             log.warning("%s", view.problem)
@@ -165,8 +165,8 @@ class NodeTable:
         if name not in self.views:
             return False
         if self._pods.get(name):
-            return name not in self._told or self._told[name].state is not NodeState.LOST
-        for table in (self.views, self._told, self._others_of, self._pods, self._used):
+            return name not in self._known or self._known[name].state is not NodeState.LOST
+        for table in (self.views, self._known, self._others_of, self._pods, self._used):
             table.pop(name, None)
         self._kinds.node_gone(name)
         return True
@@ -187,7 +187,7 @@ class NodeTable:
             state = NodeState.LOST
         elif view.cordoned or not view.ready or len(pods) >= view.pods_most:
             state = NodeState.DRAINED
-        before = self._told.get(name)
+        before = self._known.get(name)
         return before if before is not None and before == (node, state) else SiteNode(node, state)
 
     # What others use

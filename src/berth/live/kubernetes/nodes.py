@@ -16,8 +16,8 @@ from berth.errors import AskError
 from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.asks import cpu_milli, mem_mib, whole
 from berth.live.kubernetes.constraints import NodeTraits
-from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
 from berth.model import GpuModel
 
 MOST_PODS = 1 << 20

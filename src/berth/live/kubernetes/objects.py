@@ -35,6 +35,11 @@ class Owner(Struct):
     controller: bool = False
 
 
+class Managed(Struct):
+    operation: str = ""
+    """How somebody wrote fields: `Apply` on the server, or `Update`."""
+
+
 class Meta(Struct):
     name: str = ""
     namespace: str = ""
@@ -45,6 +50,7 @@ class Meta(Struct):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[Owner] = []
+    managed_fields: list[Managed] = []
 
 
 class OfMeta(Struct):

@@ -27,8 +27,7 @@ from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.driver.warming import warm_up
 from berth.live.kubernetes import names, objects, writing
-from berth.live.kubernetes.client import Api, backoff_s
-from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes.client import Api, Informer, backoff_s
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
@@ -550,14 +549,15 @@ async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Hear
     ]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await pod_groups(api, group)) is not None:
-            changed = partial(_told, site.pod_group_changed, group, now_ms)
-            gone = partial(_told, site.pod_group_gone, group, now_ms)
-            found.append(Heard(served, objects.PodGroup, changed, gone, WITHOUT_POD_GROUPS))
+            tell = partial(_tell_group, site, group, now_ms)
+            found.append(Heard(served, objects.PodGroup, tell, partial(tell, gone=True), WITHOUT_POD_GROUPS))
     return found
 
 
-def _told(what: Callable[..., None], group: str, now_ms: Callable[[], int], found: objects.PodGroup) -> None:
-    what(group, found, now_ms())
+def _tell_group(
+    site: PodSite, api_group: str, now_ms: Callable[[], int], group: objects.PodGroup, *, gone: bool = False
+) -> None:
+    site.pod_group_changed(api_group, group, now_ms(), gone=gone)
 
 
 async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:

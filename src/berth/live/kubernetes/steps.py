@@ -26,6 +26,8 @@ class Lift(NamedTuple):
     """Its preferred node affinity, which it keeps."""
     enough: str | None = None
     """What its profile says is enough, if that is less than it asks for."""
+    is_applied: bool = False
+    """Whether somebody applies its fields on the server, so that the record of who manages them is needed."""
     is_bound: bool = False
     """Whether kube-scheduler has bound it already, so that only its placement is written."""
 

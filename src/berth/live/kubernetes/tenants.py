@@ -16,8 +16,7 @@ import msgspec
 
 from berth.errors import ApiError, BerthError, SettingError
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
-from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes.client import MERGE_PATCH, About, Api, Informer, event
 from berth.policies import Setting, make_policy
 from berth.policies.schemes.quotas import quotas_of
 
@@ -95,8 +94,8 @@ class TenantsWatch:
         self.changed = asyncio.Event()
         self._api, self._policy = api, policy
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
-        self._said = ""
-        self._untold: asyncio.Queue[objects.ConfigMap] = asyncio.Queue()
+        self._last_fault = ""
+        self._unreported: asyncio.Queue[objects.ConfigMap] = asyncio.Queue()
         self.informer = Informer(
             api,
             self._path,
@@ -114,7 +113,7 @@ class TenantsWatch:
             if not self.informer.synced.is_set():  # this steerer has just begun
                 before = in_force(config)
                 self._use(before if before.policy == self._policy else Tenants(self._policy))
-        self._untold.put_nowait(config)
+        self._unreported.put_nowait(config)
 
     def _use(self, tenants: Tenants) -> None:
         if tenants != self.tenants:
@@ -124,7 +123,7 @@ class TenantsWatch:
     async def tell(self) -> None:
         """Write what is in force into the ConfigMap, and what is wrong with it into an event; until cancelled."""
         while True:
-            config = await self._untold.get()
+            config = await self._unreported.get()
             fault, meta = fault_of(config, self._policy), config.metadata
             try:
                 if not fault and in_force(config) != self.tenants:
@@ -133,17 +132,17 @@ class TenantsWatch:
                     await self._api.request(
                         "PATCH", f"{self._path}/{meta.name}", body, content_type=MERGE_PATCH, patience_s=10
                     )
-                if fault and fault != self._said:
+                if fault and fault != self._last_fault:
                     about = About(meta.namespace, meta.name, meta.uid, "ConfigMap")
-                    told = event(about, "Invalid", said(fault), "berth")
+                    fault_event = event(about, "Invalid", fault_text(fault), "berth")
                     path = f"/api/v1/namespaces/{meta.namespace}/events"
-                    await self._api.request("POST", path, told, patience_s=10)
-                self._said = fault
+                    await self._api.request("POST", path, fault_event, patience_s=10)
+                self._last_fault = fault
             except ApiError as error:
                 log.warning("%s: %s", names.TENANTS, error)
 
 
-def said(fault: str) -> str:
+def fault_text(fault: str) -> str:
     """How a mistake is told."""
     return f"ConfigMap {names.TENANTS} changes nothing, what was in force stays in force: {fault}"
 

@@ -17,12 +17,11 @@ from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
-from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.informer import is_unserved
+from berth.live.kubernetes.client import Api, is_unserved
 from berth.live.kubernetes.placements import GpuMemory, said_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, heard, waits_of
-from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, said
+from berth.live.kubernetes.tenants import Tenants, fault_of, fault_text, in_force
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
 
@@ -67,7 +66,7 @@ async def as_steered(api: Api) -> tuple[Settings, str, tuple[str, ...]]:
     if config is None or not tenants.policy:
         return Settings(policy), policy, ()
     fault = fault_of(config, policy)
-    return Settings(**msgspec.structs.asdict(tenants)), policy, (said(fault),) if fault else ()
+    return Settings(**msgspec.structs.asdict(tenants)), policy, (fault_text(fault),) if fault else ()
 
 
 async def _lease(api: Api) -> objects.Lease | None:
@@ -172,8 +171,8 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     began_ms = moment_ms(entry.pod.status.start_time if entry.pod is not None else None)
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
-    said = entry.pod.metadata.annotations if entry.pod is not None else {}
-    enough, memory = said.get(names.ENOUGH), said_of(said, GpuMemory)
+    annotations = entry.pod.metadata.annotations if entry.pod is not None else {}
+    enough, memory = annotations.get(names.ENOUGH), said_of(annotations, GpuMemory)
     away = memory is not None and memory.suspended_ms is not None
     return LiveJob(
         *_named(entry),

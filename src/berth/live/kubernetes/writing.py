@@ -45,6 +45,8 @@ async def place(api: Api, step: Lift) -> None:
         annotations[names.ENOUGH] = step.enough
     body: dict[str, Any] = {"metadata": {"uid": step.uid, "annotations": annotations}}
     if not step.is_bound:
+        if not step.is_applied:  # its upkeep is a good part of what a patch costs an API server
+            body["metadata"]["managedFields"] = [{}]
         own = Expression("metadata.name", "In", [step.node])
         affinity: dict[str, Any] = {}
         if step.hosts:
@@ -62,7 +64,7 @@ async def place(api: Api, step: Lift) -> None:
         body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": affinity}}
     try:
         await api.request(
-            "PATCH", _path(step), body, params=_UNCHECKED, content_type=MERGE_PATCH, limit_s=WRITE_S
+            "PATCH", _path(step), body, params=_UNCHECKED, content_type=STRATEGIC_PATCH, limit_s=WRITE_S
         )
     except ApiError as error:
         if error.status == 404:

@@ -234,10 +234,10 @@ def uninstall() -> list[str]:
 
 
 def _command(*options: str) -> list[str]:
-    beside = os.path.join(os.path.dirname(sys.executable), "berth")
-    program = beside if os.path.exists(beside) else shutil.which("berth")
+    script = os.path.join(os.path.dirname(sys.executable), "berth")
+    program = script if os.path.exists(script) else shutil.which("berth")
     if program is None:
-        raise LiveError(f"berth up --install: there is no command berth in {beside} or on the PATH")
+        raise LiveError(f"berth up --install: there is no command berth in {script} or on the PATH")
     return [os.path.abspath(program), "up", *options]
 
 

@@ -56,7 +56,7 @@ EXPORT_AGAIN_S = 5.0
 """When to try again to serve metrics."""
 START_AGAIN_S = 1.0
 """When to look again at a start of which nothing could be found out."""
-TOLD_MS = 86_400_000
+MENDED_SHOWN_MS = 86_400_000
 """A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -104,7 +104,7 @@ class Broker:
         self.notices = Notices(places.notices, log)
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
-        recent = bool(mended) and mended["at_ms"] > time.time_ns() // 1_000_000 - TOLD_MS
+        recent = bool(mended) and mended["at_ms"] > time.time_ns() // 1_000_000 - MENDED_SHOWN_MS
         self.mended = str(mended["text"]) if recent else ""
         """What was done about a broken store lately."""
         if not self._reconciled:

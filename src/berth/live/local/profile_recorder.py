@@ -114,8 +114,8 @@ class ProfileRecorder:
     def _write_life(self, application: str, life: dict[str, Any]) -> None:
         path = self._home(application) / "life.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as aside:
-            aside.write_text(json.dumps(life), encoding="utf-8")
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps(life), encoding="utf-8")
 
 
 def _interval(samples: Sequence[Sample]) -> int:

@@ -223,18 +223,18 @@ class Service:
 
         answer = await self._each(message, caller, suspend)
         jobs, refused = [], answer["refused"]
-        for told in answer["jobs"]:
-            entry = broker.book.jobs.get(told["id"])
+        for answered in answer["jobs"]:
+            entry = broker.book.jobs.get(answered["id"])
             while entry is not None and entry.suspension == SUSPENDING and not caller.gone():
                 await asyncio.sleep(MOVING_S)
-                entry = broker.book.jobs.get(told["id"])
+                entry = broker.book.jobs.get(answered["id"])
             state = entry.shown_state if entry is not None else "ended"
             if state == RUNNING:
-                why = broker.suspending.refusals.get(told["id"], "the driver gave no answer")
-                why = f"job {told['id']} could not be suspended: {why}; it runs on"
-                refused.append({"id": told["id"], "state": state, "why": why})
+                why = broker.suspending.refusals.get(answered["id"], "the driver gave no answer")
+                why = f"job {answered['id']} could not be suspended: {why}; it runs on"
+                refused.append({"id": answered["id"], "state": state, "why": why})
             else:
-                jobs.append({**told, "state": state})
+                jobs.append({**answered, "state": state})
         if refused and not jobs:
             raise LiveError(refused[0]["why"])
         return {**answer, "jobs": jobs, "refused": refused}

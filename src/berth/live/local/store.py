@@ -281,11 +281,11 @@ class Store(Reader):
 
     def _mend(self, why: str) -> None:
         """Put a broken store aside and go on with the last good copy."""
-        aside = f"{self.path}.broken-{time.strftime('%Y%m%d-%H%M%S')}"
+        broken = f"{self.path}.broken-{time.strftime('%Y%m%d-%H%M%S')}"
         copy = f"{self.path}.copy"
         for end in ("", "-wal", "-shm"):
             if os.path.exists(self.path + end):
-                os.replace(self.path + end, aside + end)
+                os.replace(self.path + end, broken + end)
         if os.path.exists(copy):
             made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.path.getmtime(copy)))
             with open(copy, "rb") as source, open(f"{self.path}.draft", "wb", opener=_private) as draft:
@@ -297,7 +297,7 @@ class Store(Reader):
             what = f"the last good copy, of {made}, takes its place; jobs since then are lost if they had not started"
         else:
             what = "there is no copy of it: jobs that waited are lost, and those that had started are found again"
-        self.mended = f"the store {self.path} is broken ({why}); it is kept as {aside}, and {what}"
+        self.mended = f"the store {self.path} is broken ({why}); it is kept as {broken}, and {what}"
         try:
             self._open()
         except sqlite3.DatabaseError as error:

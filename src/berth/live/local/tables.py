@@ -244,8 +244,8 @@ def _starts_line(brain: dict[str, Any]) -> str:
     text = starts_text(brain["starts_from_ms"], brain["starts_to_ms"])
     if not brain["starts_told"]:
         return text
-    held, told = brain["starts_held"], counted(brain["starts_told"], "job")
-    return f"{text}; of {told} that waited in the last 30 days, {held} started as told first"
+    held, total = brain["starts_held"], counted(brain["starts_told"], "job")
+    return f"{text}; of {total} that waited in the last 30 days, {held} started as told first"
 
 
 def _gpu_line(candidate: dict[str, Any], gpu: Gpu) -> str:

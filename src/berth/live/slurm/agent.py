@@ -51,7 +51,7 @@ async def serve(
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     ordered: set[str] | None = None
     wanted = Wanted(state)
-    said, said_s = None, 0.0
+    reported, reported_s = None, 0.0
     try:
         while not stopped.is_set():
             with contextlib.suppress(OSError):  # such as NFS away: the last orders hold
@@ -61,10 +61,10 @@ async def serve(
             tenants.wanted = wanted.on({each.job.partition("-")[2] for each in tenants.tenants()})
             tenants.look()
             shown = tenants.shown()
-            if shown != said or time.monotonic() - said_s > REPORT_S:
+            if shown != reported or time.monotonic() - reported_s > REPORT_S:
                 with contextlib.suppress(OSError):
                     _report(state, node, shown)
-                    said, said_s = shown, time.monotonic()
+                    reported, reported_s = shown, time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await stopped.wait()
@@ -108,7 +108,7 @@ def _report(state: Path, node: str, shown: Iterable[Shown]) -> None:
         new.write_text(json.dumps([each._asdict() for each in shown]), encoding="utf-8")
 
 
-def told(shown: Shown) -> str:
+def memory_text(shown: Shown) -> str:
     """What a job has of the memory of a node's GPUs, in words."""
     has, most, promised, used = sizes(shown.limit_mib, shown.max_mib, shown.promise_mib, shown.used_mib)
     text = f"promised {promised} of each GPU, may hold {has} now and {most} at most, holds {used}"

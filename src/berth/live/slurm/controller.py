@@ -72,11 +72,13 @@ def run_program(words: Sequence[str], lines: str = "", *, timeout_s: float = TIM
             f"{words[0]} has not answered for {timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"
         ) from error
     if done.returncode and not lines:
-        raise LiveError(f"{' '.join(words[:4])}: {_said(words[0], done.stderr) or f'exit {done.returncode}'}")
+        raise LiveError(
+            f"{' '.join(words[:4])}: {_message(words[0], done.stderr) or f'exit {done.returncode}'}"
+        )
     return done.stdout
 
 
-def _said(program: str, text: str) -> str:
+def _message(program: str, text: str) -> str:
     """What a program of Slurm's printed as an error, in one line: what stopped it, if it says so among other lines."""
     lines = [line.strip().removeprefix(f"{program}: ") for line in text.splitlines() if line.strip()]
     fatal = [line for line in lines if "fatal:" in line] or lines

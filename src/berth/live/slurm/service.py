@@ -193,6 +193,7 @@ class Service:
             for placement in came.placed:
                 gpus = [Gpu(nodes[slot.node].name, slot.index) for slot in placement.slots]
                 self.site.advise(placement.job.id, gpus, placement.share)
+        self.site.cannot_hold(self.driver.misfits)
         try:
             self.site.carry_out()
         finally:
@@ -272,16 +273,16 @@ class Service:
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.
         Raises ClaimLostError if the right to place has passed on."""
-        said, warned, wait_s, paid = "", False, self.settings.interval_s, 0.0
+        logged, warned, wait_s, paid = "", False, self.settings.interval_s, 0.0
         while not until():
             begun, queries, works = time.monotonic(), self._controller.queries, True
             try:
                 self.step()
                 wait_s = self.settings.interval_s
                 paid = max(paid, begun) + wait_s * max(1, self._controller.queries - queries)
-                if said:
+                if logged:
                     say("Slurm answers again")
-                said = ""
+                logged = ""
                 outside = self.site.found.outside
                 if outside and not warned:
                     say(
@@ -292,9 +293,9 @@ class Service:
             except ClaimLostError:
                 raise
             except BerthError as error:
-                if str(error) != said:
-                    said = str(error)
-                    say(said)
+                if str(error) != logged:
+                    logged = str(error)
+                    say(logged)
                 if not isinstance(
                     error, LiveError
                 ):  # a policy or a knowledge failed: begin with what Slurm has

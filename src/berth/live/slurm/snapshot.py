@@ -100,19 +100,22 @@ def why_of(controller: Controller, state: Path, job_id: str) -> tuple[SlurmJob, 
         raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it; see: berth job {job_id}")
     why = dict(shown["why"])
     names = job_id, job.id, *(f"{job.id}{task}" for task in job.array_tasks)
-    said = silence(state) or next((why[name] for name in names if name in why), "") or given_up(state, job_id)
-    if not said and is_held_by_berth(job):
-        said = NOT_YET
-    return job, said, _broken(controller, job.partition) if job.waits else ""
+    reason = (
+        silence(state) or next((why[name] for name in names if name in why), "") or given_up(state, job_id)
+    )
+    if not reason and is_held_by_berth(job):
+        reason = NOT_YET
+    return job, reason, _broken(controller, job.partition) if job.waits else ""
 
 
 def _broken(controller: Controller, partition: str) -> str:
     """Which of a partition's nodes with GPUs take no jobs, and why."""
     nodes = [node for node in controller.nodes() if node.gpus and partition in node.partitions]
-    told = [f"{n.name} is {n.state}{f' ({n.reason})' if n.reason else ''}" for n in nodes if n.broken]
-    if not told:
+    broken = [f"{n.name} is {n.state}{f' ({n.reason})' if n.reason else ''}" for n in nodes if n.broken]
+    if not broken:
         return ""
-    return f"{len(told)} of {len(nodes)} with GPUs take no jobs: {', '.join(told[:5])}{', …' if len(told) > 5 else ''}"
+    some = f"{', '.join(broken[:5])}{', …' if len(broken) > 5 else ''}"
+    return f"{len(broken)} of {len(nodes)} with GPUs take no jobs: {some}"
 
 
 def live_job(job: SlurmJob, state: Path, cards: Cards) -> LiveJob:
@@ -167,12 +170,12 @@ def id_of(job: SlurmJob) -> str:
 
 def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
     """How many GPUs a job has or asks for, and which part of each."""
-    told = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
+    gpus_asked = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
     try:
         gpus, share = part_of(job, cards)
     except LeftToSlurmError:
-        return told or (max(1, job.nodes) if job.tres.shards else 0), Share()
-    return told or gpus, share
+        return gpus_asked or (max(1, job.nodes) if job.tres.shards else 0), Share()
+    return gpus_asked or gpus, share
 
 
 def _live(
@@ -189,20 +192,20 @@ def _live(
     state = "held" if job.held else "waiting" if job.waits else "suspended" if away else "running"
     tasks = (f"{job.id}{task}" for task in job.array_tasks)
     names = job.id, *tasks
-    said = next((why[name] for name in names if name in why), "")
+    reason = next((why[name] for name in names if name in why), "")
     found = next((starts[name] for name in names if name in starts), (job.start_ms, None))
     from_ms, to_ms = (None if each is None else max(each, now_ms) for each in found)
     if not job.waits:
         from_ms = to_ms = None
-    told = f"{said} (Slurm: {job.reason})" if said else job.reason
+    shown = f"{reason} (Slurm: {job.reason})" if reason else job.reason
     if is_held_by_berth(job):
         # Slurm says of all of these that an administrator holds them.
         later = job.start_ms is not None and job.start_ms - job.submit_ms > HELD_MS
         state = "held" if later else "waiting"
-        told = "held by its user or an operator" if later else said or NOT_YET
+        shown = "held by its user or an operator" if later else reason or NOT_YET
     return LiveJob(
         id_of(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms, _ready_ms(job, state),
-        job.start_ms if job.runs else None, job.node_list if job.runs else "", told if job.waits else "",
+        job.start_ms if job.runs else None, job.node_list if job.runs else "", shown if job.waits else "",
         *((from_ms, to_ms) if state != "held" else (None, None)), job.priority, job.partition,
     )  # fmt: skip
 

@@ -147,10 +147,10 @@ def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) 
         except subprocess.TimeoutExpired:
             untried.append(f"the GPUs of node {node.name}: slurmd has not answered within {LIMIT_S:g} s")
             continue
-        said = done.stdout + done.stderr
-        if done.returncode or "fatal:" in said:
-            return f"slurmd of node {node.name} would not start: {_worst(said)}"
-        found = _GRES.findall(said)
+        output = done.stdout + done.stderr
+        if done.returncode or "fatal:" in output:
+            return f"slurmd of node {node.name} would not start: {_worst(output)}"
+        found = _GRES.findall(output)
         gpus_found = sum(int(count) for name, _, count in found if name == "gpu")
         if node.slices:  # it lists each file of an instance
             kinds = {kind for name, kind, _ in found if name == "gpu"}
@@ -191,18 +191,18 @@ def _fault_of_controller(folder: Path, untried: list[str]) -> str:
     if rc is None:
         untried.append(f"slurmctld, which has not begun within {LIMIT_S:.0f} s")
         return ""
-    said = log.read_text(errors="replace")
-    if _RUNS in said:
+    output = log.read_text(errors="replace")
+    if _RUNS in output:
         return ""
-    if _OF_THE_COPY.search(_worst(said)):
-        untried.append(f"slurmctld, for want of what only the site has: {_worst(said)}")
+    if _OF_THE_COPY.search(_worst(output)):
+        untried.append(f"slurmctld, for want of what only the site has: {_worst(output)}")
         return ""
-    return f"slurmctld would not start: {_worst(said)}"
+    return f"slurmctld would not start: {_worst(output)}"
 
 
-def _worst(said: str) -> str:
+def _worst(output: str) -> str:
     """The line that says most of why a program ended."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     for word in ("fatal:", "error:"):
         if found := [line for line in lines if word in line]:
             return found[-1]

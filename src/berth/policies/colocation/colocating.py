@@ -142,14 +142,14 @@ class Colocating:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
         head = self._head(queue)
         while len(queue):
-            some, idle, more = self._cache.open_gpus.open_first(
-                MOST_AT_ONCE,
+            some, idle, more = self._cache.open_gpus.open(
                 cluster,
                 now_ms,
                 queue.changes,
                 closed=closed,
                 waiting=len(queue),
                 always=self._overtaking.kept,
+                most=MOST_AT_ONCE,
             )
             offered = self._offers(some, head, cluster, now_ms, closed)
             if not offered:

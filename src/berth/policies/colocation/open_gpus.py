@@ -127,25 +127,10 @@ class OpenGpus:
         closed: Container[GpuSlot],
         waiting: int | None = None,
         always: GpuSlot | None = None,
-    ) -> list[Room]:
-        """The GPUs to ask, those with the fewest tenants first. `always` is one of them if it has room; of those that
-        are idle, all if it is not said how many jobs wait."""
-        return self.open_first(
-            None, cluster, now_ms, queue_changes, closed=closed, waiting=waiting, always=always
-        ).rooms
-
-    def open_first(
-        self,
-        most: int | None,
-        cluster: Cluster,
-        now_ms: int,
-        queue_changes: int,
-        *,
-        closed: Container[GpuSlot],
-        waiting: int | None,
-        always: GpuSlot | None,
+        most: int | None = None,
     ) -> Opened:
-        """The first `most` of them, and `always`; None: all."""
+        """The first `most` GPUs to ask, those with the fewest tenants first; None: all. `always` is one of them if it
+        has room; of those that are idle, all if it is not said how many jobs wait."""
         self._refresh(cluster)
         idle: list[tuple[int, GpuSlot]] = []
         for alike in self._idle:

@@ -76,7 +76,7 @@ class TetrisSharing(Colocating):
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
         """Fill one GPU after the other with those before the first job that takes its GPUs whole."""
-        for slot, tenants in self._cache.open_gpus.open(cluster, now_ms, queue.changes, closed=()):
+        for slot, tenants in self._cache.open_gpus.open(cluster, now_ms, queue.changes, closed=()).rooms:
             while len(queue) and len(tenants) < MOST:
                 job = self._aligned(queue, cluster, slot, tenants, now_ms)
                 if job is None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.cluster import Cluster
-from berth.cluster.fits import Fits
 from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
 from berth.errors import SettingError
 from berth.model import NO_GPU, GpuSlot, Job, Placement
@@ -84,11 +83,10 @@ class Batch:
             yield Placement(self.jobs[at], tuple(slots), self.jobs[at].share)
 
 
-def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) -> Batch:
+def batch_of(jobs: Sequence[Job], cluster: Cluster) -> Batch:
     """The jobs and the cluster as it is now, as arrays of their own; a job that may spread is to go to one node.
 
-    `fits` are those of the cluster from the time before, where there are any. SettingError for a node of more GPUs
-    than a number has bits.
+    Raises SettingError for a node of more GPUs than a number has bits.
     """
     if (width := cluster.free.milli.shape[1]) > MOST_GPUS:
         raise SettingError(
@@ -96,9 +94,12 @@ def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) ->
             " node: take ORDER+PLACEMENT, or smaller nodes"
         )
     numbers = [cluster.request(job) for job in jobs]
-    wanted = {number: max(1, job.nodes) for job, number in zip(jobs, numbers, strict=True)}
+    kinds = dict(zip(numbers, jobs, strict=True))
+    wanted = {number: max(1, job.nodes) for number, job in kinds.items()}
     types = list(wanted)
-    fit = (Fits(cluster) if fits is None else fits).of(types)
+    fit = np.zeros((len(types), len(cluster.nodes)), dtype=np.bool_)
+    for row, job in enumerate(kinds.values()):
+        fit[row, cluster.fitting_nodes(job)] = True
     enough = fit.sum(axis=1) >= np.array(list(wanted.values()), dtype=np.int64)
     of_batch = [number for number, fitting in zip(types, enough, strict=True) if fitting]
     place = {number: at for at, number in enumerate(of_batch)}
@@ -215,6 +216,6 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
             return Shortage(job, resource, text.format(*most))
         among &= passed
     if job.nodes > 1:
-        told = f"it runs on {job.nodes} nodes at once, and only {among.sum()} have room for a part of it"
-        return Shortage(job, "nodes", told)
+        detail = f"it runs on {job.nodes} nodes at once, and only {among.sum()} have room for a part of it"
+        return Shortage(job, "nodes", detail)
     return Shortage(job, "together", "each resource is there, but not on one node")

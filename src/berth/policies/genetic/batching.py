@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from berth.cluster import Cluster, Queue
-from berth.cluster.fits import Fits
 from berth.model import FOREVER_MS, Job, Placement, WakeAt, placement_of
 from berth.policies.genetic.batch import Batch, batch_of
 from berth.policies.sort_keys import as_queued
@@ -28,14 +27,14 @@ class Batching:
         """
         turn = cluster.memo.get(self)
         if turn is None:
-            turn = cluster.memo[self] = _Turn(Fits(cluster), now_ms)
+            turn = cluster.memo[self] = _Turn(now_ms)
         due_ms = _due_ms(queue, now_ms, turn.next_ms)
         if now_ms < due_ms:
             if not len(queue) or turn.woken_ms == due_ms:
                 return None
             turn.woken_ms = due_ms
             return WakeAt(due_ms)
-        batch = batch_of(self._first_jobs(queue, cluster, turn.fits), cluster, turn.fits)
+        batch = batch_of(self._first_jobs(queue, cluster), cluster)
         if not batch.jobs:
             return None
         turn.next_ms = now_ms + self.round_ms
@@ -60,7 +59,7 @@ class Batching:
             else:
                 yield placement_of(job, slots)
 
-    def _first_jobs(self, queue: Queue, cluster: Cluster, may_fit: Fits) -> list[Job]:
+    def _first_jobs(self, queue: Queue, cluster: Cluster) -> list[Job]:
         jobs: list[Job] = []
         fitting: dict[int, bool] = {}
         for job in queue:
@@ -69,7 +68,7 @@ class Batching:
             number = cluster.request(job)
             fits = fitting.get(number)
             if fits is None:
-                fits = fitting[number] = int(may_fit.of([number]).sum()) >= max(1, job.nodes)
+                fits = fitting[number] = len(cluster.fitting_nodes(job)) >= max(1, job.nodes)
             if fits:
                 jobs.append(job)
                 if len(jobs) == self.window:
@@ -81,7 +80,6 @@ class Batching:
 class _Turn:
     """Where the rounds of one cluster have got to."""
 
-    fits: Fits
     next_ms: int
     woken_ms: int = -1
 

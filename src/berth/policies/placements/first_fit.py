@@ -10,7 +10,7 @@ from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster
 from berth.model import NO_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
-from berth.policies.placements.scored import CACHE_BYTES, Scored
+from berth.policies.placements.scored import CACHE_BYTES, RowOfType, Scored
 from berth.policies.protocol import Setting
 
 
@@ -41,9 +41,7 @@ class FirstFit(Scored):
         if seen is None:
             seen = cluster.memo[self._memo_key] = _Seen.of(cluster)
         number = cluster.request(job)
-        row = seen.rows.get(number)
-        if row is None:
-            row = seen.new_row(number)
+        row = seen.rows[number]
         node: int = score_kernels.first_node(cluster.block, cluster.requests, number, row, seen.unfit)
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
@@ -62,8 +60,7 @@ class FirstFit(Scored):
 class _Seen:
     """Where each type of request does not fit, so that it is not tried there again. Letters as in kernels."""
 
-    rows: dict[int, int]
-    """Request type → its row below."""
+    rows: RowOfType
     unfit: IntArray  # (T, G + 2 + N/64, rounded up)
     chosen_at: memoryview[int]
 
@@ -73,13 +70,4 @@ class _Seen:
         columns = width + 2 + (nodes + 63) // 64
         rows = max(1, min(4096, CACHE_BYTES // (8 * columns)))
         unfit = np.zeros((rows, columns), dtype=np.int64)
-        return cls({}, unfit, numbers(unfit))
-
-    def new_row(self, number: int) -> int:
-        """The type that came first makes room where there is none."""
-        row = len(self.rows)
-        if row == len(self.unfit):
-            row = self.rows.pop(next(iter(self.rows)))
-            self.unfit[row] = 0
-        self.rows[number] = row
-        return row
+        return cls(RowOfType(unfit), unfit, numbers(unfit))

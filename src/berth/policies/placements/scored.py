@@ -33,29 +33,32 @@ class Typical:
     """(K,): the different milli."""
 
 
+class RowOfType(dict[int, int]):
+    """The row of each request type in an array; if none is left, the type that came first makes room."""
+
+    def __init__(self, rows: IntArray) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __missing__(self, number: int) -> int:
+        row = len(self)
+        if row == len(self._rows):
+            row = self.pop(next(iter(self)))
+            self._rows[row] = 0
+        self[number] = row
+        return row
+
+
 @dataclass(slots=True)
 class _Scores:
     """Scores of one cluster's nodes for as many request types as there is room for. Letters as in `score_kernels`."""
 
-    places: dict[int, int]  # request type -> row
-    seen: IntArray  # (T, N)
+    rows: RowOfType
     scores: IntArray  # (T, N)
     devices_at: memoryview[int]  # (T, N)
     cache: IntArray
     """All of them, a `score_kernels.ScoreCache`."""
     real: FloatArray  # (M + N,): weights of typical requests, and the fragmentation of nodes
-
-    def row(self, request: int) -> int:
-        """The row of a request type; the type that came first makes room where there is none."""
-        row = self.places.get(request)
-        if row is None:
-            if len(self.places) < len(self.seen):
-                row = len(self.places)
-            else:
-                row = self.places.pop(next(iter(self.places)))
-                self.seen[row] = 0
-            self.places[request] = row
-        return row
 
 
 class Scored:
@@ -83,7 +86,7 @@ class Scored:
         if known is None:
             known = cluster.memo[self] = self._start(cluster)
         request = cluster.request(job)
-        row = known.row(request)
+        row = known.rows[request]
         node: int = score_kernels.best_node(
             self.kernel, cluster.block, cluster.requests, request, row, known.cache, known.real
         )
@@ -128,4 +131,4 @@ class Scored:
         arrays = score_kernels.cache_in(cache)
         arrays.typical[:], arrays.sizes[:] = typical.requests, typical.sizes
         real = np.concatenate([typical.weight, np.zeros(nodes)])
-        return _Scores({}, arrays.seen, arrays.scores, numbers(arrays.devices), cache, real)
+        return _Scores(RowOfType(arrays.seen), arrays.scores, numbers(arrays.devices), cache, real)

@@ -51,7 +51,7 @@ class Easy:
         self._as_queued = key_of(order) is as_queued
         # What is believed of a job may change while it waits, and a question to the placement its next answers.
         pure = self._by_request and not self.draws and not remembers(place)
-        self._asks_all = not (pure and knowledge.certain)
+        self._tries_all = not (pure and knowledge.certain)
         self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
 
@@ -125,7 +125,7 @@ class Easy:
             jobs = state.candidates(waiting, queue.by(self._key), reservations, now_ms)
         else:
             windows_ms = state.windows_ms(waiting, reservations, now_ms)
-            spare_milli = UNCOUNTED if self._asks_all or len(heads) > 1 else reservations[0].spare_milli
+            spare_milli = UNCOUNTED if self._tries_all or len(heads) > 1 else reservations[0].spare_milli
             first = waiting.first(windows_ms, state.cluster.free_total_milli, spare_milli)
             if first == NO_ROW:
                 return ()
@@ -325,15 +325,10 @@ class _State:
     def note_heads(self, heads: Sequence[Job], now_ms: int) -> None:
         """These are the first jobs that do not fit; reservations of others are let go."""
         self._heads, self._decided_ms = heads, now_ms
-        known = self._reservations
-        if len(known) == len(heads) == 1 and heads[0].id in known:  # as mostly
-            if known[heads[0].id].head is not heads[0]:
-                known.clear()
-            return
-        known_heads = ((head, known.get(head.id)) for head in heads)
-        self._reservations = {
-            head.id: one for head, one in known_heads if one is not None and one.head is head
-        }
+        if known := self._reservations:
+            self._reservations = {
+                head.id: one for head in heads if (one := known.get(head.id)) and one.head is head
+            }
 
     def knows_reservations(self, now_ms: int) -> bool:
         """Whether no reservation of the noted heads is to be found anew."""

@@ -36,7 +36,6 @@ class ExpectedEnds:
         self.pool: IntArray = np.zeros((4096, 2), dtype=np.int64)  # (P, 2)
         self._by_end_at, self._pool_at = numbers(self.by_end), numbers(self.pool)
         self._pooled = 0
-        self._row_of: dict[str, int] = {}
         self._run_at: list[Running | None] = [None] * 64
         self._free_rows = [*range(63, -1, -1)]
 
@@ -45,8 +44,9 @@ class ExpectedEnds:
         running = self._cluster.running
         if self.count == len(running):
             return False
+        noted = {run.job.id for run in self._run_at if run is not None}
         for run in running.values():
-            if run.job.id not in self._row_of:
+            if run.job.id not in noted:
                 self.note(run)
         return True
 
@@ -83,7 +83,6 @@ class ExpectedEnds:
             count,
         )
         self.count += 1
-        self._row_of[job.id] = row
         self._run_at[row] = run
         return end_ms
 
@@ -103,20 +102,19 @@ class ExpectedEnds:
             if run is None or running.get(run.job.id) is run:
                 break
             self.first += 1
-            self._forget(row, run)
+            self._forget(row)
         return before - self.count
 
     def drop_ended(self) -> None:
         """Drop all runs that have ended."""
         running = self._cluster.running
-        for run in [run for run in self._run_at if run is not None and running.get(run.job.id) is not run]:
-            row = self._row_of[run.job.id]
-            drop_end(self.runs, self.by_end, self.first, self.count, row)
-            self._forget(row, run)
+        for row, run in enumerate(self._run_at):
+            if run is not None and running.get(run.job.id) is not run:
+                drop_end(self.runs, self.by_end, self.first, self.count, row)
+                self._forget(row)
 
-    def _forget(self, row: int, run: Running) -> None:
+    def _forget(self, row: int) -> None:
         self.count -= 1
-        del self._row_of[run.job.id]
         self._run_at[row] = None
         self._free_rows.append(row)
 

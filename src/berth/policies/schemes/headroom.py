@@ -150,8 +150,8 @@ class Headroom:
         reserve_milli = {}
         for models in sorted({models for _, demand in samples for models in demand}):
             demand = np.repeat([sample.get(models, 0) for _, sample in samples], steps)[-most:]
-            ahead = np.lib.stride_tricks.sliding_window_view(demand, SAMPLES_AHEAD + 1)
-            reserve_milli[models] = int(np.quantile(ahead.max(axis=1) - ahead[:, 0], self.quantile))
+            windows = np.lib.stride_tricks.sliding_window_view(demand, SAMPLES_AHEAD + 1)
+            reserve_milli[models] = int(np.quantile(windows.max(axis=1) - windows[:, 0], self.quantile))
         return reserve_milli
 
     def _free_milli(self, cluster: Cluster, models: Models) -> int:

@@ -73,8 +73,9 @@ class FieldReader:
             value = problem.value if at is None else fields[at]
             raise self._table.error(line, problem.expected, column=problem.column, value=value) from None
 
-    def job(self, row: _Row, origin_ms: int) -> Job:
-        return submitted_at(row[1], row[0] - origin_ms) if origin_ms else row[1]
+    def job(self, row: _Row) -> Job:
+        submit_ms, job = row
+        return job if job.submit_ms == submit_ms else submitted_at(job, submit_ms)
 
 
 def requested(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:

@@ -159,12 +159,12 @@ class NativeReader:
         )
 
     @property
-    def job(self) -> Callable[[tuple[Any, ...], int], Job]:
+    def job(self) -> Callable[[tuple[Any, ...]], Job]:
         """Makes the job of a row; it does not hold the reader, which remembers all ids."""
         return self._make
 
 
-def _job(arguments: itemgetter[Any], defaults: tuple[Any, ...], row: tuple[Any, ...], _: int) -> Job:
+def _job(arguments: itemgetter[Any], defaults: tuple[Any, ...], row: tuple[Any, ...]) -> Job:
     return finished(draft(*arguments(row + defaults)))
 
 

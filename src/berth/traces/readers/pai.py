@@ -88,9 +88,9 @@ def nodes(table: Table) -> tuple[Node, ...]:
 
     Else as many of each kind as it counts, under made-up names: 1,897 machines with 6,742 GPUs.
     """
-    beside = Path(table.path).parent / "pai_machine_spec.csv"
-    if not beside.exists():
+    spec_file = Path(table.path).parent / "pai_machine_spec.csv"
+    if not spec_file.exists():
         return pai_nodes()
     return nodes_from_csv(
-        str(beside), "name=machine,gpus=cap_gpu,model=gpu_type,cpus=cap_cpu,mem_gib=cap_mem"
+        str(spec_file), "name=machine,gpus=cap_gpu,model=gpu_type,cpus=cap_cpu,mem_gib=cap_mem"
     )

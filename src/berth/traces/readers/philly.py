@@ -66,12 +66,9 @@ class PhillyReader:
         for field in self._fields:
             field.check(self._table, line, fields)
 
-    def job(self, row: _Row, origin_ms: int) -> Job:
+    def job(self, row: _Row) -> Job:
         submit, number, work, gpus, cluster = row
-        made = draft(
-            f"philly-{number}", submit - origin_ms, work, gpus=gpus, nodes=0, virtual_cluster=cluster
-        )
-        return finished(made)
+        return finished(draft(f"philly-{number}", submit, work, gpus=gpus, nodes=0, virtual_cluster=cluster))
 
 
 def nodes(_: Table) -> tuple[Node, ...]:

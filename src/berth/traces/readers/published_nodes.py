@@ -69,8 +69,8 @@ def acme_nodes(table: Table) -> tuple[Node, ...]:
 
 def spot_nodes(table: Table) -> tuple[Node, ...] | None:
     """Alibaba's `node_info_df.csv` where it lies in the folder of the jobs."""
-    beside = Path(table.path).parent / "node_info_df.csv"
-    return nodes_from_csv(str(beside)) if beside.exists() else None
+    node_file = Path(table.path).parent / "node_info_df.csv"
+    return nodes_from_csv(str(node_file)) if node_file.exists() else None
 
 
 def _nodes(pools: dict[str, int], gpus: int) -> tuple[Node, ...]:

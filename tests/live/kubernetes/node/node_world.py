@@ -9,12 +9,9 @@ import sys
 from pathlib import Path
 
 from berth.live.kubernetes.node.allotments import Allotments
-from berth.live.kubernetes.node.claim_files import ClaimFiles
-from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.device_plugin import DevicePlugin
-from berth.live.kubernetes.node.dra_driver import DraDriver
+from berth.live.kubernetes.node.claims import ClaimFiles, Claims, DraDriver
+from berth.live.kubernetes.node.device_plugin import DevicePlugin, Identity
 from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, with_library
-from berth.live.kubernetes.node.identity import Identity
 from berth.live.local.cards import Card, fake_gpus
 from tests.live.kubernetes.kubelet import CHECKPOINT, Kubelet
 from tests.live.kubernetes.node.fake_api import FakeApi

@@ -23,10 +23,9 @@ import berth.live.local.cards as cards_module
 from berth.history.store.folder import open_history
 from berth.live.kubernetes.collecting import Collector
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.agent import EXPORT, Agent, is_member, pod_uid_of
+from berth.live.kubernetes.node.agent import EXPORT, SEEN, Agent, Seen, is_member, pod_uid_of
 from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
 from berth.live.kubernetes.node.api_server import Container, Pod
-from berth.live.kubernetes.node.ledger import SEEN, Seen
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.recording import MOST_SAMPLES, record_of, samples_of, thin_out, thinned
 from berth.live.kubernetes.node.serving import NodeCollector
@@ -363,7 +362,7 @@ def test_a_pod_that_vanishes_is_recorded_and_its_part_is_free(watched: Watched) 
 def test_a_container_of_the_device_plugin_is_free_only_where_api_server_and_kubelet_say_so(
     folder: Path,
 ) -> None:
-    from berth.live.kubernetes.node.identity import Held
+    from berth.live.kubernetes.node.device_plugin import Held
 
     held = Held("default", "one", "main", frozenset({"gpu0-01"}), "uid-one")
 

@@ -17,9 +17,8 @@ import pytest
 
 from berth.live.kubernetes.names import DRIVER, RESOURCE
 from berth.live.kubernetes.node.api_server import Claim
-from berth.live.kubernetes.node.dra_driver import DraDriver
+from berth.live.kubernetes.node.claims import TAINT, DraDriver, SlicePublisher, devices_of
 from berth.live.kubernetes.node.reaper import Reaper
-from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, devices_of
 from berth.partition import find
 from tests.live.kubernetes.node.containers import of_cdi, share_of, start
 from tests.live.kubernetes.node.node_world import NodeWorld

@@ -12,27 +12,19 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from berth.errors import KubernetesError
+from berth.files import whole_file
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part, plain
+from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotments, Holder, Part, plain
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
-from berth.live.kubernetes.node.ledger import (
-    SEEN,
-    Ledger,
-    Seen,
-    keep_seen,
-    key_of,
-    keys_of,
-    ran_out_of_memory,
-    usage_of,
-)
 from berth.live.kubernetes.node.reaper import Reaper
+from berth.live.kubernetes.placements import Measured
 from berth.live.local.cards import Cards, Look, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
@@ -46,6 +38,8 @@ EXPORT = "history.tar.gz"
 """In the state folder: the history, for `berth k8s history`."""
 REFUSED_REASON, UNCOUNTED_REASON = "GpuMemoryRefused", "GpuMemoryUncounted"
 SAMPLES = "samples"
+SEEN = "seen"
+"""Folder of what `recording` is to take in: a file a pod."""
 WINDOW_S = 600.0
 """How often what a pod used since then goes into its application's profile while the pod runs on."""
 
@@ -147,7 +141,7 @@ class Agent:
         self._ledger = Ledger()
         self._reconciler = Reconciler()
         self._suspected: frozenset[Escaped] = frozenset()
-        self._told: set[Escaped | str] = set()
+        self._reported: set[Escaped | str] = set()
         """Processes that were told of, and uids of pods that were refused memory."""
         self._window_ms: dict[str, int] = {}
         """By the uid of a pod that runs: since when its use is in no profile."""
@@ -302,15 +296,15 @@ class Agent:
                 f" {more.counted_mib} MiB: a process of it wrote into the counters"
             )
             news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, what
-        for about, said in news.items():
-            if about not in self._told:
+        for about, message in news.items():
+            if about not in self._reported:
                 try:
-                    await self._api.tell(*said)
+                    await self._api.tell(*message)
                 except KubernetesError as error:
                     log.warning("%s; it will be reported at the next look", error)
                 else:
-                    self._told.add(about)
-        self._told &= {*news, *self._pods}
+                    self._reported.add(about)
+        self._reported &= {*news, *self._pods}
 
     async def _close(self, now_ms: int) -> None:
         """Note what ended since the last look, and let go of pods that nothing is left of."""
@@ -360,9 +354,9 @@ class Agent:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await child.communicate()
+        _, message = await child.communicate()
         if child.returncode:
-            log.warning("what was seen is not recorded yet: %s", said.decode(errors="replace")[-500:])
+            log.warning("what was seen is not recorded yet: %s", message.decode(errors="replace")[-500:])
 
 
 def _counted(parts: Sequence[PodPart], looks: Sequence[Look]) -> Iterator[Counted]:
@@ -376,3 +370,81 @@ def _counted(parts: Sequence[PodPart], looks: Sequence[Look]) -> Iterator[Counte
         peak_mib = sum(-(-one.peak_bytes >> 20) for one in regions)
         seen_mib = runs.get(index, {}).get(uid, (None, 0))[1]
         yield Counted(uid, index, limit_mib, peak_mib, sum(len(one.processes) for one in regions), seen_mib)
+
+
+def usage_of(parts: Sequence[Partition]) -> Measured:
+    """Of the regions of one allotment; those of GPUs that are not its own do not count."""
+    own = [part for part in parts if part.limit_bytes >> 20 != CLOSED_MIB]
+    needed = [
+        refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes) + refusal.asked_bytes
+        for part in own
+        for refusal in part.refusals
+    ]
+    peak = max((part.peak_bytes for part in own), default=0)
+    return Measured(-(-peak >> 20), sum(part.refused for part in own), -(-max(needed, default=0) >> 20))
+
+
+@dataclass(slots=True)
+class _Open:
+    parts: list[Part] = field(default_factory=list)
+    usage: Measured = field(default_factory=Measured)
+
+
+class Ledger:
+    """By the key of a pod or claim: what was taken back of it and not asked for yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+
+    def ending(self, allotment: Allotment, parts: Sequence[Partition]) -> None:
+        """Note what an allotment used, which is being taken back."""
+        entry = self._open.setdefault(key_of(allotment.holder), _Open())
+        entry.parts += [part for part in allotment.parts if part not in entry.parts]
+        entry.usage += usage_of(parts)
+
+    def take(self, keys: Set[str]) -> tuple[tuple[Part, ...], Measured]:
+        """What these used together; it is forgotten here."""
+        found = [self._open.pop(key) for key in sorted(keys & self._open.keys())]
+        total = sum((each.usage for each in found), Measured())
+        return tuple(part for each in found for part in each.parts), total
+
+    def keys(self) -> set[str]:
+        return set(self._open)
+
+
+def key_of(holder: Holder) -> str:
+    """What tells holders apart: the uid of a pod, or the name of a claim, by which pods name it."""
+    return holder.uid if holder.container else f"{holder.namespace}/{holder.name}"
+
+
+def keys_of(pod: Pod) -> set[str]:
+    """The keys of all that a pod may hold."""
+    return {pod.uid, *(f"{pod.namespace}/{claim}" for claim in pod.claims)}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A pod that has ended, or runs on, as `recording` takes it in."""
+
+    pod: Pod
+    parts: tuple[Part, ...]
+    usage: Measured
+    model: str
+    card_mib: int
+    """Of the first of its GPUs, as NVML has them."""
+    now_ms: int
+    since_ms: int | None = None
+    """Of a pod that runs on: samples from then on are new. None: it has ended."""
+
+
+def ran_out_of_memory(pod: Pod, usage: Measured) -> bool:
+    """Whether a pod failed after calls for memory were refused."""
+    return pod.phase == "Failed" and usage.refused > 0
+
+
+def keep_seen(state: Path, seen: Seen) -> None:
+    """Write it down for `recording`, whole or not at all."""
+    folder = state / SEEN
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_file(folder / f"{seen.pod.uid}.json") as aside:
+        aside.write_bytes(msgspec.json.encode(seen))

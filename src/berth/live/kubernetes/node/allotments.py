@@ -139,13 +139,13 @@ class Allotments:
         if not self.path.exists():
             return []
         try:
-            told = msgspec.json.decode(self.path.read_bytes(), type=list[msgspec.Raw])
+            entries = msgspec.json.decode(self.path.read_bytes(), type=list[msgspec.Raw])
         except (msgspec.DecodeError, OSError) as error:
             self.path.replace(self.path.with_suffix(".damaged"))
             self.damaged.append(f"{self.path}: {error}")
             return []
         found = []
-        for each in told:
+        for each in entries:
             try:
                 found.append(msgspec.json.decode(each, type=Allotment))
             except msgspec.DecodeError as error:
@@ -220,8 +220,8 @@ class Allotments:
         finally:
             self._batches -= 1
             if not self._batches and self._changed:
-                with whole_file(self.path, durable=True) as aside:
-                    aside.write_bytes(msgspec.json.encode(list(self.given.values())))
+                with whole_file(self.path, durable=True) as temporary:
+                    temporary.write_bytes(msgspec.json.encode(list(self.given.values())))
                 self._changed = False
 
     def of_devices(self, device_ids: Iterable[str]) -> list[Allotment]:

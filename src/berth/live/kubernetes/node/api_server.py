@@ -11,11 +11,9 @@ import msgspec
 
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import objects
-from berth.live.kubernetes.asks import controller_of, moment_ms, pod_group
+from berth.live.kubernetes.asks import consumed_of, controller_of, moment_ms, pod_group, pod_resources, whole
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
-from berth.live.kubernetes.gpu_words import pod_resources
 from berth.live.kubernetes.names import DRIVER, GANG, RESOURCE, application_of
-from berth.live.kubernetes.quantities import consumed_of, whole
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 SLICES = f"{RESOURCES}/resourceslices"
@@ -110,24 +108,26 @@ class ApiServer:
         return self.has_claims
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        told = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return None if told is None else pod_of(told)
+        answer = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return None if answer is None else pod_of(answer)
 
     async def pods(self) -> Sequence[Pod]:
         """All pods of this node, as the server's cache has them."""
         params = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
-        told = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
-        return [pod_of(each) for each in told["items"]]
+        answer = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
+        return [pod_of(each) for each in answer["items"]]
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
-        told = await self._find(f"{RESOURCES}/namespaces/{namespace}/resourceclaims/{name}")
-        return None if told is None else claim_of(told)
+        answer = await self._find(f"{RESOURCES}/namespaces/{namespace}/resourceclaims/{name}")
+        return None if answer is None else claim_of(answer)
 
     async def slices(self) -> dict[str, int]:
         """The ResourceSlices that berth's driver has for this node: their generations by their names."""
         selector = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self._node}"}
-        told = msgspec.json.decode(await self._ask("GET", SLICES, params=selector))
-        return {each["metadata"]["name"]: each["spec"]["pool"].get("generation", 0) for each in told["items"]}
+        answer = msgspec.json.decode(await self._ask("GET", SLICES, params=selector))
+        return {
+            each["metadata"]["name"]: each["spec"]["pool"].get("generation", 0) for each in answer["items"]
+        }
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         """Make or replace a ResourceSlice, which goes when the node goes."""
@@ -182,16 +182,16 @@ class ApiServer:
 
     async def _uid(self) -> str:
         if not self._node_uid:
-            told = await self._find(f"/api/v1/nodes/{self._node}")
-            if told is None:
+            answer = await self._find(f"/api/v1/nodes/{self._node}")
+            if answer is None:
                 raise KubernetesError(f"the cluster has no node '{self._node}'; name it by --node-name")
-            self._node_uid = told["metadata"]["uid"]
+            self._node_uid = answer["metadata"]["uid"]
         return self._node_uid
 
 
-def pod_of(told: Mapping[str, Any]) -> Pod:
-    pod = msgspec.convert(told, objects.Pod)
-    meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
+def pod_of(manifest: Mapping[str, Any]) -> Pod:
+    pod = msgspec.convert(manifest, objects.Pod)
+    meta, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status", {})
     containers = [
         Container(each.name, whole(each.resources.limits.get(RESOURCE, 0)))
         for each in (*pod.spec.init_containers, *pod.spec.containers)
@@ -229,15 +229,15 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
 def _program(container: Mapping[str, Any]) -> str:
     """The image and the first word, and what tells the rest from other words: those may hold passwords."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    told = [container.get("image", ""), *words[:1]]
+    parts = [container.get("image", ""), *words[:1]]
     if words[1:]:
-        told.append(f"#{hashlib.sha256(msgspec.json.encode(words)).hexdigest()[:12]}")
-    return " ".join(told)[:500]
+        parts.append(f"#{hashlib.sha256(msgspec.json.encode(words)).hexdigest()[:12]}")
+    return " ".join(parts)[:500]
 
 
-def claim_of(told: Mapping[str, Any]) -> Claim:
+def claim_of(manifest: Mapping[str, Any]) -> Claim:
     """A claim of the API's JSON, with what was allocated of berth's driver."""
-    meta, allocation = told["metadata"], (told.get("status") or {}).get("allocation")
+    meta, allocation = manifest["metadata"], (manifest.get("status") or {}).get("allocation")
     devices = (allocation or {}).get("devices") or {}
     found = [
         ClaimDevice(

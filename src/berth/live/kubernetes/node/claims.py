@@ -1,18 +1,181 @@
-"""Claims are prepared and taken back: each part of a claim its own region, the same however often it is asked for."""
+"""The DRA driver of this node: GPUs published as a ResourceSlice, claims prepared as CDI devices and taken back.
+
+Many claims share a device by memory and milli. Each part of a claim has a region of its own, the same however often it
+is asked for. The generation of the node's pool never goes back: a scheduler heeds only the highest that the API server
+has.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from berth.errors import BerthError, KubernetesError
+from berth.files import whole_file
+from berth.live.card_models import card_model
+from berth.live.kubernetes.apis import DRA, PLUGIN_REGISTRATION, dra, registration, serve
 from berth.live.kubernetes.names import DRIVER
-from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part
+from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part, plain
 from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice
-from berth.live.kubernetes.node.claim_files import ClaimFiles
-from berth.live.kubernetes.node.slices import device_index, device_name
+from berth.live.kubernetes.node.driver_files import DriverFiles
+from berth.live.local.cards import Card
+from berth.partition.regions import INSIDE
+
+TAINT = f"{DRIVER}/ailing"
+LOST = "lost"
+"""What a GPU ails of that has fallen off the bus."""
+
+
+def device_name(index: int) -> str:
+    return f"gpu-{index}"
+
+
+def device_index(name: str) -> int | None:
+    """The GPU of a device's name; None where it is no device of berth's."""
+    number = name.removeprefix("gpu-")
+    return int(number) if number != name and number.isdigit() else None
+
+
+def devices_of(cards: Sequence[Card], ailing: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The devices as `resource.k8s.io/v1` writes them; `ailing` tells of what a GPU ails: an XID or `lost`."""
+    return [_device(card, ailing.get(card.index)) for card in cards]
+
+
+def _device(card: Card, why: str | None) -> dict[str, Any]:
+    model = card_model(card.model, card.mem_mib)
+    attributes: dict[str, Any] = {
+        "uuid": {"string": card.uuid},
+        "index": {"int": card.index},
+        "model": {"string": model.name[:64]},
+    }
+    if model.architecture:
+        attributes["architecture"] = {"string": model.architecture[:64]}
+    device: dict[str, Any] = {
+        "name": device_name(card.index),
+        "attributes": attributes,
+        "capacity": {
+            "memory": _capacity(f"{card.mem_mib}Mi", "1Mi"),
+            "milli": _capacity("1000", "1"),
+        },
+        "allowMultipleAllocations": True,
+    }
+    if why is not None:
+        effect = "NoExecute" if why == LOST else "NoSchedule"
+        device["taints"] = [{"key": TAINT, "value": why, "effect": effect}]
+    return device
+
+
+def _capacity(whole: str, step: str) -> dict[str, Any]:
+    """All of it where a claim does not say how much."""
+    return {
+        "value": whole,
+        "requestPolicy": {"default": whole, "validRange": {"min": step, "max": whole, "step": step}},
+    }
+
+
+class SlicePublisher:
+    def __init__(self, node: str, api: ApiServer) -> None:
+        self._node, self._api = node, api
+        self._published: list[dict[str, Any]] | None = None
+
+    async def publish(self, devices: list[dict[str, Any]]) -> bool:
+        """Have the API server tell exactly these devices; whether the slice had to be written."""
+        name = f"{self._node}-{DRIVER}"
+        there = await self._api.slices()
+        newest = max(there.values(), default=0)
+        written = devices != self._published or there != ({name: newest} if devices else {})
+        self._published = None
+        if written and devices:
+            pool = {"name": self._node, "generation": newest + 1, "resourceSliceCount": 1}
+            spec = {"driver": DRIVER, "nodeName": self._node, "pool": pool, "devices": devices}
+            await self._api.write_slice(name, spec)
+        for other in there.keys() - ({name} if devices else set()):
+            await self._api.remove_slice(other)
+        self._published = devices
+        return written
+
+
+KIND = f"{DRIVER}/claim"
+
+
+class ClaimFiles:
+    """The folder that the container runtime reads."""
+
+    def __init__(self, folder: Path, driver: DriverFiles) -> None:
+        self._folder, self._driver = folder, driver
+
+    @staticmethod
+    def device(allotment: Allotment) -> str:
+        """The full name by which a container gets this allotment."""
+        return f"{KIND}={allotment.name}"
+
+    def write(self, uid: str, given: Sequence[Allotment], allotments: Allotments) -> None:
+        """Write the specification of a claim, unless it is there as it should be."""
+        told = {
+            "cdiVersion": "0.5.0",
+            "kind": KIND,
+            "containerEdits": self._shared,
+            "devices": [
+                {"name": each.name, "containerEdits": self._edits(each, allotments)} for each in given
+            ],
+        }
+        text, path = msgspec.json.encode(told), self._path(uid)
+        if path.exists() and path.read_bytes() == text:
+            return
+        try:
+            _write(path, text)
+        except FileNotFoundError:  # the folder, which lies in memory
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _write(path, text)
+
+    def remove(self, uid: str) -> None:
+        """Take the specification of a claim away; one that is not there is no error."""
+        self._path(uid).unlink(missing_ok=True)
+
+    def _path(self, uid: str) -> Path:
+        return self._folder / f"{DRIVER}-claim-{uid}.json"
+
+    @cached_property
+    def _shared(self) -> msgspec.Raw:
+        edits: dict[str, Any] = {
+            "mounts": [_mount(file.host, file.inside, file.writable) for file in self._driver.mounts],
+            "deviceNodes": [_node(path) for path in self._driver.common],
+            "env": [f"{name}={value}" for name, value in self._driver.environment.items()],
+        }
+        return msgspec.Raw(msgspec.json.encode({name: found for name, found in edits.items() if found}))
+
+    def _edits(self, allotment: Allotment, allotments: Allotments) -> dict[str, Any]:
+        mounts: list[dict[str, Any]] = []
+        nodes: list[dict[str, Any]] = []
+        region = f"{allotments.root}/{allotment.name}"
+        for part in allotment.parts:
+            card = allotments.cards[part.index]
+            for kind, writable in (("limit", False), ("use", True)):
+                file = f"{plain(card.uuid)}.{kind}"
+                mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
+            nodes.append(_node(self._driver.nodes[part.index]))
+        return {"mounts": mounts, "deviceNodes": nodes}
+
+
+def _write(path: Path, text: bytes) -> None:
+    with whole_file(path) as aside:
+        aside.write_bytes(text)
+
+
+def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:
+    options = ["rw" if writable else "ro", "nosuid", "nodev", "bind"]
+    return {"hostPath": str(host), "containerPath": inside, "options": options}
+
+
+def _node(path: Path) -> dict[str, Any]:
+    return {"path": f"/dev/{path.name}", "hostPath": str(path), "permissions": "rw"}
+
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +215,7 @@ class Claims:
                 try:
                     return self._wanted(await self._allocated(claim))
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
-                    return _told(error)
+                    return _message(error)
 
         answers = await asyncio.gather(*map(wanted_by, asked))
         wanted = {claim.uid: answer for claim, answer in zip(asked, answers, strict=True)}
@@ -101,7 +264,7 @@ class Claims:
                     self._take_back(wanted)
                 raise
         except Exception as error:  # noqa: BLE001 - it harms no other claim
-            return _told(error)
+            return _message(error)
         return wanted
 
     def unprepare(self, uid: str) -> None:
@@ -119,7 +282,7 @@ class Claims:
                     self.unprepare(uid)
                     found[uid] = ""
                 except Exception as error:  # noqa: BLE001 - it harms no other claim
-                    found[uid] = _told(error)
+                    found[uid] = _message(error)
         return found
 
     def _held(self, uid: str) -> list[Allotment]:
@@ -182,9 +345,75 @@ class Claims:
         return Part(index, mem_mib, milli, burst=claim.burst, priority=claim.priority)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Why one claim is not prepared, for whatever reason: it harms no other of its call."""
     if isinstance(error, BerthError | OSError):
         return f"berth: {error}"
     log.error("a claim was not prepared", exc_info=error)
     return f"berth: {error!r}"
+
+
+VERSION = "v1.DRAPlugin"
+LOOK_S = 0.5
+
+
+class DraDriver:
+    """The sockets that the kubelet finds, and what it calls there."""
+
+    def __init__(self, node: str, plugins: Path, registry: Path, claims: Claims) -> None:
+        """`plugins` and `registry` are the kubelet's folders of that name."""
+        self._node, self._claims = node, claims
+        self._socket = plugins / DRIVER / "dra.sock"
+        self._registry = registry / f"{DRIVER}-reg.sock"
+        self.registrations = 0
+
+    async def run(self) -> None:
+        """Serve until cancelled; sockets that are taken away are made anew."""
+        while True:
+            servers = [
+                await serve(self._socket, DRA, self),
+                await serve(self._registry, PLUGIN_REGISTRATION, self),
+            ]
+            try:
+                while self._socket.exists() and self._registry.exists():
+                    await asyncio.sleep(LOOK_S)
+            finally:
+                for server in servers:
+                    await server.stop(0)
+
+    async def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return registration.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(self._socket), supported_versions=[VERSION]
+        )
+
+    async def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if not request.plugin_registered:
+            log.warning("the kubelet refuses %s: %s", DRIVER, request.error)
+        self.registrations += request.plugin_registered
+        return registration.RegistrationStatusResponse()
+
+    async def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Prepare claims; one that fails harms no other."""
+        answer = dra.NodePrepareResourcesResponse()
+        asked = {each.uid: each for each in request.claims}
+        for uid, given in (await self._claims.prepare([*asked.values()])).items():
+            if isinstance(given, str):
+                answer.claims[uid].error = given
+                continue
+            answer.claims[uid].SetInParent()
+            for each in given:
+                device = answer.claims[uid].devices.add(
+                    request_names=[each.request],
+                    pool_name=self._node,
+                    device_name=each.device,
+                    cdi_device_ids=[ClaimFiles.device(each)],
+                )
+                if each.share:
+                    device.share_id = each.share
+        return answer
+
+    async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = dra.NodeUnprepareResourcesResponse()
+        for uid, error in self._claims.unprepare_all([claim.uid for claim in request.claims]).items():
+            answer.claims[uid].error = error
+        return answer

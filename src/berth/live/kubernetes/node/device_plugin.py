@@ -4,35 +4,189 @@ The kubelet's Allocate names units and no pod. So it is answered with paths that
 there is made in PreStartContainer, which names the same units when the kubelet has noted whose they are and before the
 container is made. A container that cannot be told, or whose pod was not placed by berth, does not start, and the
 kubelet asks again.
+
+Whose units they are, the kubelet says in its pod-resources service and in its checkpoint. Only the checkpoint has the
+pod's uid, by which a pod is told from an older one of the same name; where it can be read, both must agree.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 
 from berth.errors import BerthError, KubernetesError
 from berth.live.kubernetes.apis import (
     DEVICE_PLUGIN,
     DEVICE_REGISTRATION,
+    POD_RESOURCES,
     call,
     open_channel,
     plugins,
+    pod_resources,
     serve,
 )
-from berth.live.kubernetes.names import RESOURCE, SLOTS_PER_GPU
-from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder
+from berth.live.kubernetes.names import BURST, PLACED_UID, PLACEMENT, RESOURCE, SLOTS_PER_GPU
+from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
-from berth.live.kubernetes.node.identity import Identity
-from berth.live.kubernetes.node.placement import digest_of, parts_of
+from berth.live.kubernetes.placements import Placed
+from berth.live.local.cards import Card
 from berth.partition.regions import INSIDE
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    namespace: str
+    pod: str
+    container: str
+    device_ids: frozenset[str]
+    uid: str = ""
+    """The pod's; empty where the checkpoint does not tell."""
+
+
+class Identity:
+    def __init__(self, socket: Path, checkpoint: Path) -> None:
+        """`socket` is of the pod-resources service, `checkpoint` the device manager's file."""
+        self._socket, self._checkpoint = socket, checkpoint
+
+    async def holder_of(self, device_ids: Iterable[str]) -> Held:
+        """The container that holds exactly these units; KubernetesError where the kubelet names none."""
+        asked = frozenset(device_ids)
+        found = [held for held in await self.all_held() if held.device_ids == asked]
+        if len(found) != 1:
+            raise KubernetesError(
+                f"the kubelet names {len(found)} containers that hold the units {', '.join(sorted(asked))};"
+                " it will ask again"
+            )
+        return found[0]
+
+    async def all_held(self) -> list[Held]:
+        """All containers that hold units; KubernetesError where the kubelet does not answer."""
+        uids = self._uids()
+        try:
+            async with open_channel(self._socket) as channel:
+                told = await call(channel, POD_RESOURCES, "List", pod_resources.ListPodResourcesRequest())
+        except grpc.aio.AioRpcError as error:
+            raise KubernetesError(
+                f"the kubelet's pod-resources service at {self._socket} does not answer: {error.details()}"
+            ) from error
+        found = []
+        for pod in told.pod_resources:
+            for container in pod.containers:
+                ids = frozenset(
+                    unit
+                    for devices in container.devices
+                    if devices.resource_name == RESOURCE
+                    for unit in devices.device_ids
+                )
+                if not ids:
+                    continue
+                uid = uids.get((container.name, ids), "") if uids is not None else ""
+                if uids is not None and not uid:
+                    continue  # the two were read at different moments, or the pod is going
+                found.append(Held(pod.namespace, pod.name, container.name, ids, uid))
+        return found
+
+    def _uids(self) -> dict[tuple[str, frozenset[str]], str] | None:
+        """The pods' uids by container and units; None where there is no checkpoint that can be read."""
+        try:
+            told = json.loads(self._checkpoint.read_bytes())
+            entries = told["Data"]["PodDeviceEntries"] or ()
+            return {
+                (entry["ContainerName"], frozenset(chain.from_iterable(entry["DeviceIDs"].values()))): entry[
+                    "PodUID"
+                ]
+                for entry in entries
+                if entry["ResourceName"] == RESOURCE
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def parts_of(pod: Pod, container: str, cards: Mapping[int, Card]) -> tuple[Part, ...]:
+    """The parts of one container, in the placement's order; KubernetesError says what is wrong with the placement.
+
+    The placement lists the pod's GPUs. Containers take from it in their order in the pod, as many as each asks for.
+    """
+    parts = _placed(pod, {card.uuid: card.index for card in cards.values()})
+    mine = next((each for each in pod.containers if each.name == container), None)
+    if mine is None or mine.gpus < 1:
+        raise KubernetesError(
+            f"the container '{container}' of {pod} asks for no GPU; the kubelet says it has some"
+        )
+    start = 0
+    for each in pod.containers:
+        if each.name == container:
+            break
+        start += each.gpus
+    found = parts[start : start + mine.gpus]
+    if len(found) < mine.gpus:
+        raise KubernetesError(
+            f"the placement of {pod} has {len(parts)} GPUs, and its containers ask for more; it is from an older"
+            " version of the pod, or written by hand"
+        )
+    if len({part.index for part in found}) < len(found):
+        raise KubernetesError(f"the placement of {pod} names a GPU twice for the container '{container}'")
+    return found
+
+
+def digest_of(pod: Pod) -> str:
+    """What tells a pod's placement from any other: the words by which its parts are made, in short."""
+    said = [pod.annotations.get(key, "") for key in (PLACEMENT, BURST)]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+
+
+def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
+    text = pod.annotations.get(PLACEMENT)
+    if text is None:
+        raise KubernetesError(
+            f"{pod} asks for GPUs and has no placement yet; it starts when berth has one for it: berth k8s why {pod}"
+        )
+    if pod.annotations.get(PLACED_UID) != pod.uid:
+        raise KubernetesError(
+            f"the placement of {pod} is for the uid {pod.annotations.get(PLACED_UID, 'of no pod')}, and this pod's is"
+            f" {pod.uid}: it is another pod's, or written by hand"
+        )
+    try:
+        placed = msgspec.json.decode(text, type=Placed)
+        if placed.node not in ("", pod.node):
+            raise KubernetesError(
+                f"the placement of {pod} is for node {placed.node}, and it is bound to {pod.node}; it starts when berth"
+                " has one for it here"
+            )
+        if not all(gpu.mem_mib for gpu in placed.gpus):
+            raise KubernetesError(f"the placement of {pod} gives it no memory: {text[:200]}")
+        burst = pod.annotations.get(BURST, "").lower() in ("true", "1", "yes")
+        return tuple(
+            # By its UUID where the placement names one: a restart of the machine may number GPUs anew.
+            Part(
+                by_uuid[gpu.uuid] if gpu.uuid else gpu.index,
+                gpu.mem_mib,
+                gpu.milli,
+                placed.best_effort,
+                burst,
+            )
+            for gpu in placed.gpus
+        )
+    except KeyError as error:
+        raise KubernetesError(
+            f"the annotation {PLACEMENT} of {pod} names GPU {error}, and this node has no such GPU"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise KubernetesError(
+            f"the annotation {PLACEMENT} of {pod} is no placement ({error}): {text[:200]}"
+        ) from error
+
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +375,7 @@ class DevicePlugin:
 def _stamp(socket: Path) -> tuple[int, int]:
     """What changes when a socket is made anew."""
     try:
-        told = socket.stat()
+        status = socket.stat()
     except OSError:
         return (0, 0)
-    return (told.st_ino, told.st_ctime_ns)
+    return (status.st_ino, status.st_ctime_ns)

@@ -123,16 +123,16 @@ def with_library(driver: DriverFiles, folder: Path) -> DriverFiles:
     A version that containers have mounted stays: each has a name of its own.
     """
     source = library_path()
-    told = source.stat()
-    place = folder / f"{told.st_mtime_ns:x}-{told.st_size:x}"
+    status = source.stat()
+    place = folder / f"{status.st_mtime_ns:x}-{status.st_size:x}"
     place.mkdir(parents=True, exist_ok=True)
     for name, text in (
         ("libberth.so", source.read_bytes()),
         ("ld.so.preload", f"{INSIDE}/libberth.so\n".encode()),
     ):
         if not (place / name).exists():
-            with whole_file(place / name) as aside:
-                aside.write_bytes(text)
+            with whole_file(place / name) as temporary:
+                temporary.write_bytes(text)
             (place / name).chmod(0o644)
     library = Mounted(place / "libberth.so", f"{INSIDE}/libberth.so")
     preload = Mounted(place / "ld.so.preload", "/etc/ld.so.preload")

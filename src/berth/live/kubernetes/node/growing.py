@@ -45,7 +45,7 @@ class Growing:
         )
         self._suspends = grow == "suspend"
         allotments.held_now = self._held_now
-        self._told: dict[str, tuple[GpuMemory, float]] = {}
+        self._reported: dict[str, tuple[GpuMemory, float]] = {}
         """By the pod's uid: what its annotation says, and when it was written."""
 
     def _held_now(self) -> dict[str, int]:
@@ -95,7 +95,7 @@ class Growing:
         for each in self.tenants.shown():
             shown.setdefault(each.job, []).append(each)
         there = {pod.uid: pod for pod in pods if str(pod) in shown and not pod.ended}
-        self._told = {uid: told for uid, told in self._told.items() if uid in there}
+        self._reported = {uid: reported for uid, reported in self._reported.items() if uid in there}
         for uid, pod in there.items():
             now, now_s = memory_of(shown[str(pod)]), time.monotonic()
             for tenant in of_pods[str(pod)]:
@@ -105,14 +105,14 @@ class Growing:
                     self.tenants.suspend(tenant.id)
                 if self._suspends and tenant.leaves:
                     now.leaves = not (tenant.suspension or self.tenants.suspending.why_not(tenant))
-            before, told_s = self._told.get(uid, (None, 0.0))
+            before, reported_s = self._reported.get(uid, (None, 0.0))
             counts = {"asked": 0, "granted": 0, "refused": 0}
             same = before is not None and replace(before, **counts) == replace(now, **counts)
-            if now == before or (same and now_s - told_s < COUNTS_S):
+            if now == before or (same and now_s - reported_s < COUNTS_S):
                 continue
             try:
                 await self._api.annotate(pod, {GPU_MEMORY: msgspec.json.encode(now).decode()})
-                self._told[uid] = now, now_s
+                self._reported[uid] = now, now_s
             except KubernetesError as error:
                 log.warning("%s; it is told at the next look", error)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from berth.errors import BerthError, KubernetesError, PartitionError
 from berth.live.kubernetes.node.allotments import Allotment, Allotments
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
-from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.identity import Identity
+
+if TYPE_CHECKING:  # the child that records does without gRPC
+    from berth.live.kubernetes.node.claims import Claims
+    from berth.live.kubernetes.node.device_plugin import Identity
 
 log = logging.getLogger(__name__)
 

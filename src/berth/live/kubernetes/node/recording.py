@@ -23,8 +23,7 @@ from berth.live.card_models import card_model
 from berth.live.driver.records import Sampled
 from berth.live.driver.records import record_of as record_of_end
 from berth.live.driver.site import End, Gpu
-from berth.live.kubernetes.node.agent import SAMPLES
-from berth.live.kubernetes.node.ledger import SEEN, Seen, ran_out_of_memory
+from berth.live.kubernetes.node.agent import SAMPLES, SEEN, Seen, ran_out_of_memory
 from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.samples import Sample, read_samples
 from berth.model import Job, Record, RecordState, Share
@@ -85,7 +84,7 @@ def export(history: Path, file: Path) -> None:
     """Write what `berth k8s history` collects: an archive of the records and the profiles of this node."""
     records = file.with_suffix(".parquet")
     write_records(open_history(history).records(), records)
-    with whole_file(file) as aside, tarfile.open(aside, "w:gz") as tar:
+    with whole_file(file) as temporary, tarfile.open(temporary, "w:gz") as tar:
         tar.add(records, "records.parquet")
         for path in sorted((history / IN_HISTORY).glob(f"*{ENDING}")):
             tar.add(path, f"profiles/{path.name}")
@@ -151,8 +150,8 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
 def thin_out(file: Path) -> None:
     """Leave every second line of a file of samples."""
     lines = file.read_text(encoding="ascii").splitlines(keepends=True)
-    with whole_file(file) as aside:
-        aside.write_text("".join(lines[::2]), encoding="ascii")
+    with whole_file(file) as temporary:
+        temporary.write_text("".join(lines[::2]), encoding="ascii")
 
 
 if __name__ == "__main__":

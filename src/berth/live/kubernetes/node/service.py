@@ -18,16 +18,12 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.node.agent import EXPORT, Agent
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
-from berth.live.kubernetes.node.claim_files import ClaimFiles
-from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.device_plugin import DevicePlugin
-from berth.live.kubernetes.node.dra_driver import DraDriver
+from berth.live.kubernetes.node.claims import LOST, ClaimFiles, Claims, DraDriver, SlicePublisher, devices_of
+from berth.live.kubernetes.node.device_plugin import DevicePlugin, Identity
 from berth.live.kubernetes.node.driver_files import fake_driver, real_driver, with_library
 from berth.live.kubernetes.node.growing import Growing
-from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import NodeCollector, host_and_port, serve_node
-from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.kubernetes.nodes import label_of
 from berth.live.local.cards import Card, Cards
@@ -243,11 +239,11 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     node = _Node(settings, cards, server)
     loop = asyncio.get_running_loop()
 
-    def heard(gpu: int, xid: int) -> None:
+    def on_error(gpu: int, xid: int) -> None:
         log.warning("XID %d on GPU %d: it is not allocated until this agent restarts", xid, gpu)
         loop.call_soon_threadsafe(node.agent.xids.__setitem__, gpu, str(xid))
 
-    watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
+    watch = XidWatch(on_error, fake_driver_folder() if settings.fake else None)
     watch.start()
     collector = NodeCollector(node.agent, node.cards.cards, node.registrations)
     log.info(

@@ -32,9 +32,9 @@ class _Event(ctypes.Structure):
 class XidWatch:
     """Tells of each XID that is not a program's own."""
 
-    def __init__(self, heard: Callable[[int, int], None], driver_folder: Path | None) -> None:
-        """`heard` is called with the GPU's index and the XID, in the watch's thread."""
-        self._heard, self._folder = heard, driver_folder
+    def __init__(self, on_error: Callable[[int, int], None], driver_folder: Path | None) -> None:
+        """`on_error` is called with the GPU's index and the XID, in the watch's thread."""
+        self._on_error, self._folder = on_error, driver_folder
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="xid", daemon=True)
 
@@ -62,4 +62,4 @@ class XidWatch:
             device = ctypes.c_void_p(event.device)
             if event.data in OF_PROGRAMS or nvml.nvmlDeviceGetIndex(device, ctypes.byref(index)) != 0:
                 continue
-            self._heard(index.value, int(event.data))
+            self._on_error(index.value, int(event.data))
