@@ -1,9 +1,9 @@
 """What becomes of jobs that need more GPU memory than was said: killed, relaunched, let grow, let grow with suspension.
 
-    python bench/growth_simulated.py [--seeds 3] [--jobs 300] [--policy easy+priority+worst-fit]
+    python bench/growth_simulated.py [--seeds 3] [--jobs 200] [--policy easy+priority+worst-fit]
 
 Jobs of three mixes share GPUs by memory. Each takes half of its memory at once and the rest after a third of its run;
-its user says 0.7 to 3 times of it. berth's own driver places the jobs by a policy and the knowledge `history`, and its
+its user says 0.5 to 2 times of it. berth's own driver places the jobs by a policy and the knowledge `history`, and its
 own rules of growth answer them (`berth.live.driver`), all in simulated time. Compute is not looked at.
 
     kill      a limit is what was said; a job that needs more fails, and runs again with more, as after out of memory
@@ -50,10 +50,10 @@ MIXES = ("demo", "pai-like", "philly-like")
 """The generators of the mixes."""
 WAYS = ("kill", "relaunch", "grow", "suspend")
 CARD_MIB = 80 << 10
-MEMORY_MIB = (3 << 10, 5 << 10, 8 << 10, 12 << 10, 18 << 10, 26 << 10)
-SAID = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
+MEMORY_MIB = (6 << 10, 10 << 10, 16 << 10, 24 << 10, 36 << 10, 48 << 10)
+SAID = (0.5, 0.7, 1.0, 1.2, 1.5, 2.0)
 """What users say of the memory that their jobs take; two applications of each."""
-LOAD = 1.5
+LOAD = 3.0
 """GPU memory that is asked for while jobs come, over what there is: GPUs are counted by it."""
 _MIB = 1 << 20
 
@@ -401,7 +401,7 @@ def main() -> None:
     """Print a row a mix and way."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--seeds", type=count, default=3)
-    arguments.add_argument("--jobs", type=count, default=300)
+    arguments.add_argument("--jobs", type=count, default=200)
     arguments.add_argument("--policy", default="easy+priority+worst-fit")
     words = arguments.parse_args()
     logging.disable(logging.WARNING)  # that run times are unknown at first
@@ -417,7 +417,7 @@ def main() -> None:
         "failed",
         "waited",
         "moves",
-        "loses less than kill",
+        "less lost",
     )
     print("".join(f"{each:>14}" for each in head))
     for name in MIXES:

@@ -6,9 +6,10 @@ import contextlib
 import math
 import re
 import sys
+from collections.abc import Iterable, Set
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,9 @@ from berth.errors import BerthError, LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
 from berth.live.slurm.measured_use import COMPUTE_PCT, Measured
+
+if TYPE_CHECKING:
+    from berth.live.slurm.nodes import SlurmPartition
 
 app = typer.Typer(
     help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -61,6 +65,14 @@ class Memory(StrEnum):
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(names_of(text))
+
+
+def _check_partitions(names: Set[str], known: Iterable[SlurmPartition]) -> None:
+    """SettingError if Slurm has no partition of a name."""
+    there = {each.name for each in known}
+    if unknown := names - there:
+        listed = ", ".join(sorted(there)) or "none"
+        raise SettingError(f"--partitions: no partition '{min(unknown)}'; there are: {listed}")
 
 
 def _uid(user: str) -> int:
@@ -188,7 +200,7 @@ def run(
     import time
     from dataclasses import asdict
 
-    from berth.live.slurm.claim import Claim, lock, owner_of
+    from berth.live.slurm.claim import Claim, close_to_others, lock, owner_of
     from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.decisions import read_decisions
@@ -203,6 +215,8 @@ def run(
         if not math.isfinite(seconds):
             raise SettingError(f"{option} is {seconds}; expected a number of seconds")
     controller = Controller()
+    known = controller.partitions()  # if Slurm is away, no folder is made
+    _check_partitions(_names(partitions), known)
     channel = None
     if rest is not None:
         from berth.live.slurm.rest import RestChannel
@@ -225,11 +239,14 @@ def run(
     claim = None
     if places:
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
-        where = frozenset() if qos else settings.partitions
+        of_qos = (each for each in known if not each.qos or settings.qos & set(each.qos))
+        where = settings.partitions | {each.name for each in of_qos if settings.qos}
         claim = Claim(controller, owner_of(state), where, lasts_s)
     # An option that makes no sense is refused before a folder is made or a node is claimed.
     service = Service(settings, controller, channel=channel, claim=claim)
     end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
+    if "jobs" in controller.configuration().get("PrivateData", ""):
+        close_to_others(state)
     with contextlib.closing(lock(state)):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
         try:
@@ -518,10 +535,8 @@ def install(
     if apply:
         installed.check_first(today, own)
     there = installed.as_before(today, own) if installed.is_installed(own) else today
-    names = _names(partitions)
-    known = controller.partitions()
-    if unknown := names - {each.name for each in known}:
-        raise SettingError(f"there is no partition {min(unknown)}; see: scontrol show partition")
+    names, known = _names(partitions), controller.partitions()
+    _check_partitions(names, known)
     chosen = {name for each in known if each.name in names for name in each.nodes}
     if not chosen:
         raise SettingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,11 +150,7 @@ def run(
             words["BERTH_FAKE_CARD"] = str(scratch / "card")
         before = {seen.uuid: seen for seen in joined}
         driver = fake_driver_folder() if fake_gpu else None
-        try:
-            process = _start(command, words, joined, driver)
-        except OSError as error:
-            raise NoCommandError(command[0], error) from error
-        status = _wait(process)
+        status = _wait(_start(command, words, joined, driver))
         logged = tuple(log.read_text().splitlines()) if log.exists() else ()
         messages = warnings + logged
         if not all(_is_there(descriptor, use) for use, descriptor in held.items()):
@@ -250,16 +246,26 @@ def _start(
     """Start a command, in the cgroup of a partition that has one."""
     groups = [Path(one.hardware.group) for one in joined if one.hardware and one.hardware.can.needs_entry]
     if not groups:
-        return subprocess.Popen(command, env=environment)
+        return _begun(command, environment)
     root = joined[0].folder.parent
     with limits_lock(root):  # until the process is in its cgroup, which is empty otherwise
         admit(joined[0].name, None, root, driver)
         try:
-            return subprocess.Popen(command, env=environment, preexec_fn=lambda: enter(groups[0]))
+            return _begun(command, environment, lambda: enter(groups[0]))
         except subprocess.SubprocessError as error:  # what the child raised before it became the command
             raise PartitionError(
                 f"no process can be started in {groups[0]}; remove the partition and create it again"
             ) from error
+
+
+def _begun(
+    command: Sequence[str], environment: Mapping[str, str], first: Callable[[], None] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that does `first`, then becomes the command."""
+    try:
+        return subprocess.Popen(command, env=environment, preexec_fn=first)
+    except OSError as error:
+        raise NoCommandError(command[0], error) from error
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:

@@ -84,9 +84,14 @@ def admit(name: str, container: Path | None, root: Path | None, driver_folder: P
 
     Raises PartitionError if the driver does not keep a limit: then no program is to start.
     """
-    for part in find(name, root):
-        if part.hardware is not None and part.hardware.can.needs_entry:
-            _settle(part, str(container or part.hardware.group), driver_folder)
+    try:
+        for part in find(name, root):
+            if part.hardware is not None and part.hardware.can.needs_entry:
+                _settle(part, str(container or part.hardware.group), driver_folder)
+    except OSError as error:
+        raise PartitionError(
+            f"the partition '{name}' was removed, or cannot be changed ({error.strerror}: {error.filename})"
+        ) from error
 
 
 def resize_groups(part: Partition, limit: Limit, driver_folder: Path | None) -> Limit:
@@ -115,7 +120,7 @@ def sweep(root: Path | None = None, driver_folder: Path | None = None) -> None:
     with limits_lock(root):
         kept = set()
         for name in {note.parent.name for note in root.glob("*/*.hardware")}:
-            with contextlib.suppress(PartitionError):  # of a partition that is damaged
+            with contextlib.suppress(PartitionError, OSError):  # it is damaged, or ends now
                 for part in find(name, root):
                     if part.hardware is not None and part.hardware.can.needs_entry:
                         kept.add(part.hardware.group)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Build Kubernetes' own servers from their Go module, once a machine: build_server.sh [kube-scheduler kubelet … kueue]
+# Build Kubernetes' own servers from their Go module, once a machine: build_server.sh [kube-scheduler kubelet … kueue karpenter]
 #
 # servers/go.mod names the version. The programs lie in ~/.cache/berth-tests, outside the repository; kube-apiserver is
-# always built; `kueue` is Kueue's controller, with its CRDs and webhooks. Needs Go and its module proxy, runs as any
-# user, and takes some 12 minutes for all four servers on two cores. For another version, such as 1.30:
+# always built; `kueue` is Kueue's controller, with its CRDs and webhooks, and `karpenter` Karpenter's, with its kwok
+# provider and CRDs. Needs Go and its module proxy, runs as any user, and takes some 12 minutes for all four servers on
+# two cores. For another version, such as 1.30:
 #
 #     KUBERNETES_VERSION=v1.30.14 build_server.sh kube-scheduler kube-controller-manager
 #     KUBEBUILDER_ASSETS=~/.cache/berth-tests/kubernetes-1.30.14 pytest tests/live/kubernetes
@@ -16,17 +17,22 @@ mkdir -p "$cache"
 # A second caller waits for the first one's build.
 exec 9>"$cache/lock"
 flock 9
-kueue=
 missing=()
+others=()
 for server in kube-apiserver "$@"; do
-    if [ "$server" = kueue ]; then
-        kueue=$(awk '$2 == "sigs.k8s.io/kueue" { print $3 }' "$here/kueue/go.mod")
-        [ -x "${cache%/*}/kueue-${kueue#v}/kueue" ] && kueue=
-    elif [ ! -x "$cache/$server" ]; then
-        missing+=("$server")
-    fi
+    case $server in
+        kueue) from=kueue module=sigs.k8s.io/kueue ;;
+        karpenter) from=autoscalers module=sigs.k8s.io/karpenter ;;
+        *)
+            [ -x "$cache/$server" ] || missing+=("$server")
+            continue
+            ;;
+    esac
+    at=$(awk -v module="$module" '$2 == module { print $3 }' "$here/$from/go.mod")
+    into=${cache%/*}/$server-${at#v}
+    [ -x "$into/$server" ] || others+=("$server $from $module@$at $into")
 done
-[ ${#missing[@]} = 0 ] && [ -z "$kueue" ] && exit 0
+[ ${#missing[@]} = 0 ] && [ ${#others[@]} = 0 ] && exit 0
 if ! command -v go >/dev/null; then
     echo "build_server.sh: wanted Go $(awk '$1 == "go" { print $2 }' "$here/servers/go.mod") or later, and found none" >&2
     exit 1
@@ -51,14 +57,23 @@ for server in "${missing[@]}"; do
         -ldflags "-s -w -X $about.gitVersion=$version -X $about.gitMajor=$major -X $about.gitMinor=$minor" "./$server"
     mv "$cache/.new" "$cache/$server"
 done
-if [ -n "$kueue" ]; then
-    cd "$here/kueue"
-    into=${cache%/*}/kueue-${kueue#v}
+for other in "${others[@]}"; do
+    read -r server from module into <<<"$other"
+    cd "$here/$from"
     mkdir -p "$into/crds"
-    from=$(go mod download -json "sigs.k8s.io/kueue@$kueue" | awk -F'"' '$2 == "Dir" { print $4 }')
-    install -m 644 -t "$into/crds" "$from"/config/components/crd/bases/*.yaml
-    install -m 644 "$from/config/components/webhook/manifests.yaml" "$into/webhooks.yaml"
+    source=$(go mod download -json "$module" | awk -F'"' '$2 == "Dir" { print $4 }')
+    case $server in
+        kueue)
+            program=cmd/kueue
+            install -m 644 -t "$into/crds" "$source"/config/components/crd/bases/*.yaml
+            install -m 644 "$source/config/components/webhook/manifests.yaml" "$into/webhooks.yaml"
+            ;;
+        karpenter)
+            program=kwok
+            install -m 644 -t "$into/crds" "$source"/pkg/apis/crds/*.yaml "$source"/kwok/apis/crds/*.yaml
+            ;;
+    esac
     CGO_ENABLED=0 nice go build -p "${BERTH_BUILD_JOBS:-2}" -trimpath -ldflags "-s -w" -o "$into/.new" \
-        sigs.k8s.io/kueue/cmd/kueue
-    mv "$into/.new" "$into/kueue"
-fi
+        "${module%@*}/$program"
+    mv "$into/.new" "$into/$server"
+done

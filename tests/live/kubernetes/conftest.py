@@ -34,6 +34,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A server of this test's own, with kube-scheduler: its webhooks and CRDs are in no other test's way."""
+    assets = find_assets()
+    if isinstance(assets, str):
+        pytest.skip(assets)
+    server = Server(assets, tmp_path / "server")
+    try:
+        server.start()
+        if why := server.start_scheduler():
+            pytest.skip(why)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
 def kube_scheduler(server: Server) -> None:
     """Kubernetes' own scheduler runs on this server, from now on for all tests."""
     if why := server.start_scheduler():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from berth.live.kubernetes import names
-from berth.live.kubernetes.objects import Expression, Term
+from berth.live.kubernetes.objects import Expression, Pod, Term
 from berth.live.kubernetes.pod_site import PATIENCE_MS, RELEASE_TIMES, State
-from berth.live.kubernetes.steps import Lift, Patch
+from berth.live.kubernetes.steps import Lift, Patch, Tell
 from tests.live.kubernetes.conftest import Played
-from tests.live.kubernetes.steered import Steered, node, pod, refused, steered
+from tests.live.kubernetes.steered import Steered, bound, node, pod, refused, steered
 from tests.live.kubernetes.world import World
 
 QUOTAS = "priority+best-fit"
@@ -86,6 +86,45 @@ def test_pods_that_a_node_could_hold_gangs_and_what_is_beyond_a_quota_are_not_re
     board = steered([down], [pod("waits", 2)])
     assert released(board, 1) == []
     assert released(board, LATE_MS) == []
+
+
+def counted(each: Pod) -> Pod:
+    """The pod as an API server has it that adds its part as a resource, so that kube-scheduler counts it."""
+    each.spec.containers[0].resources.requests[names.ASKED_MILLI] = "1000"
+    return each
+
+
+def test_a_pod_that_waits_for_room_is_released_after_the_time_that_it_says() -> None:
+    board = steered([node("n1", 1)], [pod("old")])
+    (lift,) = board.lifts(1).values()
+    board.pods(2, bound(lift), counted(pod("calm")), counted(pod("eager", new_node_after="5m")))
+    assert released(board, 3) == []
+    assert board.site.next_ms() == 300_003
+    assert released(board, 300_002) == []
+    (step, told) = board.steps(300_003)
+    assert isinstance(step, Patch)
+    assert (step.name, step.body["spec"]["schedulingGates"]) == ("eager", None)
+    why = "no node has room for it. Its gate is lifted, so that an autoscaler may make one"
+    assert (board.state("eager"), board.why("eager")) == (State.STRAY, why)
+    assert isinstance(told, Tell)
+    assert told.message == why
+    board.pods(300_004, pod("eager", gates=(), new_node_after="5m"))
+    board.nodes(300_005, node("n2", 2))
+    assert list(board.lifts(300_006)) == ["calm"]
+    board.pods(300_007, pod("eager", on="n2", new_node_after="5m"))
+    (step,) = board.steps(300_008)
+    assert isinstance(step, Lift)
+    assert (step.name, step.node, step.is_bound) == ("eager", "n2", True)
+
+
+def test_a_pod_that_asks_for_a_new_node_goes_where_there_is_room_and_a_gang_stays() -> None:
+    board = steered([node("n1", 1)], [counted(pod("eager", new_node_after="0"))])
+    assert list(board.lifts(1)) == ["eager"]
+    gang = [counted(pod(f"g{at}", gang="g/2", new_node_after="1")) for at in range(2)]
+    board.pods(2, *gang, pod("uncounted", new_node_after="1"))  # kube-scheduler would bind it to a full node
+    assert released(board, 3) == []
+    assert released(board, 3 + PATIENCE_MS) == []
+    assert {board.state(name) for name in ("g0", "g1", "uncounted")} == {State.WAITING}
 
 
 @pytest.mark.usefixtures("kube_scheduler")

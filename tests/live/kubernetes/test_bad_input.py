@@ -51,6 +51,7 @@ def pod(
         ({names.GANG: "a/99999999"}, "a size from 1 to 4096"),
         ({names.GANG: "../../x/4"}, "expected NAME/SIZE"),
         ({names.ESTIMATE: "soon"}, "is 'soon'; expected seconds such as 600"),
+        ({names.NEW_NODE: "never"}, "is 'never'; expected seconds such as 600"),
         ({names.ESTIMATE: "-1"}, "expected seconds"),
         ({names.ESTIMATE: "²"}, "expected seconds"),
         ({names.ESTIMATE: "1:²"}, "expected seconds"),

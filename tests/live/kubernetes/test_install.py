@@ -211,10 +211,11 @@ def test_the_chart_keeps_every_option_and_its_release_may_have_any_namespace() -
         fake_gpus="2xA100-80G",
         claims=True,
         grow="suspend",
+        uncounted="throttle",
     )
     chart = helm_chart(install, "1")
     assert "advise" in chart["templates/steerer.yaml"]
-    assert {"2xA100-80G", "all", "--grow", "suspend"} <= set(
+    assert {"2xA100-80G", "all", "--grow", "suspend", "--uncounted", "throttle"} <= set(
         re.findall(r"- ([\w-]+)$", chart["templates/node.yaml"], re.MULTILINE)
     )
     assert "templates/device-class.yaml" in chart

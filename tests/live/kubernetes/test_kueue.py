@@ -8,7 +8,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import Install, manifests
-from tests.live.kubernetes.server import HERE, Server, find_assets
+from tests.live.kubernetes.server import HERE, Server
 from tests.live.kubernetes.world import World
 from tests.ports import free_ports
 
@@ -34,6 +34,9 @@ HOOKED = {"pods", "jobs", "workloads", "clusterqueues", "resourceflavors", "coho
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root"),
+    pytest.mark.skipif(
+        not (BUILT / "kueue").exists(), reason=f"no {BUILT / 'kueue'}; run {HERE / 'build_server.sh'} kueue"
+    ),
 ]
 
 
@@ -91,26 +94,6 @@ class Kueue:
             return subprocess.Popen(words, stdout=log, stderr=log)
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
-    """A server of this test's own: webhooks and CRDs of Kueue would be in the way of others."""
-    assets = find_assets()
-    if isinstance(assets, str):
-        pytest.skip(assets)
-    if not (BUILT / "kueue").exists():
-        pytest.skip(f"no {BUILT / 'kueue'}; run {HERE / 'build_server.sh'} kueue")
-    server = Server(assets, tmp_path / "server")
-    if not server.is_at_least(36):
-        pytest.skip(f"{assets.version} has no MutatingAdmissionPolicy")
-    try:
-        server.start()
-        if why := server.start_scheduler():
-            pytest.skip(why)
-        yield server
-    finally:
-        server.stop()
-
-
 async def queue(world: World, milli: int) -> None:
     """A queue of Kueue's in the namespace `default`, with this much of GPUs."""
     amounts = {"cpu": "100", "memory": "100Gi", names.RESOURCE: "16", names.ASKED_MILLI: str(milli)}
@@ -150,6 +133,8 @@ def beside_kueue(
     server: Server, folder: Path, test: Callable[[World], Awaitable[None]], *, within_s: float = 600
 ) -> None:
     """Run a test on a cluster of one card, with a queue of Kueue's for one card and berth's gate."""
+    if not server.is_at_least(36):
+        pytest.skip(f"{server.assets.version} has no MutatingAdmissionPolicy")
     kueue, kubeconfig = Kueue(server, folder), server.kubeconfig()
 
     async def story() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import BerthError
-from berth.live.slurm.claim import Claim, ClaimLostError, owner_of
+from berth.live.slurm.claim import Claim, ClaimLostError, close_to_others, owner_of
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.service import Service, Settings
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -99,3 +100,66 @@ def test_a_berth_that_is_told_nonsense_makes_no_folder_and_claims_nothing(
     done = CliRunner().invoke(app, [*place, *words])
     assert isinstance(done.exception, BerthError)
     assert ([*tmp_path.iterdir()], slurm.comments) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("words", "claimed"),
+    [
+        (("--partitions", "gpu"), {"node1", "node2"}),
+        (("--qos", "fast"), {"node1", "node2"}),
+        (("--qos", "other"), {"node2"}),
+    ],
+)
+def test_a_berth_claims_the_nodes_of_its_partitions_and_of_those_that_take_its_qos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str], claimed: set[str]
+) -> None:
+    claims: list[str] = []
+
+    class Two(FakeSlurm):
+        """`gpu` takes the QoS `fast` alone, and has both nodes; `all` has one of them."""
+
+        def __call__(self, words: Sequence[str], lines: str) -> str:
+            if words[1:2] == ["update"] and "berth places" in words[3]:
+                claims.extend(words[2].removeprefix("NodeName=").split(","))
+            said = super().__call__(words, lines)
+            if words[-1] == "node":
+                return said.replace("Partitions=gpu", "Partitions=gpu,all").replace("gpu,all", "gpu", 1)
+            if words[-1] == "partition":
+                return said.replace("Default", "AllowQos=fast Default") + (
+                    "PartitionName=all AllowQos=ALL Nodes=node2 PriorityJobFactor=1 State=UP PriorityTier=1\n"
+                )
+            return said
+
+    monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(Two()))
+    monkeypatch.setattr("berth.live.slurm.claim.SETTLE_S", 0.0)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # this process keeps its own
+    place = ["slurm", "run", "--mode", "place", "--for", "0.1", "--state", str(tmp_path / "state"), *words]
+    done = CliRunner().invoke(app, place)
+    assert (done.exception, {*claims}) == (None, claimed)
+
+
+@pytest.mark.parametrize(
+    ("words", "gone", "said"),
+    [
+        (("--partitions", "nope,gpu"), False, "--partitions: no partition 'nope'; there are: gpu"),
+        ((), True, "slurmctld does not answer"),
+    ],
+)
+def test_an_unknown_partition_and_a_slurm_that_is_away_are_told_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], gone: bool, said: str
+) -> None:
+    monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(FakeSlurm(gone=gone)))
+    done = CliRunner().invoke(app, ["slurm", "run", "--state", str(tmp_path / "state"), *words])
+    assert (str(done.exception), [*tmp_path.iterdir()]) == (said, [])
+
+
+def test_where_slurm_shows_nobody_others_jobs_the_log_is_not_for_all_either(tmp_path: Path) -> None:
+    for name in ("decisions.jsonl", "decisions.jsonl.1"):
+        (tmp_path / name).touch(0o644)
+    before = os.umask(0o022)
+    try:
+        close_to_others(tmp_path)
+        (tmp_path / "status.json").touch()
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}

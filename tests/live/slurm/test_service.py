@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -12,7 +13,8 @@ from berth.errors import LiveError
 from berth.experiments.recorded_run import kept_policies
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
-from berth.live.slurm.service import DECISIONS
+from berth.live.slurm.requests import Note, note_of
+from berth.live.slurm.service import DECISIONS, NODES_EVERY
 from berth.live.slurm.snapshot import is_held_by_berth, why_of
 from berth.traces import read_nodes
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -82,10 +84,34 @@ def test_a_placed_job_that_slurm_keeps_back_is_held_again_and_its_gpu_is_free(tm
     ours.step()
     held, update = slurm.commands[-2:]
     assert held == "hold 1"
-    note = rf"{NOTE};failures=1;until=\d+;why=it%20could%20not%20be%20started%3A%20AssocGrpGRES"
+    note = rf"{NOTE};failures=1;until=\d+;why=it\+could\+not\+be\+started:\+AssocGrpGRES"
     assert re.fullmatch(f"update JobId=1 ReqNodeList= AdminComment={note}", update)
     assert ours.why["1"] == "it could not be started: AssocGrpGRES"
     assert ours.driver.scheduler.cluster.running == {}
+
+
+def test_why_no_node_can_hold_a_job_stands_in_its_comment_until_one_can(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"}, starts=False)
+    for job_id in ("1", "7_1", "7_2"):
+        slurm.held(job_id, "gres:gpu:2", Feature="big")
+    ours = service(slurm, tmp_path, patience_s=60.0)
+    ours.step()
+    ours.step()
+    plain = "berth:1;node=gres:gpu:2;job=;task="
+    why = ours.driver.misfits["1"]
+    noted = f"{plain};why={quote_plus(why, safe=':,/')}"
+    updates = [line for line in slurm.commands if line.startswith("update")]
+    assert updates == [
+        f"update JobId={job_id} AdminComment={noted.replace('%271%27', f'%27{job_id}%27')}"
+        for job_id in ("1", "7_1")
+    ]
+    assert note_of(noted) == Note("gres:gpu:2", why=why)
+    slurm.nodes["node2"] = "IDLE"
+    slurm.commands.clear()
+    for _ in range(NODES_EVERY):
+        ours.step()
+    notes = [line.rpartition("AdminComment=")[2] for line in slurm.commands if "AdminComment" in line]
+    assert notes == [plain, f"{plain};share=1000:0:0"]
 
 
 def test_a_job_of_berths_that_waits_unheld_is_held_again(tmp_path: Path) -> None:

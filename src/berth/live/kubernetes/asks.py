@@ -265,6 +265,8 @@ class Ask(GpuAsk):
     priority: int
     estimate_ms: int | None
     time_limit_ms: int | None
+    new_node_ms: int | None
+    """How long it waits for room before an autoscaler may make a node for it; None: for ever."""
 
 
 def ask_of(pod: Pod) -> Ask:
@@ -288,8 +290,9 @@ def ask_of(pod: Pod) -> Ask:
         owner=owner,
         gang=_gang(pod),
         priority=pod.spec.priority,
-        estimate_ms=_estimate_ms(said.get(names.ESTIMATE)),
+        estimate_ms=_time_ms(said, names.ESTIMATE),
         time_limit_ms=limit_s * 1000 if limit_s and 0 < limit_s < 2**40 else None,
+        new_node_ms=_time_ms(said, names.NEW_NODE),
     )
 
 
@@ -370,14 +373,14 @@ def _group_by_labels(pod: Pod) -> str:
     return ""
 
 
-def _estimate_ms(text: str | None) -> int | None:
-    if text is None:
+def _time_ms(said: Mapping[str, str], key: str) -> int | None:
+    if (text := said.get(key)) is None:
         return None
     try:
-        found = duration_ms(f"{text}s" if re.fullmatch(r"\d{1,12}", text) else text[:40], names.ESTIMATE)
+        found = duration_ms(f"{text}s" if re.fullmatch(r"\d{1,12}", text) else text[:40], key)
     except (LiveError, OverflowError) as error:
         raise AskError(
-            f"annotation {names.ESTIMATE} is '{text[:40]}'; expected seconds such as 600, or a time such as 2h"
+            f"annotation {key} is '{text[:40]}'; expected seconds such as 600, or a time such as 2h"
         ) from error
     return min(found, 2**50)
 

@@ -218,6 +218,7 @@ class PodSite:
         self._refused: dict[str, int] = {}  # pods that kube-scheduler refuses -> since when
         self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
         self._unheld: dict[str, int] = {}  # pods that no node can hold -> since when
+        self._impatient: dict[str, int | None] = {}  # pods that ask for a new node -> when, once decided on
         self._halves: dict[Key, int] = {}  # gangs that may be bound in part -> since when
         self._heard_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
@@ -261,6 +262,7 @@ class PodSite:
         if entry is None or entry.pod is None:
             self.start_failed(start.job_id, "")
             return
+        self._impatient.pop(entry.uid, None)
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
         lifted_ms = 0 if spec.node_name else self._refreshed_ms
@@ -296,6 +298,7 @@ class PodSite:
         if entry is not None and entry.state is State.WAITING:
             entry.start_failures, entry.not_before_ms = again.start_failures, again.not_before_ms
             entry.why = again.why
+            self._look_for_node(entry)
             self._queue(entry)
 
     def give_up(self, given_up: GiveUp) -> None:
@@ -417,6 +420,10 @@ class PodSite:
         for entry in sorted(due, key=lambda each: each.order)[:MOST_RELEASED]:
             self._unheld[entry.uid] = now_ms
             self._release(entry)
+        hasty = (self.entries[uid] for uid, at_ms in self._impatient.items() if at_ms and at_ms <= now_ms)
+        for entry in sorted(hasty, key=lambda each: each.order)[:MOST_RELEASED]:
+            self._impatient[entry.uid] = now_ms + RELEASE_TIMES * self.settings.patience_ms
+            self._release(entry, for_room=True)
         self._forgive(now_ms)
         if moved or self.kinds.stale:
             self.table.refresh()
@@ -436,6 +443,7 @@ class PodSite:
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
         times += [since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unheld.values()]
+        times += [at_ms for at_ms in self._impatient.values() if at_ms]
         times += [since_ms + self.gangs.time_out_ms(key) for key, since_ms in self._halves.items()]
         staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
         times += [self._leave[uid] + LEAVE_MS for uid in staying]
@@ -471,8 +479,12 @@ class PodSite:
                 self._only_count(entry, _placed(entry.pod))
 
     def cannot_hold(self, uids: Iterable[str]) -> None:
-        """No node could hold these pods if nothing else of berth ran there."""
+        """No node could hold these pods if nothing else of berth ran there. To be called after each step."""
         self._unheld = {uid: self._unheld.get(uid, self._refreshed_ms) for uid in uids}
+        for uid in [uid for uid, at_ms in self._impatient.items() if at_ms is None]:
+            ask = self.entries[uid].ask
+            wait_ms = (ask.new_node_ms or 0) if ask is not None else 0
+            self._impatient[uid] = self._refreshed_ms + max(self.settings.patience_ms, wait_ms)
 
     def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
         """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
@@ -569,6 +581,9 @@ class PodSite:
             self._become(entry, State.HELD)
             entry.why = held
             return
+        if ask != before:
+            self._impatient.pop(entry.uid, None)
+        self._look_for_node(entry)
         if entry.state is State.WAITING and entry.ask == before and entry.gang == gang:
             return
         if before is not None and before != entry.ask:
@@ -578,6 +593,11 @@ class PodSite:
             entry.why = ""
         entry.gang = gang
         self._queue(entry)
+
+    def _look_for_node(self, entry: Entry) -> None:
+        """Have a pod that says so be released if the next decision and its wait for room bring it none."""
+        if entry.ask is not None and entry.ask.new_node_ms is not None:
+            self._impatient.setdefault(entry.uid, None)
 
     def _asks(self, entry: Entry, ask: Ask) -> Ask:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
@@ -650,27 +670,32 @@ class PodSite:
             return sizes[entry.variant % len(sizes)]
         return job
 
-    def _release(self, entry: Entry) -> None:
-        """Lift the gate of a pod that no node can hold, within the quota of its namespace. Pods of a gang stay: they
-        could start without the others."""
+    def _release(self, entry: Entry, *, for_room: bool = False) -> None:
+        """Lift the gate of a pod that no node can hold, within the quota of its namespace; or `for_room` that of one
+        that nodes could hold, if kube-scheduler counts its part too. Pods of a gang stay: they could start without the
+        others."""
         if entry.state is not State.WAITING or entry.node:
             return
         assert entry.pod is not None
         assert entry.ask is not None
         ask = entry.ask
-        if ask.gang is not None or not all(
-            self._lack(ask, ask.constraint, view) for view in self.table.views.values()
-        ):
-            return  # other pods may leave no room
+        has_node = not all(self._lack(ask, ask.constraint, view) for view in self.table.views.values())
+        counts = any(names.ASKED_MILLI in each.resources.requests for each in entry.pod.spec.containers)
+        if ask.gang is not None or (has_node and not (for_room and counts)):
+            return  # other pods may leave room
         if self.settings.quotas is not None:
             tenant, states = self._tenant(entry), (State.LIFTED, State.STRAY, State.RUNS)
             there = (each for each in self.entries.values() if self._tenant(each) == tenant)
             held = sum(each.ask.gpus for each in there if each.ask is not None and each.state in states)
             if held + entry.ask.gpus > self.settings.quotas.get(tenant, 0):
                 return
-        lacks = self.lacks(entry) or "there are none"
+        cause = (
+            "no node has room for it"
+            if has_node
+            else f"no node can hold it: {self.lacks(entry) or 'there are none'}"
+        )
         self._become(entry, State.STRAY)
-        entry.why = f"no node can hold it: {lacks}. Its gate is lifted, so that an autoscaler may make one"
+        entry.why = f"{cause}. Its gate is lifted, so that an autoscaler may make one"
         spec: dict[str, Any] = {"schedulingGates": None}
         if needs := self._needs_of(ask):
             terms = [
@@ -1028,6 +1053,7 @@ class PodSite:
         self._changed[uid] = None
         if state is not State.WAITING:
             self._waiting.pop(uid, None)
+            self._impatient.pop(uid, None)
             if entry.kind is not None:
                 self.kinds.leave(entry.kind)
                 entry.kind, entry.label = None, ""

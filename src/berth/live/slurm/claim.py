@@ -12,6 +12,7 @@ written stays. A berth reads the comments again a moment after it has written th
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import socket
 import time
@@ -50,6 +51,14 @@ def lock(state: Path) -> IO[str]:
         file.close()
         raise LiveError(f"another berth runs with the state {state}; stop it first") from error
     return file
+
+
+def close_to_others(state: Path) -> None:
+    """From now on what is written is for this user and group alone, as is the log that is there: Slurm too shows nobody
+    the jobs of others."""
+    os.umask(os.umask(0o077) | 0o027)
+    for path in state.glob("*.jsonl*"):
+        path.chmod(path.stat().st_mode & ~0o027)
 
 
 def claimant(node: SlurmNode) -> tuple[str, int] | None:

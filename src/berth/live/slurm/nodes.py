@@ -120,6 +120,8 @@ class SlurmPartition:
     priority_factor: int = 1
     tier: int = 1
     """Jobs of a higher one come first, and may take the place of others."""
+    qos: tuple[str, ...] = ()
+    """The QoS whose jobs it takes; empty: all."""
 
 
 def pairs_of(line: str) -> dict[str, str]:
@@ -195,6 +197,7 @@ def partitions_of(text: str) -> Iterator[SlurmPartition]:
             expand(pairs.get("Nodes", "")),
             int(pairs.get("PriorityJobFactor", "1")),
             int(pairs.get("PriorityTier", "1")),
+            () if pairs.get("AllowQos", "ALL") == "ALL" else _names(pairs["AllowQos"]),
         )
 
 

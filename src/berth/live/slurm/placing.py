@@ -38,7 +38,7 @@ def order_of(start: Start, note: Note, nodes: Mapping[str, SlurmNode], before: s
     then never frees some of them. Raises LeftToSlurmError where the GPUs have other types.
     """
     by_node = gpus_by_node(start.gpus)
-    noted = replace(note, share=start.share, best_effort=start.best_effort, failures=0)
+    noted = replace(note, share=start.share, best_effort=start.best_effort, failures=0, why="")
     if {NO_GPU} == {gpu.index for gpu in start.gpus}:
         return Change(start.job_id, node_list=",".join(by_node), admin_comment=str(noted), hold=False)
     kinds = {tuple(nodes[name].gpu_kinds[at] for at in where) for name, where in by_node.items()}

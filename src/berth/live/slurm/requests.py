@@ -6,7 +6,8 @@ The Lua plugin takes the GPUs off a job and notes them there, without spaces, wh
 
 `share` is added by berth when it places the job: per mille, MiB on each GPU, and 1 where compute is best effort. A
 job that ran out of GPU memory also has how often (`retries`) and what the next attempt needs (`needs`, MiB); one that
-Slurm did not start has how often in a row (`failures`), until when it is left alone (`until`, ms since 1970) and why.
+Slurm did not start has how often in a row (`failures`), until when it is left alone (`until`, ms since 1970) and why;
+one that no node can hold has why, so that its user sees it in `scontrol show job`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote_plus, unquote_plus
 
 from berth.errors import SettingError
 from berth.gpu_models import GPU_MODELS
@@ -71,7 +72,7 @@ class Note:
             ("needs", self.needs_mib),
             ("failures", self.failures),
             ("until", self.until_ms if self.failures else 0),
-            ("why", quote(self.why) if self.failures else ""),
+            ("why", quote_plus(self.why, safe=":,/")),
         )
         return text + "".join(f";{name}={value}" for name, value in rest if value)
 
@@ -99,7 +100,7 @@ def note_of(admin_comment: str) -> Note | None:
             needs_mib,
             failures,
             until_ms,
-            unquote(get("why", "")),
+            unquote_plus(get("why", "")),
             get("part", ""),
         )
     except (ValueError, IndexError):

@@ -193,6 +193,7 @@ class Service:
             for placement in came.placed:
                 gpus = [Gpu(nodes[slot.node].name, slot.index) for slot in placement.slots]
                 self.site.advise(placement.job.id, gpus, placement.share)
+        self.site.cannot_hold(self.driver.misfits)
         try:
             self.site.carry_out()
         finally:

@@ -44,6 +44,8 @@ from berth.model import NO_GPU, WHOLE_GPU, Job, Node, RecordState, Share
 MOST_PAUSE_MS = 600_000
 SLOW = 4
 """Multiplies the patience while Slurm names only resources or priority."""
+MOST_NOTED = 300
+"""Letters of why no node can hold a job, in its note."""
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
 
 Apply = Callable[[Iterable[Change]], dict[str, str]]
@@ -502,7 +504,7 @@ class SlurmSite:
                 self._changes.append(self._requeue(other.id, its))
 
     def _requeue(self, job_id: str, note: Note) -> Change:
-        waits = str(replace(note, share=None, best_effort=False, failures=0))
+        waits = str(replace(note, share=None, best_effort=False, failures=0, why=""))
         return Change(
             job_id, requeue=True, after_s=self.again_after_s, hold=True, node_list="", admin_comment=waits
         )
@@ -561,6 +563,20 @@ class SlurmSite:
     def note(self, job_id: str, why: str) -> None:
         """Keep why a job waits, for `berth slurm why`."""
         self.reasons[job_id] = why
+
+    def cannot_hold(self, misfits: Mapping[str, str]) -> None:
+        """Note at waiting jobs why no node can hold them, where their users see it, until one can; of the tasks of an
+        array at the first."""
+        if not self._places:
+            return
+        arrays, changed = set[str](), {change.job_id for change in self._changes} | self._placed.keys()
+        for job_id in self._waiting:
+            note, array_id = self.found.notes.get(job_id), self.found.jobs[job_id].array_id
+            why = "" if array_id in arrays else misfits.get(job_id, "")[:MOST_NOTED]
+            if why and array_id:
+                arrays.add(array_id)
+            if note is not None and not note.failures and note.why != why and job_id not in changed:
+                self._changes.append(Change(job_id, admin_comment=str(replace(note, why=why))))
 
     # What is sent to Slurm
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from berth.errors import SettingError
 
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
-_PAIR = re.compile(r'(?<!\S)(\w+)\s*[-+*/]?=\s*("[^"]*"|\S+)')
+_PAIR = re.compile(r'(?<!\S)(\w+)[-+*/]?=("[^"]*"|\S+)')
 _LINE = re.compile(r"(?:(?:[^\n#\\]|\\[^\n])*\\\n)*[^\n]*(?:\n|\Z)")
 """Slurm takes comments away before it joins lines; of two backslashes the second is a letter."""
 _COMMENT = re.compile(r"(?<!\\)#.*", re.DOTALL)
+_SPACED = re.compile(r'("[^"]*")|\s*([-+*/]?=)\s*')
+"""A quoted value, which stays, or an equals sign, around which Slurm skips spaces."""
 
 
 class Line:
@@ -24,8 +26,9 @@ class Line:
 
     @property
     def content(self) -> str:
-        """What Slurm reads of it: no comment, no line breaks."""
-        return _COMMENT.sub("", re.sub(r"(?<!\\)\\\n\s*", " ", self.text)).strip()
+        """What Slurm reads of it: no comment, no line breaks, no spaces around equals signs."""
+        text = _COMMENT.sub("", re.sub(r"(?<!\\)\\\n\s*", " ", self.text)).strip()
+        return _SPACED.sub(lambda found: found[1] or found[2], text)
 
     @property
     def comment(self) -> str:
@@ -52,10 +55,10 @@ def lines_of(text: str) -> list[Line]:
 def with_pairs(content: str, pairs: Mapping[str, str]) -> str:
     """The content of a line with these values in place of its own, or behind them."""
     for key, value in pairs.items():
-        pattern = re.compile(rf'(?<!\S)({key})(\s*=\s*)("[^"]*"|\S+)', re.IGNORECASE)
+        pattern = re.compile(rf'(?<!\S){key}=("[^"]*"|\S+)', re.IGNORECASE)
         found = pattern.search(content)
         if found is not None:
-            content = f"{content[: found.start(3)]}{value}{content[found.end(3) :]}"
+            content = f"{content[: found.start(1)]}{value}{content[found.end(1) :]}"
         else:
             content = f"{content} {key}={value}"
     return content
