@@ -233,7 +233,7 @@ def test_on_a_full_disk_a_question_is_refused_and_a_state_is_written_later(
 
 
 def test_a_user_keeps_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "MOST_KEPT", 2)
+    monkeypatch.setattr(stores, "MOST_ANSWERS", 2)
     store = Store(tmp_path)
     for _ in range(2):
         store.add("ann", ASKED, 1.0)

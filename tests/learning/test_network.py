@@ -18,7 +18,7 @@ from berth.network.demands import demanded
 from berth.network.forecast_network import INPUTS, new_network
 from berth.network.model_file import Model, archive_bytes, model_bytes, read_model
 
-MODEL = Model(new_network(3), "rollouts", ("measured",), ("random",), figures={"seed": 3.0})
+MODEL = Model(new_network(3), "rollouts", ("mps",), ("random",), figures={"seed": 3.0})
 
 
 def test_a_model_comes_back_as_it_was_written(tmp_path: Path) -> None:

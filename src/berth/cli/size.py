@@ -72,6 +72,10 @@ def size(
             min=1, help="Nodes between two sizes, until one fails; by default a fortieth of the cluster."
         ),
     ] = None,
+    more_jobs: Annotated[
+        bool,
+        typer.Option("--more-jobs", help="Also find how many more jobs today's cluster takes at that wait."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of random numbers, the same for all sizes.")] = 0,
     jobs: Processes = 1,
     from_history: FromHistory = False,
@@ -125,6 +129,7 @@ def size(
             seed=seed,
             processes=jobs,
             progress=progress,
+            more_jobs=more_jobs,
         )
     answers = [*found.sentences]
     if trust is not None:
@@ -178,6 +183,7 @@ def _rows(found: Sizes) -> list[dict[str, object]]:
             "measure": found.keep.measure.name,
             "target": found.target if math.isfinite(found.target) else None,
             "value": each.value if math.isfinite(each.value) else None,
+            "more_jobs_pct": (found.more_jobs_pct or {}).get(each.policy),
         }
         for each in found.answers
     ]

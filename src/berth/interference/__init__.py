@@ -25,7 +25,6 @@ from berth.model import Profile
 from berth.own_code import named_thing
 
 __all__ = [
-    "FORMER",
     "MODELS",
     "MODES",
     "SPEEDS",
@@ -60,9 +59,6 @@ MODELS = {
     "mig": "berth.interference.profiled:thesis_mig()",
 }
 """The same for each model of the simulator; those of `SPEEDS` know the thesis's applications by default."""
-
-FORMER = {"measured": "mps"}
-"""What models were called before; none of these names is taken."""
 
 FITTED = ".json"
 """How the file of a fitted model ends."""
@@ -115,10 +111,6 @@ def mode_of(model: Interference | Speeds) -> str:
 
 
 def _found(name: str, registry: dict[str, str], what: str, signature: str) -> Any:
-    if name in FORMER:
-        raise SettingError(
-            f"the {what} '{name}' was fitted anew and is called '{FORMER[name]}'; there are {', '.join(registry)}"
-        )
     path = registry.get(name, name)
     if ":" not in path:
         raise SettingError(

@@ -70,11 +70,11 @@ class History:
             self._user.observe(record)
             if record.state is RecordState.COMPLETED and record.start_ms is not None:
                 run_ms = record.work_ms if record.work_ms is not None else record.end_ms - record.start_ms
-                self._note(self._run_ms, _kinds_of_record(record), run_ms)
+                self._note(self._run_ms, _kinds(record), run_ms)
             card = GPU_MODELS.get(record.gpu_model)
             if record.gpu_mem_peak is not None and card is not None:
                 peak_mib = round(record.gpu_mem_peak * card.mem_mib)
-                self._note(self._peak_mib, _kinds_of_record(record), peak_mib)
+                self._note(self._peak_mib, _kinds(record), peak_mib)
 
     def run_ms(self, job: Job) -> Spread | None:
         """The mean of its kind, and between which times four in five were; of those alone that ran longer than it has
@@ -160,15 +160,11 @@ class History:
             self._recorded[name] = self._profiles[name] = seen
             self._needs_mib.pop(name, None)
             self._out_of_memory.pop(name, None)
-        self._note(
-            self._run_ms, _kinds(job.application, job.user, _request(job.gpus, job.share.milli)), work_ms
-        )
+        self._note(self._run_ms, _kinds(job), work_ms)
 
     def measured(self, job: Job, peak_mib: int) -> None:
         """Remember the peak of a live job, which its partition kept to the byte."""
-        self._note(
-            self._peak_mib, _kinds(job.application, job.user, _request(job.gpus, job.share.milli)), peak_mib
-        )
+        self._note(self._peak_mib, _kinds(job), peak_mib)
 
     def recorded(self, profile: Profile) -> None:
         """Believe a profile that was recorded from life; what was learned since it ran out of memory stays."""
@@ -244,7 +240,7 @@ class History:
     ) -> _Seen | None:
         """What was seen of the job's kind, or of the narrowest wider one of which enough was seen; with `like`, of no
         other application."""
-        kinds = list(_kinds(job.application, job.user, _request(job.gpus, job.share.milli)))
+        kinds = list(_kinds(job))
         if like and job.application:
             kinds = [kind for kind in kinds if kind[0] == "application"]
         there = [seen for kind in kinds if (seen := where.get(kind)) is not None]
@@ -326,19 +322,12 @@ def _quantiles(values: np.ndarray, weights: np.ndarray, parts: Sequence[float]) 
     return [float(ordered[min(summed.searchsorted(part * total), last)]) for part in parts]
 
 
-def _request(gpus: int, milli: int) -> tuple[int, int]:
-    return gpus, milli
-
-
-def _kinds(application: str, user: str, request: tuple[int, int]) -> Iterator[tuple[object, ...]]:
+def _kinds(one: Job | Record) -> Iterator[tuple[object, ...]]:
     """From the narrowest to the widest; users and applications without a name make no kind."""
-    if application:
-        yield "application", application, user, request
-        yield "application", application, user
-        yield "application", application
-    if user:
-        yield "user", user, request
-
-
-def _kinds_of_record(record: Record) -> Iterator[tuple[object, ...]]:
-    return _kinds(record.application, record.user, _request(record.gpus, record.share.milli))
+    request = one.gpus, one.share.milli
+    if one.application:
+        yield "application", one.application, one.user, request
+        yield "application", one.application, one.user
+        yield "application", one.application
+    if one.user:
+        yield "user", one.user, request

@@ -292,18 +292,15 @@ class Environment:
 
     def _mask_of(self, state: State, cluster: Array, jobs: Array) -> Array:
         places = self.settings.places - jnp.sum(state.tenant >= 0)
-        fits = self._within(cluster, jobs) & self.startable(state)
+        together = self.virtual(jobs) + cluster.astype(jnp.float32)[None]
+        within = jnp.all(together <= self.capacity.astype(jnp.float32)[None, None], axis=(-1, -2))
+        fits = within & self.startable(state)
         fits = fits & (jnp.sum(self.members, axis=-1) <= places)
         return fits.at[0].set(jnp.any(state.tenant >= 0) | ~jnp.any(fits[1:]))
 
     def startable(self, state: State) -> Array:
         """Which combinations are of waiting jobs, each of them in a slot: bool (C,)."""
         return jnp.all(~self.members | (state.slot >= 0)[None], axis=-1)
-
-    def _within(self, cluster: Array, jobs: Array) -> Array:
-        """Which combinations stay within the capacity: bool (C,)."""
-        together = self.virtual(jobs) + cluster.astype(jnp.float32)[None]
-        return jnp.all(together <= self.capacity.astype(jnp.float32)[None, None], axis=(-1, -2))
 
     def virtual(self, jobs: Array) -> Array:
         """The images of the virtual job slots, float32 (C, H, 4) of whole numbers: their members' added up."""

@@ -14,7 +14,6 @@ from berth.learning.learner import Learner, LearnerInputs, TrainedFile
 from berth.learning.learners import learners
 from berth.learning.training import Trained
 from berth.network.combinations import combinations
-from berth.network.demands import Demand
 from berth.network.model_file import Model
 from berth.profiles import FIRST_TRAINING_SEED
 
@@ -100,7 +99,11 @@ def make(
     if start is not None:
         if spec.shipped is None:
             raise SettingError(f"{plan.learner} learns no network of that kind; it cannot begin with a model")
-        _check_start(start, plan, spec.shown)
+        if start.demand != spec.shown:
+            raise SettingError(
+                f"the model to begin with was shown the {start.demand} of jobs; {plan.learner} is shown the"
+                f" {spec.shown}"
+            )
     speeds = [make_speeds(name) for name in plan.interference]
     domains = [Domain(task, one, training, validation) for one in speeds]
     if any(mode_of(one) == "mig" for one in speeds):
@@ -150,11 +153,3 @@ def command_of(plan: Plan, seed: int, trained: Trained) -> str:
     parts += [f"--workload {plan.workload}"] if plan.workload != "all" else []
     parts += [f"--family {plan.family}"] if plan.family else []
     return " ".join([*parts, f"--iterations {len(trained.curve)}", f"--seed {seed}"])
-
-
-def _check_start(start: Model, plan: Plan, demand: Demand) -> None:
-    """Refuse a network that was shown another view of jobs."""
-    if start.demand != demand:
-        raise SettingError(
-            f"the model to begin with was shown the {start.demand} of jobs; {plan.learner} is shown the {demand}"
-        )

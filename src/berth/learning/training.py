@@ -102,7 +102,8 @@ def train(
         measured = None
         if over or iteration == settings.iterations or iteration % settings.measure_every == 0:
             measured = measure(learner.network(state))
-            best = _better(best, learner.network(state), measured, iteration)
+            if measured < best[1]:  # the earlier of equals
+                best = learner.network(state), measured, iteration
         curve.append(_point(curve, figures, seconds, measured))
         if progress is not None:
             progress(iteration, settings.iterations, _return_text(curve))
@@ -110,11 +111,6 @@ def train(
             break
     network = jax.tree.map(np.asarray, best[0])
     return Trained(network, best[1], best[2], tuple(curve), first)
-
-
-def _better(best: Best, network: Any, worth: float, iteration: int) -> Best:
-    """The better of the two, the earlier of equals."""
-    return (network, worth, iteration) if worth < best[1] else best
 
 
 def _point(curve: list[Point], figures: Figures, seconds: float, measured: float | None) -> Point:

@@ -32,8 +32,9 @@ MOST_CALLS: Final = 200
 """Times that the policy is asked in one draw; what waits then is expected to start at the pace until then."""
 FEWEST: Final = 20
 """Starts from which intervals are as wide as these starts say."""
-REMEMBERED: Final = 300
-"""Starts that teach."""
+REMEMBERED: Final = 1500
+"""Starts that teach. The last 300 were those of a day and a half on Graham, and each week is otherwise: 67 % of its
+intervals held by 300, and 77 % by 1,500 (bench/start_intervals.py)."""
 MONTH_MS: Final = 30 * 24 * 3_600_000
 
 _NORMAL = NormalDist()
@@ -98,12 +99,15 @@ class StartForecast:
                     if job_id in starts:
                         starts[job_id].append(start_ms)
         found = {}
+        offset = self._offset()
         for job_id, times_ms in starts.items():
             if not times_ms:
                 continue
             times_ms.sort()
             drawn = StartInterval(times_ms[0], times_ms[-1])
-            interval = self._widened(drawn, times_ms[len(times_ms) // 2], now_ms)
+            interval = drawn
+            if offset is not None:
+                interval = _widened(drawn, times_ms[len(times_ms) // 2], now_ms, offset)
             self._first.setdefault(job_id, (now_ms, drawn, interval))
             found[job_id] = interval
         return found
@@ -124,16 +128,20 @@ class StartForecast:
             self._starts.popleft()
         return Held(sum(held for _, held in self._starts), len(self._starts))
 
-    def _widened(self, drawn: StartInterval, middle_ms: int, now_ms: int) -> StartInterval:
-        """An interval moved outwards, or inwards, by as much as earlier ones should have been."""
+    def _offset(self) -> float | None:
+        """By how much intervals are moved outwards, in log10 of the wait; None before FEWEST starts."""
         if len(self._scores) < FEWEST:
-            return drawn
+            return None
         scores = sorted(self._scores)
-        offset = scores[min(len(scores) - 1, int(COVERAGE * (len(scores) + 1)))]
-        middle = _logged(middle_ms - now_ms)
-        low = min(_logged(drawn.from_ms - now_ms) - offset, middle)
-        high = max(_logged(drawn.to_ms - now_ms) + offset, middle)
-        return StartInterval(now_ms + _unlogged(low), now_ms + _unlogged(high))
+        return scores[min(len(scores) - 1, int(COVERAGE * (len(scores) + 1)))]
+
+
+def _widened(drawn: StartInterval, middle_ms: int, now_ms: int, offset: float) -> StartInterval:
+    """An interval moved outwards, or inwards, by as much as earlier ones should have been."""
+    middle = _logged(middle_ms - now_ms)
+    low = min(_logged(drawn.from_ms - now_ms) - offset, middle)
+    high = max(_logged(drawn.to_ms - now_ms) + offset, middle)
+    return StartInterval(now_ms + _unlogged(low), now_ms + _unlogged(high))
 
 
 def _draw(

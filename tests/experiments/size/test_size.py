@@ -24,6 +24,7 @@ from berth.experiments.returnable import size_sentences
 from berth.experiments.size import Sizes, keep_of, smallest_sizes
 from berth.experiments.size.clusters import resized
 from berth.experiments.size.page import curve_of, page_of
+from berth.experiments.size.scan import MOST_MORE_PCT
 from berth.experiments.size.served import measure_named
 from berth.gpu_models import GPU_MODELS
 from berth.history.store.folder import open_history
@@ -267,6 +268,40 @@ def test_a_number_of_values_that_count_more_than_once_is_that_of_the_values_repe
             )
             assert measure.weighted(values, weights) == pytest.approx(by_numpy)
             assert measure.of(repeated) == pytest.approx(by_numpy)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_todays_cluster_keeps_the_number_with_as_many_more_jobs_and_not_with_one_per_cent_more(
+    seed: int,
+) -> None:
+    jobs, nodes, policies = workload(seed, 0.5 + seed / 10), machine(6), ["fifo", "easy+fifo+best-fit"]
+    target_s = 1.2 * max(mean_wait_s(jobs, nodes, policy, 0) for policy in policies) + 600
+    keep = keep_of(f"mean-wait={target_s}")
+    found = smallest_sizes(jobs, nodes, policies, keep, more_jobs=True).more_jobs_pct
+    assert found is not None
+    assert list(found) == policies
+    for policy, pct in found.items():
+        assert mean_wait_s(jobs, nodes, policy, pct) <= target_s
+        assert pct == MOST_MORE_PCT or mean_wait_s(jobs, nodes, policy, pct + 1) > target_s
+
+
+def mean_wait_s(jobs: list[Job], nodes: list[Node], policy: str, more_pct: int) -> float:
+    factor = 1.0 * (1 + more_pct / 100)
+    sooner = [replace(job, submit_ms=int(job.submit_ms / factor)) for job in jobs]
+    return float(np.mean(waits_s(list(simulate(sooner, Cluster(nodes), policy)))))
+
+
+def test_more_jobs_are_said_only_if_asked_for() -> None:
+    jobs, nodes = workload(2, 0.5), machine(6)
+    asked = smallest_sizes(jobs, nodes, ["fifo"], keep_of("mean-wait=5h"), more_jobs=True)
+    assert asked.more_jobs_pct is not None
+    pct = asked.more_jobs_pct["fifo"]
+    most = "at least " if pct == MOST_MORE_PCT else ""
+    beginning = f"With fifo, today's cluster takes {most}{pct} % more jobs"
+    assert any(sentence.startswith(beginning) for sentence in asked.sentences)
+    silent = smallest_sizes(jobs, nodes, ["fifo"], keep_of("mean-wait=5h"))
+    assert silent.more_jobs_pct is None
+    assert not any("more jobs" in sentence for sentence in silent.sentences)
 
 
 def test_what_cannot_be_kept_is_said() -> None:

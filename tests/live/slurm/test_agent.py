@@ -21,13 +21,13 @@ from berth.live.slurm import node as script
 from berth.live.slurm.agent import (
     BY_USER,
     Reports,
+    memory_text,
     order,
     orders,
     reports,
     resume,
     revoke,
     suspend,
-    told,
 )
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.requests import Cards, memory_of
@@ -176,7 +176,7 @@ def test_memory_grows_beside_slurm_and_the_snapshot_shows_it(node: Node) -> None
     (tenant,) = (each for gpu in seen.gpus for each in gpu.tenants)
     assert (tenant.promise_mib, tenant.max_mib, tenant.used_mib, tenant.granted) == (4096, 8192, 6000, 1)
     (shown,) = reports(node.state)["7"].by_node.values()
-    assert told(shown).startswith("promised 4G of each GPU, may hold 6G now and 8G at most")
+    assert memory_text(shown).startswith("promised 4G of each GPU, may hold 6G now and 8G at most")
     (node.folder / "go").touch()
     assert node.ends("7") == (0, ["holds 3000", "holds 3000"])
     assert taken(node.state / "results", {"7"})["7"].peak_mib == 6000

@@ -29,7 +29,7 @@ def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -
     model = model_named(name)
     assert model.demand == demand
     assert model.learner == "rollouts"
-    assert set(model.interference) <= {"measured", "mps", "time-sliced"}
+    assert set(model.interference) <= {"mps", "time-sliced"}
     tuning, _, former = model.command.partition(", from ")
     assert tuning == "python bench/learning.py tune"
     assert former.startswith(

@@ -305,6 +305,7 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
         ),
         ("greedy?window=0", SettingError, "window is 0"),
         ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),
+        ("tetris-sharing?shortest=1", SettingError, "no setting 'shortest'; there are demand, within$"),
         ("greedy?speed=3", SettingError, "no setting 'speed'"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
@@ -30,6 +30,9 @@ from berth.policies import Progress
 AT_ONCE = 4
 """Sizes of one policy that are looked at together. What lies below the first that fails takes longest, and only widens
 the interval. It is the same for any number of processes, so that the interval is."""
+MORE_STEP_PCT, MOST_MORE_PCT = 5, 100
+"""Loads are looked at in such steps above today's until one fails, at most up to the second; then each per cent between
+the last two."""
 DRAWS = 100
 """How often weeks are drawn again for an interval."""
 FEWEST_WEEKS = 3
@@ -37,6 +40,8 @@ FEWEST_WEEKS = 3
 FEWEST_JOBS = 20
 """Users or partitions of fewer jobs have one target together."""
 HOUR_MS = 3_600_000
+_Key = tuple[str, str, int]
+"""A policy, a GPU model and its nodes; or a policy, no model and the load in per cent above today's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,9 @@ class Sizes:
     currency: str = ""
     most_unserved: int = 0
     """Jobs that the first policy does not finish today."""
+    more_jobs_pct: Mapping[str, int] | None = None
+    """By policy how many per cent more jobs today's cluster takes if they come as much faster; MOST_MORE_PCT: that many
+    or more. Without policies that do not keep the number today; None if it was not asked for."""
 
     @property
     def best(self) -> Answer:
@@ -175,13 +183,15 @@ def smallest_sizes(
     seed: int = 0,
     processes: int = 1,
     progress: Progress | None = None,
+    more_jobs: bool = False,
 ) -> Sizes:
     """Simulate each policy on ever fewer nodes of each GPU model, and find the fewest that keep the number.
 
     The first policy is today's: without a target it says what is to be kept. `step` is by how many nodes sizes differ
     until one fails; between that and the next larger one every size is looked at. By default it is a fortieth of the
-    nodes. Jobs that today finish and on a smaller cluster do not, make that size fail. Raises SettingError where the
-    cluster has no GPUs or there are no jobs.
+    nodes. Jobs that today finish and on a smaller cluster do not, make that size fail. With `more_jobs`, policies that
+    keep the number today are also simulated under ever more load. Raises SettingError where the cluster has no GPUs or
+    there are no jobs.
     """
     models = models_of(nodes)
     if not models or not jobs:
@@ -206,11 +216,13 @@ def smallest_sizes(
             for count in scan.next_counts(policy, model, today[model], steps[model])
         ]:
             scan.look(wanted)
-    curves = tuple(
-        Curve(policy, model, today[model], scan.points(policy, model))
-        for policy in scan.policies
-        for model in models
-    )
+        curves = tuple(
+            Curve(policy, model, today[model], scan.points(policy, model))
+            for policy in scan.policies
+            for model in models
+        )
+        of_today = {curve.policy: curve.at_today.keeps for curve in curves if curve.model == models[0]}
+        more = {name: scan.more_jobs_pct(name) for name, keeps in of_today.items() if more_jobs and keeps}
     prices = conditions.prices
     answers = tuple(_answer(curve, scan) for curve in curves)
     return Sizes(
@@ -223,6 +235,7 @@ def smallest_sizes(
         answers,
         prices.currency if prices else "",
         scan.most_unserved,
+        more if more_jobs else None,
     )
 
 
@@ -250,17 +263,32 @@ class _Scan:
     def look(self, wanted: Iterable[tuple[str, Resized]]) -> None:
         """Simulate policies on clusters."""
         clusters = {(policy, one.model, one.count): one for policy, one in wanted}
-        tasks = [
-            Task(
-                self.jobs,
-                one.nodes,
-                policy,
-                self.seed,
-                one.under(self.conditions),
-                measure=partial(_keyed, (policy, model, count), self.keep.by),
-            )
-            for (policy, model, count), one in clusters.items()
-        ]
+        tasks = [self._task(key, one.nodes, one.under(self.conditions)) for key, one in clusters.items()]
+        for key, run in self._runs(tasks):
+            policy, model, count = key
+            self.seen.setdefault((policy, model), {})[count] = (clusters[key], run)
+
+    def more_jobs_pct(self, policy: str) -> int:
+        """How many per cent more jobs today's cluster takes with a policy that keeps the numbers today."""
+        keeps = {0: True}
+        while wanted := _next_loads(keeps):
+            tasks = [
+                self._task(
+                    (policy, "", pct),
+                    self.nodes,
+                    replace(self.conditions, compress=self.conditions.compress * (1 + pct / 100)),
+                )
+                for pct in wanted
+            ]
+            for (_, _, pct), run in self._runs(tasks):
+                keeps[pct] = self.keeps(run)
+        return min((pct - 1 for pct, keeps_it in keeps.items() if not keeps_it), default=max(keeps))
+
+    def _task(self, key: _Key, nodes: tuple[Node, ...], conditions: Conditions) -> Task:
+        measure = partial(_keyed, key, self.keep.by)
+        return Task(self.jobs, nodes, key[0], self.seed, conditions, measure=measure)
+
+    def _runs(self, tasks: Sequence[Task]) -> Iterator[tuple[_Key, Served]]:
         before, total = self.done, self.done + len(tasks)
 
         def progress(done: float, of: float) -> None:
@@ -268,9 +296,7 @@ class _Scan:
                 self.progress(before + done, total)
 
         for result in run_all(tasks, self.processes, progress):
-            key, run = cast("tuple[tuple[str, str, int], Served]", result.measured)
-            policy, model, count = key
-            self.seen.setdefault((policy, model), {})[count] = (clusters[key], run)
+            yield cast("tuple[_Key, Served]", result.measured)
         self.done = total
 
     def set_targets(self, model: str, today: int) -> None:
@@ -348,9 +374,20 @@ def _is_small(run: Served) -> BoolArray:
     return np.bincount(run.group, minlength=len(run.groups)) < FEWEST_JOBS
 
 
+def _next_loads(keeps: Mapping[int, bool]) -> list[int]:
+    """The loads to look at next, in per cent above today's: up until one fails, then all below the first that does."""
+    failing = min((pct for pct, keeps_it in keeps.items() if not keeps_it), default=None)
+    if failing is None:
+        last = max(keeps)
+        above = range(last + MORE_STEP_PCT, last + MORE_STEP_PCT * (AT_ONCE + 1), MORE_STEP_PCT)
+        return [pct for pct in above if pct <= MOST_MORE_PCT]
+    last_step = (failing - 1) // MORE_STEP_PCT * MORE_STEP_PCT
+    return [pct for pct in range(last_step + 1, failing) if pct not in keeps]
+
+
 def _keyed(
-    key: tuple[str, str, int], by: str, columns: object, nodes: Sequence[Node], jobs: Sequence[Job]
-) -> tuple[tuple[str, str, int], Served]:
+    key: _Key, by: str, columns: object, nodes: Sequence[Node], jobs: Sequence[Job]
+) -> tuple[_Key, Served]:
     return key, served(columns, nodes, jobs, by=by)  # type: ignore[arg-type]
 
 
@@ -455,6 +492,15 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         else:
             why = f"the {measure.in_words} of a {by} rises"
         yield f"No node can be returned: with {best.policy} on {nodes(best.today - 1, best.model)} {why}."
+    if sizes.more_jobs_pct is not None:
+        takes, most = sizes.more_jobs_pct, max(sizes.more_jobs_pct.values(), default=0)
+        how_many = f"at least {most}" if most == MOST_MORE_PCT else f"{most}"
+        yield (
+            f"With {max(takes, key=takes.__getitem__)}, today's cluster takes {how_many} % more jobs and keeps the"
+            f" {measure.in_words} at {target}."
+            if most
+            else f"Today's cluster takes no more jobs if the {measure.in_words} is to stay at {target}."
+        )
     if by:
         run = sizes.curves[0].points[0].run
         small = _is_small(run)

@@ -55,12 +55,17 @@ def _mean(name: str) -> str:
 SOURCE: Final = "concat_ws('/', nullif(cluster, ''), node, gpu, hour)"
 """What the rows of a GPU's hour have as their source."""
 
+OF_KINDS: Final = f"""
+    WITH kinds AS (FROM (VALUES {_KINDS}) AS t(metric, kind, factor, rank))
+    SELECT card, moment_ms // {HOUR_MS} AS within, job_id AS label, kind, moment_ms AS ms,
+        arg_min(value * factor, rank) AS value
+"""
+"""What values are of, each once; to be selected from values, `kinds` and the numbers of GPUs."""
+
 ROWS_OF_HOURS: Final = f"""
-    WITH kinds AS (FROM (VALUES {_KINDS}) AS t(metric, kind, factor, rank)),
-    next_to AS (SELECT card, slot, hour + away AS within FROM some_hours, (VALUES (-1), (0), (1)) AS t(away)),
+    WITH next_to AS (SELECT card, slot, hour + away AS within FROM some_hours, (VALUES (-1), (0), (1)) AS t(away)),
     around AS (
-        SELECT slot, job_id AS label, kind, moment_ms AS ms, arg_min(value * factor, rank) AS value
-        FROM every JOIN kinds USING (metric) JOIN next_to USING (card, within) GROUP BY ALL
+        SELECT slot, label, kind, ms, value FROM every JOIN next_to USING (card, within)
     ),
     usuals AS (
         SELECT slot, least(coalesce(floor(median(step))::BIGINT, {LONE_STEP_MS}), {LONGEST_STEP_MS}) AS usual

@@ -12,7 +12,7 @@ from typing import Final
 import duckdb
 
 from berth.history.store.database import at, count, literal, read_parquet
-from berth.history.store.gpu_hours import HOUR_MS, ROWS_OF_HOURS, SOURCE
+from berth.history.store.gpu_hours import HOUR_MS, OF_KINDS, ROWS_OF_HOURS, SOURCE
 
 SERIES: Final = {
     "cluster": "VARCHAR",
@@ -85,10 +85,9 @@ class SeriesMerge:
             f"dense_rank() OVER (ORDER BY {_GPU}) AS card FROM hours"
         )
         self._database.execute(
-            f"CREATE TABLE every AS SELECT card, moment_ms // {HOUR_MS} AS within, job_id, metric, moment_ms, "
-            f"max(value) AS value FROM (FROM staged UNION ALL FROM known) "
-            f"JOIN (SELECT DISTINCT {_GPU}, card FROM numbered_hours) USING ({_GPU}) "
-            "GROUP BY ALL ORDER BY card, moment_ms"
+            f"CREATE TABLE every AS {OF_KINDS} FROM (SELECT {_KEY}, max(value) AS value "
+            f"FROM (FROM staged UNION ALL FROM known) GROUP BY ALL) JOIN kinds USING (metric) "
+            f"JOIN (SELECT DISTINCT {_GPU}, card FROM numbered_hours) USING ({_GPU}) GROUP BY ALL ORDER BY card, ms"
         )
         for first in range(0, max(count(self._database, "SELECT count(*) FROM hours"), 1), _HOURS_AT_ONCE):
             among = f"slot BETWEEN {first} AND {first + _HOURS_AT_ONCE - 1}"

@@ -27,7 +27,6 @@ from berth.policies.colocation.open_gpus import (
     all_have_room,
     has_room,
     look_again_ms,
-    would_have_room,
 )
 from berth.policies.colocation.overtaking import Overtaking
 from berth.policies.colocation.queue_prefix import Kinds, QueuePrefix
@@ -292,11 +291,8 @@ class Colocating:
         slot, tenants = room
         window = [head.jobs[at] for at in places]
         candidates = tuple([head.candidates[head.places[at]] for at in places])
-        most_asked = head.most_asked  # enough for that many of these is enough for any, and faster to tell
-        enough = would_have_room(len(places), most_asked, slot, cluster) or all_have_room(
-            window, slot, cluster
-        )
-        return Offered(slot, tenants, window, candidates, not enough, places)
+        short = not all_have_room(window, slot, cluster)
+        return Offered(slot, tenants, window, candidates, short, places)
 
     def _started(
         self,
@@ -308,7 +304,6 @@ class Colocating:
         closed: set[GpuSlot],
     ) -> Iterator[Placement]:
         """Start what the chooser says on each GPU; one that declines is not asked again at this moment."""
-        changes, asked_of_nodes = cluster.changes, any(head.most_asked[1:3])
         chosen, next_ms = self._picks(offered, largest, head.queue, cluster, now_ms)
         for number, (slot, tenants, window, _, short, _) in enumerate(offered):
             combination = chosen[number]
@@ -324,10 +319,8 @@ class Colocating:
                 )
                 continue
             members = [job for at, job in enumerate(window) if combination >> at & 1]
-            # Another GPU of its node may have taken what they need: then it is offered jobs again. Where nothing is
-            # asked of nodes, and all that has changed is what started here, there still is room.
-            as_it_was = not short and not asked_of_nodes and cluster.changes == changes
-            if not as_it_was and not all_have_room(members, slot, cluster):
+            # Another GPU of its node may have taken what they need: then it is offered jobs again.
+            if not all_have_room(members, slot, cluster):
                 continue
             self._cache.open_gpus.forget(slot)
             slots = (slot,)
@@ -337,7 +330,6 @@ class Colocating:
                 if job.id not in cluster.running:  # refused: this GPU is not asked again now
                     closed.add(slot)
                     break
-                changes += 1
                 self._has_started(job)
 
     def _picks(

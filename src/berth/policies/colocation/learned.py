@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.cluster import Cluster
 from berth.errors import ModelError, SettingError
-from berth.interference import FORMER, MODES, Speeds, mode_of
+from berth.interference import MODES, Speeds, mode_of
 from berth.model import GpuModel, Job
 from berth.network.demands import Demand
 from berth.network.forecast_network import new_network
@@ -212,12 +212,11 @@ def check_mode(model: TrainedModel, speeds: Speeds) -> None:
     One that was trained for none, and speeds that are of none, go with all.
     """
     mode = mode_of(speeds)
-    trained = [FORMER.get(name, name) for name in model.interference]
-    if mode not in MODES or not trained or mode in trained:
+    if mode not in MODES or not model.interference or mode in model.interference:
         return
     _warn(
-        f"the model of {model.learner} was trained for {', '.join(trained)}, and here GPUs are shared by {mode}; train"
-        f" one with `berth train --interference {mode}`"
+        f"the model of {model.learner} was trained for {', '.join(model.interference)}, and here GPUs are shared by"
+        f" {mode}; train one with `berth train --interference {mode}`"
     )
 
 

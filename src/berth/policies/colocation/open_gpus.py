@@ -368,19 +368,6 @@ def all_have_room(jobs: Iterable[Job], slot: GpuSlot, cluster: Cluster) -> bool:
     )
 
 
-def would_have_room(count: int, most_asked: Sequence[int], slot: GpuSlot, cluster: Cluster) -> bool:
-    """Whether that many jobs have room on the node and on the GPU if none asks for more than this of compute, CPU,
-    memory of the node and of the GPU."""
-    node, free = slot.node, cluster.free
-    milli, cpu_milli, mem_mib, gpu_mem_mib = most_asked
-    return bool(
-        count * milli <= free.milli.item(slot)
-        and (not cpu_milli or count * cpu_milli <= free.cpu_milli.item(node))
-        and (not mem_mib or count * mem_mib <= free.mem_mib.item(node))
-        and (not gpu_mem_mib or count * gpu_mem_mib <= free.gpu_mem_mib.item(slot))
-    )
-
-
 def has_room(window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int) -> NDArray[np.bool_]:
     """Which of `count` combinations of these jobs have room on the node and on the GPU: bool (C,).
 

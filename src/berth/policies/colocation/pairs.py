@@ -26,7 +26,7 @@ from berth.policies.colocation.pair_kernels import (
     Rows,
     start_best,
 )
-from berth.policies.colocation.scene import Chooser, Scene
+from berth.policies.colocation.scene import Chooser, holding
 from berth.policies.protocol import Setting
 from berth.policies.sort_keys import as_queued
 
@@ -73,7 +73,7 @@ class Pairs(Colocating):
     ) -> None:
         """Policies that compare all pairs on some clusters only choose by themselves on others."""
         knowledge = (setting or Setting()).knowledge
-        super().__init__(choose or _nobody, knowledge, window=window)
+        super().__init__(choose or holding, knowledge, window=window)
 
     def compares(self, cluster: Cluster) -> bool:
         """Whether it compares all pairs on this cluster."""
@@ -414,7 +414,3 @@ class _Scored(NamedTuple):
     """For how long this holds if nothing starts."""
     lasts_ms: IntArray
     """After how long the tenants have ended if nothing starts."""
-
-
-def _nobody(scene: Scene) -> IntArray:
-    return np.zeros(len(scene.forecasts.offers), np.int64)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from itertools import islice
 from operator import attrgetter
 
-from berth.cluster import PLACE_MILLI, Queue
+from berth.cluster import Queue
 from berth.model import Job
 from berth.policies.colocation.forecast import Candidate
 
@@ -47,8 +47,6 @@ class QueuePrefix:
         """One job of each kind, by what it asks for."""
         self.candidates: list[Candidate] = []
         """Each kind as forecasts see it."""
-        self.most_asked = [0, 0, 0, 0]
-        """Compute, CPU, memory of the node and of the GPU: the most that any of them asks for."""
         self._in_order = in_order
         self._candidate = candidate
         self._certain = certain
@@ -120,9 +118,6 @@ class QueuePrefix:
             if kind == len(self.kinds):
                 self.kinds.append(job)
                 self.candidates.append(candidate)
-                share = job.share
-                asked = min(PLACE_MILLI, share.milli), job.cpu_milli, job.mem_mib, share.mem_mib
-                self.most_asked = [max(pair) for pair in zip(self.most_asked, asked, strict=True)]
         if self._certain and job.work_ms is not None:
             self._known[request] = kind
         return kind

@@ -61,6 +61,11 @@ class Chooser(Protocol):
         """(O,): a combination of each offer that `forecasts.fits`, 0 for none. A pure function."""
 
 
+def holding(scene: Scene) -> IntArray:
+    """(O,): no GPU starts anything; for policies that choose otherwise."""
+    return np.zeros(len(scene.forecasts.offers), np.int64)
+
+
 def best_of(score: FloatArray, allowed: BoolArray, forecasts: Forecasts) -> IntArray:
     """(O,): the best allowed combination; an idle GPU starts a job wherever it may."""
     allowed = allowed.copy()

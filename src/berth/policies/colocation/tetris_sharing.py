@@ -18,7 +18,7 @@ from berth.network.demands import DEMANDS, Demand, Limits, checked_limits, deman
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.open_gpus import all_have_room
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import holding
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
@@ -31,33 +31,26 @@ class TetrisSettings:
     demand: Demand = "series"
     """What a job is taken to need: its peak (as Tetris packs), its mean, or its series, which was the best of the three
     on sets of jobs that models are trained on."""
-    shortest: float = 0.0
-    """What a short job is worth beside a good alignment: its weight times the mean alignment over the mean work. 1 is
-    Tetris's own choice for mean completion; for the total time of a queue 0 was better on the same sets."""
-
     within: Limits = "card"
     """What demands together stay within: the whole card, or its memory alone, so that they slow one another instead."""
 
     def __post_init__(self) -> None:
         checked_limits(self.within)
-        if self.demand not in DEMANDS or not 0 <= self.shortest <= 1e6:
-            raise SettingError(
-                f"demand is '{self.demand}' and shortest {self.shortest:g}; expected {', '.join(DEMANDS)}, and from 0"
-                " to 1,000,000"
-            )
+        if self.demand not in DEMANDS:
+            raise SettingError(f"demand is '{self.demand}'; expected {', '.join(DEMANDS)}")
 
 
 class TetrisSharing(Colocating):
     """Repeatedly start the job that aligns best with what a GPU has left of its four resources.
 
     Grandl, Ananthanarayanan, Kandula, Rao and Akella, "Multi-resource Packing for Cluster Schedulers", SIGCOMM 2014,
-    sections 3.2 and 3.3: alignment is the dot product of demand and of what is left, and shorter jobs may be
-    preferred. It considers all waiting jobs, and knows demands but no interference.
+    section 3.2: alignment is the dot product of demand and of what is left. It considers all waiting jobs, and knows
+    demands but no interference.
     """
 
     def __init__(self, setting: Setting | None = None, settings: TetrisSettings | None = None) -> None:
         self.settings = settings or TetrisSettings()
-        super().__init__(_nobody, (setting or Setting()).knowledge)
+        super().__init__(holding, (setting or Setting()).knowledge)
         self._demands: dict[tuple[str, GpuModel | None], IntArray] = {}
         self._sliced = mode_of(self.knowledge.speeds) == "mig"
 
@@ -67,7 +60,8 @@ class TetrisSharing(Colocating):
         chosen = dict(options)
         demand: Demand = chosen.pop("demand", "series")  # type: ignore[assignment]
         limits = checked_limits(chosen.pop("within", "card"))
-        return cls(setting, settings_from(TetrisSettings, chosen, demand=demand, within=limits))
+        also = ("demand", "within")
+        return cls(setting, settings_from(TetrisSettings, chosen, also=also, demand=demand, within=limits))
 
     def _profiles_changed(self) -> None:
         self._demands = {}
@@ -88,7 +82,7 @@ class TetrisSharing(Colocating):
     def _aligned(
         self, queue: Queue, cluster: Cluster, slot: GpuSlot, tenants: Sequence[Running], now_ms: int
     ) -> Job | None:
-        """The waiting job with the best score of those that fit on the GPU, or None."""
+        """The waiting job that aligns best of those that fit on the GPU, or None."""
         gpu = self._cache.models[slot.node]
         capacity = np.array([1000, (gpu.mem_mib if gpu else 0) or 2**30, 1000, 1000], dtype=np.int64)
         bounds = capacity if self.settings.within == "card" else np.where([0, 1, 0, 0], capacity, 2**30)
@@ -96,7 +90,7 @@ class TetrisSharing(Colocating):
         kinds: dict[tuple[str, int], Job] = {}
         for job, one in self._head(queue).all_kinds():
             kinds.setdefault((one.application, one.work_us), job)
-        best: list[tuple[float, int, Job]] = []
+        best: tuple[float, Job | None] = -1.0, None
         kept = self._due is not None and slot == self._overtaking.kept
         for job in kinds.values():
             if kept and job is not self._due:
@@ -114,15 +108,8 @@ class TetrisSharing(Colocating):
             if (together <= bounds).all() or not tenants:
                 left = capacity - _added([*used, np.zeros((1, 4), np.int64)]).max(axis=0)
                 alignment = float((demand.mean(axis=0) / capacity * np.maximum(left, 0) / capacity).sum())
-                best.append((alignment, self.work_us(job) // 1000, job))
-        if not best:
-            return None
-        weight = (
-            self.settings.shortest
-            * np.mean([one[0] for one in best])
-            / max(1.0, float(np.mean([one[1] for one in best])))
-        )
-        return max(best, key=lambda one: one[0] - weight * one[1])[2]
+                best = max(best, (alignment, job), key=lambda one: one[0])
+        return best[1]
 
     def _has_slices(self, job: Job, tenants: Sequence[Running], gpu: GpuModel | None, now_ms: int) -> bool:
         """Whether the card can be cut up so that each has a slice that holds its memory, until all have ended."""
@@ -151,7 +138,3 @@ def _added(needs: Sequence[IntArray]) -> IntArray:
     for need in needs:
         total[: len(need)] += need
     return total
-
-
-def _nobody(scene: Scene) -> IntArray:
-    return np.zeros(len(scene.forecasts.offers), dtype=np.int64)
