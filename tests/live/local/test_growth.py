@@ -100,6 +100,12 @@ def test_only_a_part_of_a_card_grows_and_no_further_than_the_card() -> None:
         fixed.check(Request(milli=100, mem_mib=4096, mem_max_mib=20480))
 
 
+def test_a_job_that_named_a_gpu_which_is_gone_may_grow_as_on_those_that_are_left() -> None:
+    limits = Limits((16384, 8192), grows=True)
+    named = [Request(milli=100, mem_mib=4096, pins=pins) for pins in ((1, 7), (7,))]
+    assert [limits.most_mib(each) for each in named] == [8192, 16384]
+
+
 # The banker's rule
 
 JOBS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4)
