@@ -23,6 +23,7 @@ from berth.live.local.entry import End, Entry, Limits
 from berth.live.local.host import BookHost
 from berth.live.local.request import Request, Tasks, edited, request_of
 from berth.partition import Demand
+from berth.partition.reconciling import Difference
 from tests.examples import examples
 from tests.live.local.world import World, berth
 
@@ -330,7 +331,7 @@ def test_the_younger_waits_where_neither_could_end_otherwise(monkeypatch: pytest
 def test_a_job_that_holds_what_nobody_counted_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         machine = Machine(monkeypatch, 1)
-        machine.watch.uncounted[machine.jobs[0].id] = object()
+        machine.watch.uncounted[machine.jobs[0].id] = Difference("", 0, seen_mib=5000, counted_mib=4096)
         machine.granter(0).ask(5000)
         await turns()
         assert machine.granter(0).answers == [(0, False)]
