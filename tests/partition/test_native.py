@@ -228,6 +228,18 @@ def test_it_is_chosen_where_the_machine_can_and_root_asks_for_itself(
     assert "--native, --mps and --mig exclude each other" in berth_apart(*words)[1]
 
 
+def test_a_second_gpu_that_is_refused_leaves_the_first_its_cgroup_and_limit(
+    berth_apart: Berth, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_FAKE_GPUS", "2")
+    group = Path(made(berth_apart)["hardware"]["group"])  # type: ignore[index]
+    more = ("partition", "create", "blue", "--gpu", "1", "--native", "--mem", "1G", "--fake-gpu")
+    assert berth_apart(*more, BERTH_FAKE_NVML="limits,deaf")[0] == 2
+    resized = berth_apart("partition", "resize", "blue", "--mem", "2G", "--fake-gpu")
+    assert resized[0] == 0, resized[1]
+    assert (limits_of(group), limits_of(group.parent)[0]) == ((2 * GIB, 2 * GIB), 2 * GIB)
+
+
 def test_a_containers_own_cgroup_has_the_limit_and_leaves_nothing_above_it(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:

@@ -182,7 +182,8 @@ def _settle(part: Partition, joining: str, driver_folder: Path | None) -> None:
     assert had is not None
     in_use = {group for group in had.groups if _is_populated(Path(group))} | {*filter(None, [joining])}
     wanted = in_use or {had.group}
-    if joining or wanted != {*had.groups}:
+    there = all(Path(group).is_dir() for group in wanted)
+    if joining or wanted != {*had.groups} or not there:
         _keep(part, {*had.groups, *wanted})  # a crash leaves it to be cleared
         for group in {*had.groups} - wanted:
             _clear(Path(group), had, driver_folder)
