@@ -1425,7 +1425,8 @@ int main(int count, char **words)
     char *end = NULL;
     uint64_t limit_mib = count == 3 || count == 4 ? strtoull(words[2], &end, 10) : 0;
     if (limit_mib < 64 || limit_mib > 1 << 20 || *end != 0) {
-        fprintf(stderr, "usage: berth-prove [WAY LIMIT_MIB [REGION]], with a limit of 64 MiB or more\n");
+        fprintf(stderr,
+                "usage: berth-prove [WAY LIMIT_MIB [REGION]], with a limit of 64 MiB or more\n");
         return 2;
     }
     own_region = words[3];

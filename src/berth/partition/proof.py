@@ -140,7 +140,8 @@ def check_room(gpu: Gpu, limit_mib: int, driver_folder: Path | None = None) -> N
     if free < needed:
         raise PartitionError(
             f"GPU {gpu.index} has {size_text(free)} free, and a limit of {limit_mib} MiB is tried with up to "
-            f"{size_text(needed)}; choose a smaller limit or another GPU, or wait until others have ended"
+            f"{size_text(needed)}; choose a smaller limit or another GPU, or wait until others have ended. In a shell "
+            "under a limit, NVML may show no more than the limit: run this outside, with --as-is and --set"
         )
 
 
