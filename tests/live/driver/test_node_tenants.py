@@ -253,7 +253,7 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
         node.until(lambda: node.shown()[forger]["suspension"] != "suspended", "it comes back")
     else:
         node.until(lambda: find(forger)[0].core_pct == 5, "it is left 5 % of the time")
-        assert "shares memory" in node.shown()[forger]["why"]
+        node.until(lambda: "shares memory" in node.shown()[forger]["why"], "it is told why it stays")
 
 
 def lent_notebook(node: Node) -> None:
