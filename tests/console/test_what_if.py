@@ -243,6 +243,16 @@ def test_of_policies_with_equal_waits_none_wins_and_an_oracle_never_does() -> No
     assert Answer(0, 0, 1, 1, "", rows[:1], None, None, ()).shortest == ()
 
 
+@pytest.mark.parametrize(("replay_s", "won"), [(8.0, False), (9.0, False), (10.0, True)])
+def test_a_policy_wins_only_if_it_waits_less_than_the_replay_of_what_ran(replay_s: float, won: bool) -> None:
+    rows = tuple(
+        Row(name, kind, wait_s, wait_s, wait_s, wait_s, wait_s, 50.0, 0, False)
+        for name, kind, wait_s in (("", "real", 1.0), ("fifo", "as-it-was", replay_s), ("sjf", "asked", 9.0))
+    )
+    answer = Answer(3, 0, 1, 1, "fifo", rows, None, None, ())
+    assert [row.name for row in answer.shortest] == ["sjf"] * won
+
+
 def test_a_console_without_a_history_says_so(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
     assert "reads no history" in world.browser().get("/what-if").text
