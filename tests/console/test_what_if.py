@@ -215,7 +215,7 @@ def test_the_page_of_an_answer_says_it_first_and_hostile_names_stay_text(history
     queue.look()
     text = page.get(f"/what-if/{asked_id}").text
     assert "With sjf jobs would have waited as long as they did: 4.5 seconds (replayed) on average" in text
-    assert "A replay of fifo, which really ran, is -10.0 % from the real mean wait" in text
+    assert "A replay of fifo, which really ran, differs from reality by -10.0 % in mean wait" in text
     assert text.index("What really happened") < text.index("Replay of fifo, which ran")
     for address in (f"/what-if/{asked_id}", "/what-if"):
         assert "<script>alert" not in page.get(address).text

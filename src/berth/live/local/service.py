@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from berth.counts import counted
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.driver.tenants import SUSPENDED, SUSPENDING
 from berth.live.local.broker import Broker
@@ -289,7 +290,7 @@ class Service:
             else:
                 changed.append(entry)
         if refused and not changed:
-            more = f"; {len(refused) - 1} more were refused too" if len(refused) > 1 else ""
+            more = f"; also refused: {counted(len(refused) - 1, 'other job')}" if len(refused) > 1 else ""
             raise LiveError(f"{refused[0]['why']}{more}")
         self._broker.act()
         note = ""
