@@ -18,7 +18,7 @@ demo: .venv/.compiled
 	@echo; echo "Two jobs on one fake GPU, through the queue of this machine:"
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/local_queue/demo.sh
 
-# What people have (whole GPUs, first come first served), what berth does by default, and a bound: the same with the true run times.
+# What people have (whole GPUs, first come first served), shared GPUs with backfilling, and a bound: the same with the true run times.
 DEMO := compare synthetic:demo --policies fifo+whole-gpus,easy+fifo+best-fit,easy+sjf+best-fit --knowledge user
 
 install: .venv/.installed

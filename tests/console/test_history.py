@@ -98,7 +98,7 @@ def test_parallel_coordinates_open_with_all_attempts_and_narrow_to_an_applicatio
         assert drawn is not None
         shown[name] = len(base64.b64decode(drawn["data"][0]["dimensions"][2]["values"]["bdata"])) // 8
     assert shown == {"": 67, "pytorch": 28}
-    assert "<h1>67 attempts over six variables</h1>" in operator.get("/then/lines").text
+    assert "<h1>67 attempts by six variables</h1>" in operator.get("/then/lines").text
 
 
 def test_a_long_table_of_groups_is_shown_whole_where_asked(
@@ -225,7 +225,7 @@ def test_single_attempts_are_drawn_to_their_owner_alone(
     assert "28 attempts of lammps" in operator.get(address, params=asked).text
     assert "28 attempts" not in ann.get(address, params=asked).text
     own = ann.get(address).text
-    assert ("28 attempts over six variables" in own, "These are your own attempts" in own) == (True, True)
+    assert ("28 attempts by six variables" in own, "These are your own attempts" in own) == (True, True)
     refused = world.program("ann", Role.VIEWER).get(address)
     assert (refused.status_code, "single attempts" in refused.json()["detail"]) == (403, True)
 

@@ -24,7 +24,7 @@ def world(tmp_path: Path, source: ValuesSource) -> World:
 
 def test_now_says_first_what_is_held_and_who_waits(world: World) -> None:
     page = world.browser("ann").get("/now").text
-    assert "6 of 8 GPUs held, 1 of them idle; jobs waiting: 120" in page
+    assert "Jobs hold 6 of 8 GPUs and leave 1 of these idle. Jobs waiting: 120." in page
     assert "<option selected>bob</option>" in world.browser("ann").get("/now?user=bob").text
 
 

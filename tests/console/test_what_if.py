@@ -215,7 +215,7 @@ def test_the_page_of_an_answer_says_it_first_and_hostile_names_stay_text(history
     queue.look()
     text = page.get(f"/what-if/{asked_id}").text
     assert "With sjf jobs would have waited as long as they did: 4.5 seconds (replayed) on average" in text
-    assert "A replay of fifo, which really ran, is -10.0 % from the real mean wait" in text
+    assert "A replay of fifo, which really ran, differs from reality by -10.0 % in mean wait" in text
     assert text.index("What really happened") < text.index("Replay of fifo, which ran")
     for address in (f"/what-if/{asked_id}", "/what-if"):
         assert "<script>alert" not in page.get(address).text
@@ -241,6 +241,16 @@ def test_of_policies_with_equal_waits_none_wins_and_an_oracle_never_does() -> No
     alone = Answer(3, 0, 1, 1, "", (*rows[:2], rows[3]), None, None, ())
     assert [each.name for each in alone.shortest] == ["fifo"]
     assert Answer(0, 0, 1, 1, "", rows[:1], None, None, ()).shortest == ()
+
+
+@pytest.mark.parametrize(("replay_s", "won"), [(8.0, False), (9.0, False), (10.0, True)])
+def test_a_policy_wins_only_if_it_waits_less_than_the_replay_of_what_ran(replay_s: float, won: bool) -> None:
+    rows = tuple(
+        Row(name, kind, wait_s, wait_s, wait_s, wait_s, wait_s, 50.0, 0, False)
+        for name, kind, wait_s in (("", "real", 1.0), ("fifo", "as-it-was", replay_s), ("sjf", "asked", 9.0))
+    )
+    answer = Answer(3, 0, 1, 1, "fifo", rows, None, None, ())
+    assert [row.name for row in answer.shortest] == ["sjf"] * won
 
 
 def test_a_console_without_a_history_says_so(tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ ANSWERS = {
     "simulate my trace": "own-trace",
     "default options": "defaults",
     "compare policies on my history": "another-policy",
+    "share one GPU by half": "half-a-gpu",
+    "read my trace": "own-trace",
+    "put it onto a cluster": "onto-slurm",
+    "email": "told-when-a-job-ends",
+    "cancel a job": "cancel-a-job",
 }
 
 

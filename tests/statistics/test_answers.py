@@ -73,8 +73,8 @@ def test_jobs_that_do_not_finish_are_said() -> None:
 
 def test_the_best_policy_is_told_with_those_that_cannot_be_told_from_it() -> None:
     values = {"fgd": [90.0, 91.0, 92.0], "fifo": [80.0, 81.5, 82.0], "sjf": [89.5, 91.5, 92.0]}
-    assert best_sentence(values, "fills the most GPUs", "% of them", least=False) == (
-        "fgd fills the most GPUs: 91.0 ± 2.5 % of them, against 81.2 ± 2.6 with fifo; "
+    assert best_sentence(values, "holds the most GPUs", "% of them", least=False) == (
+        "fgd holds the most GPUs: 91.0 ± 2.5 % of them, against 81.2 ± 2.6 with fifo; "
         "over these seeds it does not differ significantly from sjf."
     )
     times = {"a": [10.0, 20.0], "b": [9.0, 30.0]}

@@ -252,7 +252,7 @@ def applications(
     limit: Annotated[int, typer.Option(min=1, help="Number of names to list.")] = 30,
     as_json: JsonOrCsv = None,
 ) -> None:
-    """List the job names that match no rule, by GPU-hours: write a rule for the first one next."""
+    """List the job names that match no rule, those with the most GPU-hours first."""
     with tables_of(history, "", "", None) as tables:
         rows = tables.unknown(limit)
     listed = [{"name": n, "comment": c, "gpu_hours": h, "jobs": j} for n, c, h, j in rows]

@@ -104,11 +104,11 @@ def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
     yield _chapter(
         "How jobs run",
-        "A line is an attempt, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move "
-        "its axis, click beside a picked part to let go. Where there are very many, one line stands for similar "
-        "attempts, and the axis `attempts` says for how many; no unusual attempt is left out. nNODE and nGPU are its "
-        "nodes and GPUs, WAIT_h and RUN_h hours; uGPUcore is the mean use of its GPUs and uGPUmem of their memory, "
-        "from 0 to 1, absent if not measured.",
+        "Each line is an attempt; its colour is the number of nodes. Drag along an axis to select lines, or drag a "
+        "name to move its axis. Click the axis outside a selection to clear it. If there are very many attempts, one "
+        "line stands for several similar ones, and the axis `attempts` gives their number. No unusual attempt is left "
+        "out. nNODE and nGPU are the attempt’s nodes and GPUs, WAIT_h and RUN_h hours; uGPUcore is the mean use of its "
+        "GPUs and uGPUmem of their memory, from 0 to 1, absent if not measured.",
         _lines(tables, largest[:WITH_LINES]),
     )
     cdfs = tables.cdfs(largest)

@@ -17,7 +17,7 @@ NAMED = 3
 """At most this many policies are named in a sentence."""
 
 _WORDS = {
-    "GPU allocation": ("fills the most GPUs", "fills more GPUs"),
+    "GPU allocation": ("holds the most GPUs", "holds more GPUs"),
     "GPU use": ("makes the most use of the GPUs", "makes more use of the GPUs"),
     "Mean wait": ("has the shortest mean wait", "has shorter waits"),
 }
@@ -68,7 +68,7 @@ def best_sentence(
     """Which policy is best in one figure, the worst one by comparison, and those that cannot be told from the best.
 
     `values` has each policy's figures over the same seeds, or whatever else `pairs` names; `does_best` is what the best
-    policy does, such as `fills the most GPUs`. Empty for a single policy.
+    policy does, such as `holds the most GPUs`. Empty for a single policy.
     """
     known = {name: list(each) for name, each in values.items() if all(math.isfinite(one) for one in each)}
     if len(known) < 2 or not all(known.values()):

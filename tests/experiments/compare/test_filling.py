@@ -125,7 +125,9 @@ def test_the_report_opens_with_the_picture_a_sentence_with_one_number_and_five_m
     said = lead(result.runs)
     assert said.startswith("Under fifo jobs wait ")
     page = render(comparison_report(result, "", ""))
-    order = [page.index(text) for text in ('<svg class="film"', said, "<summary>In more words", "<table")]
+    order = [
+        page.index(text) for text in ('<svg class="film"', said, "<summary>The results in words", "<table")
+    ]
     assert order == sorted(order)
     first = page[page.index("<table") : page.index("</table>")]
     assert first.count('<th scope="row"') == 5

@@ -78,17 +78,19 @@ class Answer:
 
     @property
     def shortest(self) -> tuple[Row, ...]:
-        """The best; empty if others tie with it."""
+        """The best; empty if another asked policy ties with it, or the replay of what ran is as good or better."""
         best = self.best
         if best is None:
             return ()
-        served = best.unserved, best.wait_mean_s
-        alike = [
+        rivals = [
             row
             for row in self.rows
-            if row.kind == ASKED and row.oracle == best.oracle and (row.unserved, row.wait_mean_s) == served
+            if row is not best
+            and row.wait_mean_s is not None
+            and (row.kind == AS_IT_WAS or (row.kind == ASKED and row.oracle == best.oracle))
         ]
-        return tuple(alike) if len(alike) == 1 else ()
+        served = best.unserved, best.wait_mean_s
+        return () if any((row.unserved, row.wait_mean_s) <= served for row in rivals) else (best,)
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Answer:
