@@ -122,7 +122,7 @@ def steerer(
                 f"placed {done.placed}, advised {done.advised}, removed {done.removed}, failed {done.failed}"
             )
 
-    _ask(run, kubeconfig, context)
+    _ask(run, kubeconfig, context, follows=not once)
 
 
 @app.command()
@@ -202,7 +202,7 @@ def history(
         raise SettingError(f"{into} is not a folder; name one for the history, new or made by this command")
     if follow:
         _log()
-        _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
+        _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context, follows=True)
     results = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
     if printed(as_json, [{"node": node, "result": result} for node, result in results.items()]):
         return
@@ -398,17 +398,26 @@ def _look(kubeconfig: str | None, context: str | None) -> Snapshot:
     return _ask(look, kubeconfig, context)
 
 
-def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:
-    """Run something with a client of the cluster, until it ends or is interrupted."""
+def _ask(
+    what: Callable[[Api], Awaitable[T]],
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    follows: bool = False,
+) -> T:
+    """Run something with a client of the cluster, until it ends or is interrupted. Raises ApiError soon if the server
+    cannot be reached, unless it `follows` the cluster and so waits for the server."""
     import asyncio
 
     from berth.live.kubernetes.access import find_access
-    from berth.live.kubernetes.client import Api
+    from berth.live.kubernetes.client import Api, check_reachable
 
     access = find_access(kubeconfig, context)
 
     async def whole() -> T:
         async with Api(access) as api:
+            if not follows:
+                await check_reachable(api)
             return await what(api)
 
     try:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import ApiError, KubernetesError, PolicyError, SettingError
 from berth.live.driver.snapshot import Snapshot
-from berth.live.kubernetes import names
+from berth.live.kubernetes import client, names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import TEMPLATE, Install, helm_chart, manifests
@@ -36,6 +36,18 @@ def berth(*words: str, kubeconfig: Path | None = None) -> Any:
     """Run a command as an operator does, in this process."""
     environment = {"KUBECONFIG": str(kubeconfig or ""), "COLUMNS": "150"}
     return CliRunner().invoke(app, ["k8s", *words], env=environment)
+
+
+def nowhere(folder: Path) -> Path:
+    """A kubeconfig of a port on which no server listens."""
+    path = folder / "kubeconfig"
+    path.write_text("""
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+""")
+    return path
 
 
 def right(method: str, path: str, params: dict[str, str]) -> tuple[str, str]:
@@ -328,6 +340,18 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "there is no kubeconfig" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    "words", [("status",), ("why", "a"), ("steerer", "--once", "--no-elect"), ("uninstall",)]
+)
+def test_a_server_that_cannot_be_reached_ends_a_command_that_ends_by_itself(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(client, "REACH_S", 0.2)
+    done = berth(*words, kubeconfig=nowhere(tmp_path))
+    assert isinstance(done.exception, ApiError)
+    assert str(done.exception).startswith("GET /version: Unreachable: Cannot connect to host 127.0.0.1:1 ")
+
+
 @pytest.mark.slow  # rights are given one by one, each after it was missed
 @pytest.mark.usefixtures("kube_scheduler")
 def test_each_right_that_is_missing_is_named_and_work_goes_on_when_it_is_given(
@@ -426,15 +450,8 @@ def test_claims_are_refused_before_anything_is_made_where_the_cluster_has_none(
         raise ApiError(f"{method} {path}", 404, "NotFound", "404 page not found")
 
     monkeypatch.setattr(Api, "request", request)
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text("""
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {token: t}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-""")
-    done = berth("install", "--image", IMAGE, "--claims", kubeconfig=kubeconfig)
+    done = berth("install", "--image", IMAGE, "--claims", kubeconfig=nowhere(tmp_path))
     assert isinstance(done.exception, SettingError)
     assert "--claims" in str(done.exception)
     assert "1.34" in str(done.exception)
-    assert asked == [("GET", "/apis/resource.k8s.io/v1")]
+    assert asked == [("GET", "/version"), ("GET", "/apis/resource.k8s.io/v1")]
