@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
@@ -18,7 +19,7 @@ from berth.cli import kubernetes_node
 from berth.cli.kubernetes_node import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
-from berth.errors import KubernetesError, SettingError
+from berth.errors import ApiError, KubernetesError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
 from berth.live.driver.words import span
@@ -122,7 +123,7 @@ def steerer(
                 f"placed {done.placed}, advised {done.advised}, removed {done.removed}, failed {done.failed}"
             )
 
-    _ask(run, kubeconfig, context)
+    _ask(run, kubeconfig, context, follows=not once)
 
 
 @app.command()
@@ -167,7 +168,7 @@ def why(
     name = pod if "/" in pod else f"default/{pod}"
     found = [each for each in seen.jobs if each.id == name]
     if not found:
-        raise KubernetesError(f"pod '{name}' neither waits for berth nor runs by it; see berth k8s status")
+        raise KubernetesError(_ask(lambda api: _unsteered(api, name), kubeconfig, context))
     if printed(as_json, [job_dict(each) for each in found]):
         return
     for each in found:
@@ -177,6 +178,9 @@ def why(
             print(f"{name} is {each.state} on {each.where}, {company}{'; ' if each.why else ''}{each.why}")
         else:
             print(f"{name} has waited for {span(seen.at_ms - each.submit_ms)}: {each.why}")
+            for note in seen.notes:
+                if note != each.why:
+                    print(note)
 
 
 @app.command()
@@ -202,7 +206,7 @@ def history(
         raise SettingError(f"{into} is not a folder; name one for the history, new or made by this command")
     if follow:
         _log()
-        _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
+        _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context, follows=True)
     results = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
     if printed(as_json, [{"node": node, "result": result} for node, result in results.items()]):
         return
@@ -218,7 +222,13 @@ def install(
     agent_image: Annotated[
         str, typer.Option(help="The smaller image of the node agents; by default the same image.")
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests; change nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the manifests for the cluster, or for Kubernetes 1.36 without one; change nothing.",
+        ),
+    ] = False,
     write: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a Helm chart to this folder.")
     ] = None,
@@ -256,7 +266,7 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, gate_tls, serves_claims, take_away
+    from berth.live.kubernetes.installing import apply, check_namespace, gate_tls, serves_claims, take_away
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
@@ -311,18 +321,30 @@ def install(
             path.write_text(text, "utf-8")
         print(f"wrote the chart {write}")
         return
+
+    async def gate_of(api: Api) -> tuple[str, str] | None:
+        return await gate_tls(api, _certificate) if mode is Mode.PLACE else None
+
     if dry_run:
-        print(as_yaml([each for made in manifests(how).values() for each in made]), end="")
+        try:
+            tls = _ask(gate_of, kubeconfig, context)
+        except KubernetesError as error:
+            tls = None
+            print(
+                f"berth: this is for Kubernetes 1.36 or later; no cluster was asked: {error}", file=sys.stderr
+            )
+        made = manifests(replace(how, tls=tls))
+        print(as_yaml([each for group in made.values() for each in group]), end="")
         return
 
     async def run(api: Api) -> None:
+        await check_namespace(api)
         if claims and not await serves_claims(api):
             raise SettingError(
                 "--claims: this API server serves no resource.k8s.io/v1, which Kubernetes has from 1.34 on; leave it"
                 " out"
             )
-        tls = await gate_tls(api, _certificate) if mode is Mode.PLACE else None
-        made = manifests(replace(how, tls=tls))
+        made = manifests(replace(how, tls=await gate_of(api)))
         for each in [each for group in made.values() for each in group]:
             print(await apply(api, each))
         every = _of_any_cluster()
@@ -399,17 +421,39 @@ def _look(kubeconfig: str | None, context: str | None) -> Snapshot:
     return _ask(look, kubeconfig, context)
 
 
-def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:
-    """Run something with a client of the cluster, until it ends or is interrupted."""
+async def _unsteered(api: Api, name: str) -> str:
+    """Why nothing is known of a pod, NAMESPACE/NAME."""
+    from urllib.parse import quote
+
+    namespace, _, pod = name.partition("/")
+    try:
+        await api.request("GET", f"/api/v1/namespaces/{quote(namespace, '')}/pods/{quote(pod, '')}")
+    except ApiError as error:
+        if error.status == 404:
+            return f"no such pod '{name}'; name it as NAMESPACE/NAME"
+    return f"pod '{name}' neither waits for berth nor runs by it; see berth k8s status"
+
+
+def _ask(
+    what: Callable[[Api], Awaitable[T]],
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    follows: bool = False,
+) -> T:
+    """Run something with a client of the cluster, until it ends or is interrupted. Raises ApiError soon if the server
+    cannot be reached, unless it `follows` the cluster and so waits for the server."""
     import asyncio
 
     from berth.live.kubernetes.access import find_access
-    from berth.live.kubernetes.client import Api
+    from berth.live.kubernetes.client import Api, check_reachable
 
     access = find_access(kubeconfig, context)
 
     async def whole() -> T:
         async with Api(access) as api:
+            if not follows:
+                await check_reachable(api)
             return await what(api)
 
     try:

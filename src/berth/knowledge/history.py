@@ -99,9 +99,10 @@ class History:
             return estimated
         if job.application not in self._warned:  # once of all jobs that name none
             self._warned.add(job.application)
+            named = f"'{job.application}'" if job.application else "a job that names no application"
             _log.warning(
-                "the run time of '%s' is unknown, and it has no time limit: %d h are assumed",
-                *(job.application or job.id, CAUTIOUS_MS // 3_600_000),
+                "the run time of %s is unknown, and it has no time limit: %d h are assumed",
+                *(named, CAUTIOUS_MS // 3_600_000),
             )
         return Spread(CAUTIOUS_MS, ran_ms, CAUTIOUS_MS, DEFAULT)
 

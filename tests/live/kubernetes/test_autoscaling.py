@@ -29,8 +29,9 @@ def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_wher
     terms = [Term([Expression(names.LABEL_GPU_COUNT, "Gt", ["1"])])]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     spec = {"schedulingGates": None, "affinity": {"nodeAffinity": required}}
-    assert step == Patch("uid-large", "n", "large", {"metadata": {"uid": "uid-large"}, "spec": spec})
     why = "no node can hold it: of 1 nodes, 1 fewer than 2 GPUs. Its gate is lifted, so that an autoscaler may make one"
+    meta = {"uid": "uid-large", "annotations": {names.RELEASED: why}}
+    assert step == Patch("uid-large", "n", "large", {"metadata": meta, "spec": spec})
     assert (board.state("large"), board.why("large")) == (State.STRAY, why)
     board.pods(LATE_MS + 1, pod("large", 2, gpu_milli=500))  # its patch is not done yet
     board.pods(LATE_MS + 2, pod("large", 2, gates=(), gpu_milli=500))
@@ -42,6 +43,16 @@ def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_wher
     (step,) = board.steps(LATE_MS + 7)
     assert isinstance(step, Lift)
     assert (step.name, step.node, step.is_bound) == ("large", "n2", True)
+
+
+def test_a_pod_that_was_released_keeps_berths_reason_before_kube_schedulers_words() -> None:
+    there = pod("a", gates=(), released="no node has room for it")
+    board = steered([node("n1", 1)], [there])
+    assert board.why("a") == "no node has room for it"
+    board.pods(1, refused(there, "0/1 nodes are available"))
+    assert board.why("a") == "no node has room for it; kube-scheduler: 0/1 nodes are available"
+    board.pods(2, refused(there, "0/2 nodes are available"))
+    assert board.why("a") == "no node has room for it; kube-scheduler: 0/2 nodes are available"
 
 
 def test_a_pod_without_a_gate_is_shown_in_kube_schedulers_words() -> None:

@@ -13,10 +13,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from berth.cli import kubernetes
 from berth.cli.app import app
 from berth.errors import ApiError, KubernetesError, PolicyError, SettingError
 from berth.live.driver.snapshot import Snapshot
-from berth.live.kubernetes import names
+from berth.live.kubernetes import client, names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import TEMPLATE, Install, helm_chart, manifests
@@ -36,6 +37,18 @@ def berth(*words: str, kubeconfig: Path | None = None) -> Any:
     """Run a command as an operator does, in this process."""
     environment = {"KUBECONFIG": str(kubeconfig or ""), "COLUMNS": "150"}
     return CliRunner().invoke(app, ["k8s", *words], env=environment)
+
+
+def nowhere(folder: Path) -> Path:
+    """A kubeconfig of a port on which no server listens."""
+    path = folder / "kubeconfig"
+    path.write_text("""
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+""")
+    return path
 
 
 def right(method: str, path: str, params: dict[str, str]) -> tuple[str, str]:
@@ -288,6 +301,59 @@ def test_no_image_is_run_that_was_not_named() -> None:
     assert "--image" in done.output
 
 
+class Older:
+    """A server of Kubernetes 1.35, on which the namespace of berth has this metadata."""
+
+    def __init__(self, **namespace: str) -> None:
+        self.namespace = namespace
+        self.asked: list[str] = []
+
+    async def request(self, _: Api, method: str, path: str, *__: Any, **___: Any) -> bytes:
+        """What it answers."""
+        self.asked.append(f"{method} {path}")
+        if path.endswith("/namespaces/berth-system") and self.namespace:
+            return json.dumps({"metadata": self.namespace}).encode()
+        if path.endswith("/v1"):
+            return b'{"resources": [{"name": "mutatingwebhookconfigurations"}]}'
+        raise ApiError(path, 404, "NotFound", "there is none")
+
+
+def on(server: Older, monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> Any:
+    """What comes of `install` there."""
+
+    async def request(api: Api, *args: Any, **more: Any) -> bytes:
+        return await server.request(api, *args, **more)
+
+    monkeypatch.setattr(Api, "request", request)
+    return berth("install", "--image", IMAGE, *words, kubeconfig=nowhere(folder))
+
+
+def test_a_dry_run_asks_the_cluster_what_adds_the_gate_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kubernetes, "_certificate", lambda: ("Y2VydA==", "a2V5"))
+    done = on(server := Older(), monkeypatch, tmp_path, "--dry-run")
+    kinds = {each["kind"] for each in yaml.safe_load_all(done.stdout)}
+    assert ("MutatingWebhookConfiguration" in kinds, "MutatingAdmissionPolicy" in kinds) == (True, False)
+    assert [each for each in server.asked if not each.startswith("GET ")] == []
+
+
+def test_a_dry_run_without_a_cluster_is_for_kubernetes_1_36_which_is_said(tmp_path: Path) -> None:
+    done = berth("install", "--image", IMAGE, "--dry-run", kubeconfig=tmp_path / "none")
+    kinds = {each["kind"] for each in yaml.safe_load_all(done.stdout)}
+    assert ("MutatingWebhookConfiguration" in kinds, "MutatingAdmissionPolicy" in kinds) == (False, True)
+    assert "this is for Kubernetes 1.36 or later; no cluster was asked: " in done.stderr
+
+
+def test_nothing_is_made_while_the_namespace_is_being_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = Older(name="berth-system", deletionTimestamp="2026-11-29T12:00:00Z")
+    done = on(server, monkeypatch, tmp_path)
+    assert "namespace berth-system is still being deleted; run it again when" in str(done.exception)
+    assert server.asked == ["GET /version", "GET /api/v1/namespaces/berth-system"]
+
+
 def test_every_version_of_helm_gets_a_chart_with_a_version() -> None:
     chart = yaml.safe_load(helm_chart(Install(IMAGE), "1.2.3")["Chart.yaml"])
     assert (chart["apiVersion"], chart["version"]) == ("v2", "1.2.3")
@@ -319,13 +385,25 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
     assert told.strip().endswith("alone")
     missing = berth("why", "nobody", kubeconfig=kubeconfig)
     assert isinstance(missing.exception, KubernetesError)
-    assert "neither waits" in str(missing.exception)
+    assert str(missing.exception) == "no such pod 'default/nobody'; name it as NAMESPACE/NAME"
 
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = berth("status", "--kubeconfig", str(tmp_path / "none"))
     assert isinstance(done.exception, KubernetesError)
     assert "there is no kubeconfig" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("why", "a"), ("steerer", "--once", "--no-elect"), ("uninstall",)]
+)
+def test_a_server_that_cannot_be_reached_ends_a_command_that_ends_by_itself(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(client, "REACH_S", 0.2)
+    done = berth(*words, kubeconfig=nowhere(tmp_path))
+    assert isinstance(done.exception, ApiError)
+    assert str(done.exception).startswith("GET /version: Unreachable: Cannot connect to host 127.0.0.1:1 ")
 
 
 @pytest.mark.slow  # rights are given one by one, each after it was missed
@@ -426,15 +504,9 @@ def test_claims_are_refused_before_anything_is_made_where_the_cluster_has_none(
         raise ApiError(f"{method} {path}", 404, "NotFound", "404 page not found")
 
     monkeypatch.setattr(Api, "request", request)
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text("""
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {token: t}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-""")
-    done = berth("install", "--image", IMAGE, "--claims", kubeconfig=kubeconfig)
+    done = berth("install", "--image", IMAGE, "--claims", kubeconfig=nowhere(tmp_path))
     assert isinstance(done.exception, SettingError)
     assert "--claims" in str(done.exception)
     assert "1.34" in str(done.exception)
-    assert asked == [("GET", "/apis/resource.k8s.io/v1")]
+    paths = ["/version", "/api/v1/namespaces/berth-system", "/apis/resource.k8s.io/v1"]
+    assert asked == [("GET", path) for path in paths]

@@ -635,3 +635,13 @@ def test_a_pod_within_its_quota_has_pods_evicted_that_borrowed_and_starts_when_t
     board.gone(4, there[removed.name])
     board.pods(5, of_team("b", pod("b-1")), of_team("b", pod("b-2")))
     assert len(board.removed(5)) == 1  # of two that wait one is within the quota
+
+
+def test_who_looks_is_told_where_a_steerer_that_only_advises_would_place_a_pod() -> None:
+    board = steered([node("n1", 1)], [pod("a", gates=()), pod("large", 2, gates=())], advise=True)
+    a, large = snapshot(board.site, 3, 10).jobs
+    assert (
+        a.why
+        == "easy+priority+best-fit places it on node n1, GPU 0; the steerer only advises (--mode advise)"
+    )
+    assert large.why == "no node can hold it: of 1 nodes, 1 fewer than 2 GPUs"

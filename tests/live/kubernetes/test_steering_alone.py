@@ -163,3 +163,29 @@ def test_a_steerer_that_is_stopped_in_the_moment_of_a_wake_stops(turns: int) -> 
         assert waiting.cancelled() is not had_woken
 
     asyncio.run(run())
+
+
+def test_no_reason_to_wait_is_told_of_a_pod_that_advice_was_given_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steering, "QUIET_MS", 0)
+    monkeypatch.setattr(steering, "TELL_S", 0.01)
+    told: list[tuple[str, str]] = []
+
+    class Heard(Still):
+        async def request(self, method: str, path: str, *rest: Any, **more: Any) -> bytes:
+            if path.endswith("/events"):
+                told.append((rest[0]["reason"], rest[0]["involvedObject"]["name"]))
+            return await super().request(method, path, *rest, **more)
+
+    async def run() -> None:
+        server = Heard(nodes=[node(gpus=1)], pods=[pod("a"), pod("large", 2)])
+        steerer = asyncio.create_task(Steering(server, Options(Settings(advise=True), elect=False)).run())
+        async with asyncio.timeout(60):
+            while len(told) < 2:
+                await asyncio.sleep(0.01)
+        steerer.cancel()
+        await asyncio.gather(steerer, return_exceptions=True)
+
+    asyncio.run(run())
+    assert sorted(told) == [("Advised", "a"), ("Waits", "large")]

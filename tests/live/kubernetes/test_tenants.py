@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from berth.errors import ApiError, BerthError, PolicyError, SettingError
 from berth.live.kubernetes import names
+from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.lease import Leadership
-from berth.live.kubernetes.objects import ConfigMap, Lease, Meta
+from berth.live.kubernetes.objects import ConfigMap, Lease, LeaseSpec, Meta
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, manifest_of, tenants_in
-from berth.live.kubernetes.viewing import as_steered, look
+from berth.live.kubernetes.viewing import as_steered, look, why_none_leads
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World
 
 POLICY = "fifo+best-fit"
+NOON = "2026-11-29T12:00:00.000000Z"
+NOON_MS = moment_ms(NOON) or 0
 PATH = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
 
 
@@ -55,7 +59,7 @@ def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_aft
             await world.until_told("fourth", "quota")
             seen = await look(world.api)
             assert seen.policy == POLICY
-            assert ["quota 'default:3'" in note for note in seen.notes] == [True]
+            assert ["quota 'default:3'" in note for note in seen.notes] == [False, True]  # it is not elected
             why = {job.name: job.why for job in seen.jobs}
             assert "the quota of 'default' is 2 GPUs, of which 2 are taken" in why["third"]
             await world.delete(names.TENANTS, "configmaps", names.NAMESPACE)
@@ -76,7 +80,10 @@ def test_who_looks_without_a_config_map_takes_the_policy_of_the_steerer_that_lea
         await world.patch(path, {"metadata": {"annotations": {names.POLICY: "elsewhere:mine"}}})
         seen = await look(world.api)
         assert seen.policy == "elsewhere:mine"
-        assert ["elsewhere" in note and "told as if" in note for note in seen.notes] == [True]
+        assert [text in note for text, note in zip(("since", "elsewhere"), seen.notes, strict=True)] == [
+            True,
+            True,
+        ]
 
     play(test)
 
@@ -89,7 +96,7 @@ def test_who_looks_finds_the_tenants_of_a_steerer_in_another_namespace(play: Pla
         try:
             lease = Leadership(world.api, "other", names.LEASE, "one", POLICY)
             await lease.acquire()
-            settings, policy, notes = await as_steered(world.api)
+            settings, policy, notes, _ = await as_steered(world.api, time.time_ns() // 1_000_000)
             assert (settings.quotas, policy, notes) == ({"a": 1}, POLICY, ())
         finally:
             leases = "/apis/coordination.k8s.io/v1/namespaces/other/leases"
@@ -124,10 +131,10 @@ def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(pol
 
         async def get(self, path: str, kind: type, patience_s: float) -> object:
             if kind is Lease:
-                return Lease(metadata=Meta(annotations={names.POLICY: "else:where"}))
+                return Lease(spec=LeaseSpec("one", renew_time=NOON))
             return ConfigMap(Meta(annotations={names.IN_FORCE: in_force}), {"quotas": "a=1"})
 
-    settings, named, notes = asyncio.run(as_steered(cast("Api", Cluster())))
+    settings, named, notes, _ = asyncio.run(as_steered(cast("Api", Cluster()), NOON_MS))
     assert (settings, named) == (Settings(), policy)
     (note,) = notes
     assert note.startswith("why pods wait is told as if the policy were easy+priority+best-fit: ")
@@ -158,3 +165,53 @@ def test_what_is_in_force_is_read_from_the_annotation_and_nonsense_there_is_noth
     assert in_force(config) == Tenants(POLICY, {"a": 2}, reclaim=True)
     assert in_force(ConfigMap(Meta(annotations={names.IN_FORCE: "a=2"}))) == Tenants()
     assert in_force(ConfigMap()) == Tenants()
+
+
+class Ruled:
+    """A server with a Lease and a ConfigMap of tenants."""
+
+    def __init__(self, lease: Lease | None, config: ConfigMap | None = None) -> None:
+        self.leases, self.config = [lease] if lease else [], config
+
+    async def list(self, path: str, kind: type, params: object) -> AsyncIterator[object]:
+        yield "9", self.leases
+
+    async def get(self, path: str, kind: type, patience_s: float) -> object:
+        if self.config is None:
+            raise ApiError(path, 404, "NotFound", "there is none", None)
+        return self.config
+
+
+def lease_of(policy: str, **said: str) -> Lease:
+    meta = Meta(namespace=names.NAMESPACE, annotations={names.POLICY: policy, **said})
+    return Lease(meta, LeaseSpec("one", renew_time=NOON))
+
+
+def seen(lease: Lease | None, config: ConfigMap | None = None, now_ms: int = NOON_MS) -> Any:
+    return asyncio.run(as_steered(cast("Api", Ruled(lease, config)), now_ms))
+
+
+@pytest.mark.parametrize("policy", ["", POLICY])
+def test_quotas_that_the_leaders_policy_ignores_are_told_to_who_looks(policy: str) -> None:
+    before = {names.IN_FORCE: msgspec.json.encode(Tenants(policy, {"a": 1})).decode()}
+    found = seen(lease_of("easy+priority+best-fit"), ConfigMap(Meta(annotations=before), {"quotas": "a=1"}))
+    assert found.settings == Settings("easy+priority+best-fit")
+    (note,) = found.notes
+    assert note.startswith("ConfigMap berth-tenants changes nothing")
+    assert "has no quotas" in note
+
+
+def test_that_no_steerer_leads_is_told_with_since_when_and_where_to_look() -> None:
+    see = "see kubectl get pods -n berth-system"
+    never = f"no steerer leads, and none has led; {see}"
+    assert seen(None) == (Settings(), "", (never,), never)
+    lease = lease_of(POLICY)
+    assert seen(lease, now_ms=NOON_MS + 20_000).notes == ()  # clocks differ
+    gone = f"no steerer leads since 2026-11-29T12:00:00Z; {see}"
+    assert seen(lease, now_ms=NOON_MS + 60_000) == (Settings(POLICY), POLICY, (gone,), gone)
+    lease.spec.holder_identity = ""  # given up
+    assert why_none_leads(lease, NOON_MS) == gone
+
+
+def test_who_looks_knows_a_steerer_that_only_advises() -> None:
+    assert seen(lease_of(POLICY, **{names.MODE: "advise"})).settings == Settings(POLICY, advise=True)

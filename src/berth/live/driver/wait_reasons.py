@@ -25,6 +25,7 @@ from berth.scheduler import Scheduler, StartInterval
 MOST_WAIT_MS = 5 * 366 * 24 * 3_600_000
 """A reservation that begins longer after the submission says that nobody knows when there will be room."""
 MOST_NAMED = 5
+UNPLACED = "there is room; the policy has not placed it"
 
 
 class WaitKind(StrEnum):
@@ -256,7 +257,7 @@ class WaitReasons:
         if (job.nodes == 0 and sum(roomy) >= job.gpus) or (
             job.nodes and sum(count >= job.gpus // parts for count in roomy) >= parts
         ):
-            return WaitKind.TURN, "there is room; the policy has not placed it"
+            return WaitKind.TURN, UNPLACED
         return WaitKind.ROOM, "waits for room"
 
     def lacks_of_nodes(self, job: Job) -> list[tuple[WaitKind, str]]:

@@ -30,6 +30,8 @@ REQUEST_S = 30.0
 """How long one answer may take; a slow etcd has been seen to need 10 s."""
 WATCH_S = 240
 """How long one watch lasts; the server ends it then, and the next goes on from where it was."""
+REACH_S = 8.0
+"""How long a command that ends by itself waits for a server that does not answer."""
 PAGE = 2500
 """Objects in one part of a list: 50,000 pods at once would be 98 MB of JSON."""
 MOST_MESSAGE = 500
@@ -228,6 +230,15 @@ class Api:
                 return answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
+
+
+async def check_reachable(api: Api) -> None:
+    """Raise ApiError unless the server answers within `REACH_S`, be it that it refuses."""
+    try:
+        await api.request("GET", "/version", patience_s=REACH_S / 2, limit_s=REACH_S / 2)
+    except ApiError as error:
+        if not error.status:
+            raise
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

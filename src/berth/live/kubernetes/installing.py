@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from berth.errors import ApiError
+from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.client import MERGE_PATCH, Api
 
@@ -28,6 +28,21 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
         await api.request("PATCH", f"{path}/{name}", manifest, content_type=MERGE_PATCH, patience_s=10)
         return f"{kind} {name} is up to date"
     return f"{kind} {name} made"
+
+
+async def check_namespace(api: Api) -> None:
+    """Raise KubernetesError while the namespace of a berth that was taken out is being deleted."""
+    try:
+        there = await api.get(f"/api/v1/namespaces/{names.NAMESPACE}", objects.OfMeta, patience_s=10)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return
+    if there.metadata.deletion_timestamp is not None:
+        raise KubernetesError(
+            f"namespace {names.NAMESPACE} is still being deleted; run it again when"
+            f" `kubectl get namespace {names.NAMESPACE}` no longer finds it"
+        )
 
 
 async def gate_tls(api: Api, make: Callable[[], tuple[str, str]]) -> tuple[str, str] | None:

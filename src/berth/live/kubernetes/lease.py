@@ -32,10 +32,13 @@ UNCERTAIN_S = 0.1
 class Leadership:
     """This process's part in the election."""
 
-    def __init__(self, api: Api, namespace: str, name: str, identity: str, policy: str) -> None:
-        """`policy` places the holder's pods. It is written into the lease, for `berth k8s status` to read."""
+    def __init__(
+        self, api: Api, namespace: str, name: str, identity: str, policy: str, *, advise: bool = False
+    ) -> None:
+        """`policy` places the holder's pods, or only says where they would go (`advise`). Both are written into the
+        lease, for `berth k8s status` to read."""
         self.identity = identity
-        self._annotations = {names.POLICY: policy}
+        self._annotations = {names.POLICY: policy, names.MODE: "advise" if advise else "place"}
         self._api = api
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._namespace, self._name = namespace, name

@@ -558,7 +558,10 @@ class PodSite:
             if entry.state not in (State.LIFTED, State.STRAY):
                 entry.why = ""
             self._become(entry, State.STRAY)
-            entry.why = entry.why or _refusal(pod)
+            released, words = meta.annotations.get(names.RELEASED, ""), _refusal(pod)
+            if released:
+                entry.why = f"{released}; kube-scheduler: {words}" if words else released
+            entry.why = entry.why or words
         elif entry is not None:
             self._forget(entry)
 
@@ -704,7 +707,8 @@ class PodSite:
             ]
             required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
             spec["affinity"] = {"nodeAffinity": required}
-        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid}, "spec": spec}))
+        meta = {"uid": entry.uid, "annotations": {names.RELEASED: entry.why}}
+        self._do(Patch(*entry.key, {"metadata": meta, "spec": spec}))
         self._do(Tell(*entry.key, "Released", entry.why, False))
 
     def _needs_of(self, ask: Ask) -> tuple[api.Expression, ...]:

@@ -105,7 +105,8 @@ class Steering:
         self._knowledge = make_knowledge(self._settings.knowledge, grows=True)
         if isinstance(self._knowledge, History) and self._settings.right_size != "apply":
             self._knowledge.show_no_profiles()
-        self.lease = Leadership(api, options.namespace, names.LEASE, options.identity, self._settings.policy)
+        policy, advise = self._settings.policy, self._settings.advise
+        self.lease = Leadership(api, options.namespace, names.LEASE, options.identity, policy, advise=advise)
         self._events = writing.Events(api, "berth")
         self._now_ms = steady_clock()
         self._thread = ThreadPoolExecutor(1, "decide")
@@ -125,6 +126,7 @@ class Steering:
         self._stay: dict[str, ApiError] = {}  # pods that could not be evicted (`once`)
         self._under_way: set[str] = set()
         self._told: dict[str, tuple[str, str, float]] = {}
+        self._advised: dict[str, str] = {}  # pods that would be placed, and where
         self._turn = 0
         self._generation += 1
         self.site = PodSite(self._settings, partial(self._hand_out, self._generation))
@@ -332,15 +334,10 @@ class Steering:
 
     def _advise(self, done: Round) -> None:
         """Say where pods would go."""
-        nodes = self.driver.scheduler.cluster.nodes
-        for placement in done.placed:
-            entry = self.site.entries.get(placement.job.id)
-            if entry is not None:
-                where = ", ".join(
-                    f"node {nodes[slot.node].name}" + (f", GPU {slot.index}" if slot.index >= 0 else "")
-                    for slot in placement.slots
-                )
-                self._say(entry, "Advised", f"{self._settings.policy} places it on {where}")
+        self._advised = advice(self.driver, self._settings.policy, done)
+        for uid, message in self._advised.items():
+            if (entry := self.site.entries.get(uid)) is not None:
+                self._say(entry, "Advised", message)
         for uid in done.evicted:
             if (entry := self.site.entries.get(uid)) is not None:
                 self._say(entry, "Advised", f"it would be evicted: {self._settings.why_evicted}")
@@ -506,6 +503,7 @@ class Steering:
             each
             for each in self.site.waits()
             if self._may_tell(each)
+            and each.uid not in self._advised
             and (each.state is not State.WAITING or now_ms - each.submit_ms >= QUIET_MS)
         ]
         if not waits or not self.driver.begun:
@@ -627,6 +625,18 @@ def switch_cards(site: PodSite, driver: Driver) -> None:
     for job in [job for job in driver.scheduler.queue if not job.tasks][:MOST_LOOKED_AT]:
         if not len(cluster.fitting_nodes(job)):
             site.look_for_other_card(job, lambda other: bool(len(cluster.fitting_nodes(other))))
+
+
+def advice(driver: Driver, policy: str, done: Round) -> dict[str, str]:
+    """Where the policy places pods, in words, by their uid."""
+    nodes, found = driver.scheduler.cluster.nodes, {}
+    for placement in done.placed:
+        where = ", ".join(
+            f"node {nodes[slot.node].name}" + (f", GPU {slot.index}" if slot.index >= 0 else "")
+            for slot in placement.slots
+        )
+        found[placement.job.id] = f"{policy} places it on {where}"
+    return found
 
 
 def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[str, str]:

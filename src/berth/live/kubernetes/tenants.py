@@ -133,6 +133,7 @@ class TenantsWatch:
                         "PATCH", f"{self._path}/{meta.name}", body, content_type=MERGE_PATCH, patience_s=10
                     )
                 if fault and fault != self._last_fault:
+                    log.warning("%s", fault_text(fault))
                     about = About(meta.namespace, meta.name, meta.uid, "ConfigMap")
                     fault_event = event(about, "Invalid", fault_text(fault), "berth")
                     path = f"/api/v1/namespaces/{meta.namespace}/events"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,25 +14,41 @@ from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.driver.driver import Driver
 from berth.live.driver.more_cards import more_cards
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
-from berth.live.driver.wait_reasons import WaitKind
+from berth.live.driver.wait_reasons import UNPLACED, WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api, is_unserved
+from berth.live.kubernetes.lease import DURATION_S
 from berth.live.kubernetes.placements import GpuMemory, said_of
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steering import FORECAST_S, driving, heard, waits_of
+from berth.live.kubernetes.steering import FORECAST_S, advice, driving, heard, waits_of
 from berth.live.kubernetes.tenants import Tenants, fault_of, fault_text, in_force
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
 
 T = TypeVar("T")
 
+SKEW_MS = 30_000
+"""How far this machine's clock may be from that of the steerer's, before a Lease counts as left."""
+
+
+class Steered(NamedTuple):
+    """How a steerer decides, as far as it is known."""
+
+    settings: Settings
+    policy: str
+    """Empty: not known."""
+    notes: tuple[str, ...]
+    """What an operator has to know."""
+    idle: str
+    """That no steerer leads, in words; empty if one does."""
+
 
 async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
-    settings, policy, notes = await as_steered(api)
-    site = PodSite(settings, lambda step: None)
+    how = await as_steered(api, now_ms)
+    site = PodSite(how.settings, lambda step: None)
     for each in await heard(api, site, lambda: now_ms):
         try:
             async for _, found in api.list(each.path, each.kind):
@@ -46,43 +62,66 @@ async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             site.pod_changed(pod, now_ms)
-    return replace(snapshot(site, now_ms, most_waits), policy=policy, notes=notes)
+    seen = snapshot(site, now_ms, most_waits)
+    jobs = tuple(_undecided(each, how.idle) for each in seen.jobs) if how.idle else seen.jobs
+    return replace(seen, jobs=jobs, policy=how.policy, notes=how.notes)
 
 
-async def as_steered(api: Api) -> tuple[Settings, str, tuple[str, ...]]:
-    """The settings with the policy and the quotas that a steerer keeps to, that policy if it is known, and what an
-    operator has to know of both. Who may not read them sees all else."""
-    lease = await _lease(api)
-    policy = "" if lease is None else lease.metadata.annotations.get(names.POLICY, "")
+def _undecided(job: LiveJob, idle: str) -> LiveJob:
+    """A job of which no policy decides: that it has room is no reason to wait."""
+    return replace(job, why=idle) if job.state == "waiting" and UNPLACED in job.why else job
+
+
+async def as_steered(api: Api, now_ms: int) -> Steered:
+    """How a steerer decides, as its Lease and the tenants say it. Who may not read them sees all else."""
+    leases = await _leases(api)
+    lease = max(leases or (), key=lambda each: each.spec.renew_time or "", default=None)
+    idle = "" if leases is None else why_none_leads(lease, now_ms)
+    said = {} if lease is None else lease.metadata.annotations
     namespace = names.NAMESPACE if lease is None else lease.metadata.namespace
     tenants_path = f"/api/v1/namespaces/{namespace}/configmaps/{names.TENANTS}"
     config = await _readable(api, tenants_path, objects.ConfigMap)
     tenants = Tenants() if config is None else in_force(config)
-    policy = tenants.policy or policy
+    policy = said.get(names.POLICY, "") or tenants.policy
+    advise = said.get(names.MODE) == "advise"
+    notes: tuple[str, ...] = (idle,) if idle else ()
     if not policy:
-        return Settings(), "", ()
+        return Steered(Settings(), policy, notes, idle)
     if why := _why_not_here(policy):
-        return Settings(), policy, (f"why pods wait is told as if the policy were {DEFAULT_POLICY}: {why}",)
-    if config is None or not tenants.policy:
-        return Settings(policy), policy, ()
-    fault = fault_of(config, policy)
-    return Settings(**msgspec.structs.asdict(tenants)), policy, (fault_text(fault),) if fault else ()
+        notes += (f"why pods wait is told as if the policy were {DEFAULT_POLICY}: {why}",)
+        return Steered(Settings(advise=advise), policy, notes, idle)
+    if config is not None and (fault := fault_of(config, policy)):
+        notes += (fault_text(fault),)
+    if tenants.policy != policy:
+        tenants = Tenants(policy)
+    return Steered(Settings(**msgspec.structs.asdict(tenants), advise=advise), policy, notes, idle)
 
 
-async def _lease(api: Api) -> objects.Lease | None:
-    """The steerer's Lease, of several the one renewed last, in whatever namespace; in that of `berth k8s install` for
-    someone who may not list them all."""
+def why_none_leads(lease: objects.Lease | None, now_ms: int) -> str:
+    """That no steerer leads, and since when; empty if one does. Clocks may differ by `SKEW_MS`."""
+    namespace = names.NAMESPACE if lease is None else lease.metadata.namespace
+    if lease is None:
+        return f"no steerer leads, and none has led; see kubectl get pods -n {namespace}"
+    renewed_ms = moment_ms(lease.spec.renew_time) or 0
+    if lease.spec.holder_identity and now_ms - renewed_ms <= 1000 * DURATION_S + SKEW_MS:
+        return ""
+    since = f"{(lease.spec.renew_time or '')[:19]}Z"
+    return f"no steerer leads since {since}; see kubectl get pods -n {namespace}"
+
+
+async def _leases(api: Api) -> list[objects.Lease] | None:
+    """The Leases of steerers in whatever namespace; in that of `berth k8s install` for someone who may not list them
+    all. None for someone who may not read that one either."""
     group, chosen = "/apis/coordination.k8s.io/v1", {"fieldSelector": f"metadata.name={names.LEASE}"}
     try:
         pages = [page async for _, page in api.list(f"{group}/leases", objects.Lease, chosen)]
     except ApiError as error:
         if error.status != 403:
             raise
-        return await _readable(
-            api, f"{group}/namespaces/{names.NAMESPACE}/leases/{names.LEASE}", objects.Lease
-        )
-    found = [each for page in pages for each in page]
-    return max(found, key=lambda each: each.spec.renew_time or "", default=None)
+        path = f"{group}/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
+        found = await _readable(api, path, objects.Lease)
+        return None if found is None else [found]
+    return [each for page in pages for each in page]
 
 
 def _why_not_here(policy: str) -> str:
@@ -110,12 +149,15 @@ def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
     """What a site knows of its cluster. At most `most_waits` pods are listed that wait."""
     driver = Driver(site, driving(site.settings))
     site.refresh(now_ms)
-    driver.step(now_ms, for_real=False)
+    done = driver.step(now_ms, for_real=False)
     gpus = tuple(_gpus(site, driver))
     entries = sorted(site.waits(), key=lambda entry: entry.order)[:most_waits]
     end_s = time.monotonic() + FORECAST_S
     driver.forecast(now_ms, out_of_time=lambda: time.monotonic() > end_s)
     reasons = waits_of(site, driver, entries)
+    if site.settings.advise:
+        for uid, place in advice(driver, site.settings.policy, done).items():
+            reasons[uid] = f"{place}; the steerer only advises (--mode advise)"
     running = [each for each in site.entries.values() if each.state in (State.LIFTED, State.RUNS)]
     on_gpus = Snapshot(now_ms, gpus)
     jobs = [_runs(each, on_gpus) for each in sorted(running, key=lambda each: each.title)]
