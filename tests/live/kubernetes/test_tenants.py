@@ -68,6 +68,7 @@ def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_aft
     play(test)
 
 
+@pytest.mark.usefixtures("kube_scheduler")
 def test_who_looks_without_a_config_map_takes_the_policy_of_the_steerer_that_leads(play: Played) -> None:
     async def test(world: World) -> None:
         assert (await look(world.api)).policy == ""
