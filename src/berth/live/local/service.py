@@ -26,6 +26,7 @@ GONE_S = 2.0
 LONGEST_WAIT_S = 1e9
 MOVING_S = 0.02
 """How often it is looked whether jobs have left their GPUs."""
+MOST_WHYS = 5
 MOST_SHARED = 2000
 _TEXTS = {"env": "environment", "script": "script"}
 
@@ -289,8 +290,9 @@ class Service:
             else:
                 changed.append(entry)
         if refused and not changed:
-            more = f"; {len(refused) - 1} more were refused too" if len(refused) > 1 else ""
-            raise LiveError(f"{refused[0]['why']}{more}")
+            whys = [*dict.fromkeys(str(each["why"]) for each in refused)]
+            more = [f"and {len(whys) - MOST_WHYS} more"] if len(whys) > MOST_WHYS else []
+            raise LiveError("; ".join(whys[:MOST_WHYS] + more))
         self._broker.act()
         note = ""
         try:
