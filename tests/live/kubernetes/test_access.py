@@ -74,6 +74,14 @@ def test_what_cannot_be_used_is_named(
         from_kubeconfig(kubeconfig(tmp_path, user, cluster))
 
 
+@pytest.mark.parametrize("text", ["words", "[1, 2]", "contexts: [words]", "contexts: 3"])
+def test_a_file_of_another_form_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "odd"
+    path.write_text(text)
+    with pytest.raises(KubernetesError, match="odd is no kubeconfig: it has no clusters, users and contexts"):
+        from_kubeconfig(path)
+
+
 def test_a_context_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(KubernetesError, match="no context 'other'; there are c"):
         from_kubeconfig(kubeconfig(tmp_path, {"token": "t"}), "other")

@@ -68,6 +68,7 @@ def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_aft
     play(test)
 
 
+@pytest.mark.usefixtures("kube_scheduler")
 def test_who_looks_without_a_config_map_takes_the_policy_of_the_steerer_that_leads(play: Played) -> None:
     async def test(world: World) -> None:
         assert (await look(world.api)).policy == ""
@@ -147,6 +148,9 @@ def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(pol
         ({"quota": "vision=8"}, POLICY, SettingError, "'quota' is no key of it; there are quotas, borrow"),
         ({"borrow": "yes"}, POLICY, SettingError, "borrow is 'yes'; expected true or false"),
         ({"quotas": "vision"}, POLICY, SettingError, "quota 'vision' is not NAMESPACE=GPUS"),
+        ({"quotas": "team_A=1"}, POLICY, SettingError, "no namespace can be called 'team_A'"),
+        ({"quotas": "a=1,a=2"}, POLICY, SettingError, "quota 'a' is given twice"),
+        ({"quotas": "a=1", "reclaim": "true"}, POLICY, SettingError, "reclaim takes back what borrow lends"),
         ({"quotas": "a=1,a+b=2"}, POLICY, SettingError, "namespace 'a' has two quotas"),
         ({"quotas": "a=1"}, "easy+priority+best-fit", PolicyError, "has no quotas"),
     ],

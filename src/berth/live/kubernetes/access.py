@@ -71,7 +71,9 @@ def from_kubeconfig(path: Path, context: str | None = None) -> Access:
         chosen = _named(config, "contexts", name, "context")
         cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
         user = _named(config, "users", chosen.get("user", ""), "user") if chosen.get("user") else {}
-    except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
+    except (AttributeError, TypeError) as error:
+        raise KubernetesError(f"{path} is no kubeconfig: it has no clusters, users and contexts") from error
+    except (OSError, yaml.YAMLError) as error:
         raise KubernetesError(f"kubeconfig {path} cannot be read: {cause_of(error)}") from error
     except KeyError as error:
         raise KubernetesError(f"kubeconfig {path}: {error.args[0]}") from error

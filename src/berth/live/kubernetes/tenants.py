@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from berth.policies.schemes.quotas import quotas_of
 log = logging.getLogger(__name__)
 
 FLAGS = ("borrow", "reclaim")
+_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 WITHOUT = "namespaces have no quotas; give berth the rule: berth k8s install"
 
 
@@ -44,6 +46,8 @@ def tenants_in(data: Mapping[str, str], policy: str) -> Tenants:
         if (text := data.get(name, "false")) not in ("true", "false"):
             raise SettingError(f"{name} is '{text[:40]}'; expected true or false")
         flags[name] = text == "true"
+    if flags["reclaim"] and not flags["borrow"]:
+        raise SettingError("reclaim takes back what borrow lends; set borrow to true as well")
     parts = [part.strip() for part in data.get("quotas", "").replace("\n", ",").split(",")]
     if not (text := ",".join(filter(None, parts))):
         return Tenants(policy)
@@ -63,6 +67,10 @@ def tenants_of(quotas: Iterable[str]) -> dict[str, str]:
         for namespace in name.split("+"):
             if not namespace:
                 raise SettingError(f"quota '{name}': expected a namespace, or several such as vision+speech")
+            if not _NAMESPACE.fullmatch(namespace):
+                raise SettingError(
+                    f"quota '{name}': no namespace can be called '{namespace}'; expected a-z, 0-9 and hyphens"
+                )
             if namespace in found:
                 raise SettingError(
                     f"namespace '{namespace}' has two quotas, '{found[namespace]}' and '{name}'"

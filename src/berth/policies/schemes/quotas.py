@@ -123,6 +123,8 @@ def quotas_of(text: str, *, form: str = "VC=GPUS, such as vcA=64") -> dict[str, 
         name, _, gpus = part.strip().rpartition("=")
         if not name or not gpus.isascii() or not gpus.isdigit():
             raise SettingError(f"quota '{part}' is not {form}")
+        if name in found:
+            raise SettingError(f"quota '{name}' is given twice")
         found[name] = int(gpus)
     return found
 
