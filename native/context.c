@@ -74,6 +74,19 @@ static void gone_with_context(const struct entry *entry)
     steps_give(entry);
 }
 
+/* All that a context owns goes with it, and all that its green contexts own. */
+static void all_gone(CUcontext owner)
+{
+    size_t count = 0;
+    struct entry *list = ledger_take_owned(owner, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].kind == GREEN)
+            all_gone((CUcontext)(uintptr_t)list[i].key);
+        gone_with_context(&list[i]);
+    }
+    free(list);
+}
+
 /* All that was allocated in a context goes with it. */
 static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 {
@@ -158,12 +171,8 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
         measure_read(context);
     CUresult result = call != NULL ? call(dev) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && context != NULL && !primary_active(dev)) {
-        size_t count = 0;
         measure_context_ends(context, true);
-        struct entry *list = ledger_take_owned(context, &count);
-        for (size_t i = 0; i < count; i++)
-            gone_with_context(&list[i]);
-        free(list);
+        all_gone(context);
         devices_changed();
     }
     return result;
@@ -182,6 +191,12 @@ ENDS_PRIMARY(cuDevicePrimaryCtxReset_v2)
 /* ---- green contexts ----
 
    Each holds the primary context, which the first of them may make, and a part of its own. */
+
+static CUcontext green_as_context(CUgreen green)
+{
+    CUcontext context = NULL;
+    return REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS ? context : NULL;
+}
 
 CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags)
 {
@@ -215,6 +230,9 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
     context_leave(entered);
     if (fits) {
         ledger_put(entry_of(GREEN, (uintptr_t)*ctx, bytes, context, device->ordinal));
+        CUcontext as_context = green_as_context(*ctx);
+        if (as_context != NULL && (uintptr_t)as_context != (uintptr_t)*ctx) /* for `all_gone` */
+            ledger_put(entry_of(GREEN, (uintptr_t)as_context, 0, context, device->ordinal));
     } else {
         if (result == CUDA_SUCCESS) {
             REAL(cuGreenCtxDestroy)(*ctx);
@@ -254,16 +272,15 @@ static void pass_to_primary(CUcontext green, CUcontext owner)
 
 CUresult cuGreenCtxDestroy(CUgreen ctx)
 {
-    struct entry entry;
-    CUcontext as_context = NULL;
+    struct entry entry, second;
     bool known = limits_any() && ledger_take(GREEN, (uintptr_t)ctx, &entry);
-    if (known && REAL(cuCtxFromGreenCtx)(&as_context, ctx) != CUDA_SUCCESS)
-        as_context = NULL;
+    CUcontext as_context = known ? green_as_context(ctx) : NULL;
     CUresult result = REAL(cuGreenCtxDestroy)(ctx);
     if (known && result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (known) {
         steps_give(&entry);
+        (void)ledger_take(GREEN, (uintptr_t)as_context, &second);
         pass_to_primary(as_context, entry.owner);
         end_primary(device_at(entry.device)->handle, NULL); /* it may have been the last of it */
         devices_changed();

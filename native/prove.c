@@ -1,11 +1,11 @@
 /* berth-prove: ways past a limit of GPU memory, each tried by a process of its own.
 
-   berth-prove                 names the ways, a line each
-   berth-prove WAY LIMIT_MIB   tries one: says `holds BYTES`, `refused WHY` or `cannot WHY`, and
-   keeps what it has until it reads a line or the end of its standard input
+   berth-prove                          names the ways, a line each
+   berth-prove WAY LIMIT_MIB [REGION]   tries one: says `holds BYTES`, `refused WHY` or `cannot
+   WHY`, and keeps what it has until it reads a line or the end of its standard input
 
-   It takes no more than twice the limit, of one GPU, and touches nothing but its own memory. It
-   knows nothing of berth but where a partition's counters are: any other limit is tried alike. */
+   It takes no more than twice the limit, of one GPU. It writes to the counters of a region of berth
+   only if it is given that region, which nobody else may use. */
 #define _GNU_SOURCE
 #include "cu.h"
 
@@ -1216,19 +1216,24 @@ static void way_no_environment(void)
     kept[count] = NULL;
     again_as_linear(kept);
 }
-/* Calls for each file of berth's counters that this process may write; false where there is none.
- */
+static const char *own_region; /* which no other program uses; NULL: none */
+
+/* Ends before anything is taken, where the counters are those of other programs too. */
+static void need_own_region(void)
+{
+    if (own_region == NULL)
+        cannot("it would change counters that other programs may use");
+}
+/* Calls for each file of counters of the own region; false where there is none. */
 static bool each_counter(bool (*call)(const char *path))
 {
-    const char *region = getenv("BERTH_REGION");
     bool any = false;
-    DIR *folder = region != NULL ? opendir(region) : opendir("/run/berth/region");
+    DIR *folder = opendir(own_region);
     struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
         char path[600];
         size_t size = strlen(entry->d_name);
-        snprintf(path, sizeof path, "%s/%s", region != NULL ? region : "/run/berth/region",
-                 entry->d_name);
+        snprintf(path, sizeof path, "%s/%s", own_region, entry->d_name);
         if (size > 4 && strcmp(entry->d_name + size - 4, ".use") == 0)
             any = call(path) || any;
     }
@@ -1247,6 +1252,7 @@ static bool zero_total(const char *path)
 }
 static void way_counters(void) /* one store that says that nothing is used */
 {
+    need_own_region();
     begin();
     fill_linear();
     if (!each_counter(zero_total))
@@ -1274,6 +1280,7 @@ static bool keep_counters(const char *path)
 static void way_counters_restored(void)
 {
     int answers, now[2];
+    need_own_region();
     if (pipe(now) != 0)
         cannot("no pipe");
     children[0] = fill_child(&answers, now[0]);
@@ -1294,6 +1301,7 @@ static bool unlinked(const char *path)
 static void way_counters_removed(void) /* then another process, which finds none */
 {
     int answers, now[2];
+    need_own_region();
     if (pipe(now) != 0)
         cannot("no pipe");
     children[0] = fill_child(&answers, now[0]);
@@ -1415,11 +1423,13 @@ int main(int count, char **words)
         return 0;
     }
     char *end = NULL;
-    uint64_t limit_mib = count == 3 ? strtoull(words[2], &end, 10) : 0;
+    uint64_t limit_mib = count == 3 || count == 4 ? strtoull(words[2], &end, 10) : 0;
     if (limit_mib < 64 || limit_mib > 1 << 20 || *end != 0) {
-        fprintf(stderr, "usage: berth-prove [WAY LIMIT_MIB], with a limit of 64 MiB or more\n");
+        fprintf(stderr,
+                "usage: berth-prove [WAY LIMIT_MIB [REGION]], with a limit of 64 MiB or more\n");
         return 2;
     }
+    own_region = words[3];
     limit_bytes = limit_mib * MIB;
     step_bytes = 2 * limit_bytes / STEPS / (2 * MIB) * (2 * MIB);
     most_bytes = 2 * limit_bytes;

@@ -165,6 +165,21 @@ void test_green_ended(void)
         CHECK(fake_own_bytes(0) == 0);
         OK(cuCtxSetCurrent(NULL));
     }
+    for (int i = 0; i < 3; i++) { /* a reset ends what was made under it, before it ends itself */
+        OK(cuDevicePrimaryCtxRetain(&primary, 0));
+        OK(cuGreenCtxCreate(&green, NULL, 0, 1));
+        OK(cuCtxFromGreenCtx(&context, green));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemAlloc_v2(&a, 40 * MIB));
+        OK(cuDevicePrimaryCtxReset_v2(0));
+        (void)cuGreenCtxDestroy(green);
+        OK(cuCtxSetCurrent(NULL));
+        OK(cuDevicePrimaryCtxRetain(&primary, 0));
+        OK(cuCtxSetCurrent(primary));
+        CHECK(fake_own_bytes(0) == 0 && room() == 64 * MIB);
+        OK(cuDevicePrimaryCtxRelease_v2(0));
+        OK(cuCtxSetCurrent(NULL));
+    }
     start();
     HELD(0);
     OK(cuCtxGetCurrent(&primary));

@@ -88,7 +88,7 @@ def test_what_cannot_be_an_instance_says_why(berth: Berth, monkeypatch: pytest.M
     monkeypatch.setenv("BERTH_FAKE_MIG", "0")
     assert "MIG is off on GPU 0; turn it on with: nvidia-smi -i 0 -mig 1" in refused("--mig", "1g.10gb")
     monkeypatch.delenv("BERTH_FAKE_MIG")
-    assert "GPU 0 has no MIG" in refused("--mig", "1g.10gb")
+    assert "GPU 0 or its driver does not support MIG" in refused("--mig", "1g.10gb")
 
 
 @pytest.mark.usefixtures("mig")

@@ -228,6 +228,18 @@ def test_it_is_chosen_where_the_machine_can_and_root_asks_for_itself(
     assert "--native, --mps and --mig exclude each other" in berth_apart(*words)[1]
 
 
+def test_a_second_gpu_that_is_refused_leaves_the_first_its_cgroup_and_limit(
+    berth_apart: Berth, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_FAKE_GPUS", "2")
+    group = Path(made(berth_apart)["hardware"]["group"])  # type: ignore[index]
+    more = ("partition", "create", "blue", "--gpu", "1", "--native", "--mem", "1G", "--fake-gpu")
+    assert berth_apart(*more, BERTH_FAKE_NVML="limits,deaf")[0] == 2
+    resized = berth_apart("partition", "resize", "blue", "--mem", "2G", "--fake-gpu")
+    assert resized[0] == 0, resized[1]
+    assert (limits_of(group), limits_of(group.parent)[0]) == ((2 * GIB, 2 * GIB), 2 * GIB)
+
+
 def test_a_containers_own_cgroup_has_the_limit_and_leaves_nothing_above_it(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
@@ -272,6 +284,35 @@ def test_a_container_that_starts_again_at_its_path_leaves_nothing_above_it(
     berth_apart("partition", "watch", "--times", "1", "--fake-gpu")
     one.end()
     assert limits_of(containers)[0] == 0
+
+
+def test_a_container_at_a_path_that_another_partitions_had_keeps_its_own_limit(
+    berth_apart: Berth, root: Path, card: Card, containers: Path
+) -> None:
+    own = Path(made(berth_apart, "nat", "4G")["hardware"]["group"])  # type: ignore[index]
+    made(berth_apart, "red", "1G")
+    one = Container(containers, card.folder / "one")
+    one.make("nat")
+    assert one.create()[0] == 0
+    one.end()  # its runtime is killed before the hook of the end
+    one.make("red")
+    with one.holding(100):
+        assert one.create()[0] == 0
+        after_red = (limits_of(one.group), limits_of(containers)[0], limits_of(own))
+        assert berth_apart("partition", "exec", "nat", "--fake-gpu", "--", "true")[0] == 0
+        after_nat = (limits_of(one.group), limits_of(containers)[0], limits_of(own))
+    assert after_red == after_nat == ((GIB, GIB), GIB, (4 * GIB, 4 * GIB))
+
+
+def test_a_program_that_joins_by_mounts_alone_after_the_last_exec_is_limited_by_the_library(
+    berth_apart: Berth, root: Path, card: Card
+) -> None:
+    made(berth_apart)
+    assert run_in(berth_apart, 900)[0] == 0
+    environment = card.environment({"BERTH_REGION": str(root / "blue"), "BERTH_GPU_MEM_MIB": None})
+    for mib, status in ((900, 0), (1100, 1)):
+        command = [sys.executable, str(GPU_JOB), str(mib)]
+        assert subprocess.run(command, env=environment, check=False).returncode == status
 
 
 def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum(

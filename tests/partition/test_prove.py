@@ -13,6 +13,7 @@ from typing import Any
 from tests.partition.conftest import Berth, Card
 
 from berth.partition.proof import divider
+from berth.partition.regions import read, regions_in
 
 Apart = Callable[..., tuple[int, str]]
 STRICT = {"BERTH_FAKE_STEP_KIB": "2048", "BERTH_FAKE_LIKE": "hmm,nodes"}
@@ -118,6 +119,28 @@ def test_a_limit_of_others_is_tried_with_the_variables_that_it_needs(card: Card,
     assert (code, held in text) == (0, True)
     code, text = berth_apart(*words)
     assert (code, "held against 0 of 1 ways" in text, "passed: linear." in text) == (1, True, True)
+
+
+def test_the_partition_whose_limit_is_tried_as_it_is_keeps_its_counters(
+    card: Card, berth_apart: Apart
+) -> None:
+    region = card.folder / "other"
+    sets = {
+        "LD_PRELOAD": str(card.native / "libberth.so"),
+        "BERTH_REGION": str(region),
+        "BERTH_GPU_MEM_MIB": "64",
+    }
+    options = [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
+    ways = ("counters", "counters-restored", "counters-removed")
+    options += [word for way in ("linear", *ways) for word in ("--way", way)]
+    words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--json")
+    rows = rows_of(berth_apart(*words, *options)[1])
+    why = "it would change counters that other programs may use"
+    assert [(row["way"], row["verdict"], row["why"]) for row in rows[1:]] == [
+        (way, "not tried", why) for way in ways
+    ]
+    (seen,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (rows[0]["verdict"], seen.used_bytes, seen.mended) == ("held", 0, 0)
 
 
 def test_it_says_first_what_it_will_do_and_writes_a_page(berth_apart: Apart, tmp_path: Path) -> None:

@@ -325,8 +325,9 @@ def install(
         made = manifests(replace(how, tls=tls))
         for each in [each for group in made.values() for each in group]:
             print(await apply(api, each))
-        unused = "gate-webhook" if "gate" in made else "gate"
-        for each in [*manifests_of_0_2(), *(_of_any_cluster()[unused] if mode is Mode.PLACE else ())]:
+        every = _of_any_cluster()
+        unused = [each for name in ("gate", "gate-webhook") if name not in made for each in every[name]]
+        for each in [*manifests_of_0_2(), *unused]:
             if done := await take_away(api, each):
                 print(done)
 

@@ -477,7 +477,8 @@ def prove(
         if fake_gpu:  # NVML, which this process asks, and the processes that try share one card
             os.environ.setdefault("BERTH_FAKE_CARD", str(scratch / "card"))
         card = gpu_named(gpu, _known_gpus(fake_gpu))
-        proof.check_room(card, limit_mib, _driver(fake_gpu))
+        driver_folder = _driver(fake_gpu)
+        proof.check_room(card, limit_mib, driver_folder)
         tried = proof.chosen(names or ())
         quiet = as_json is not None
         typer.echo(
@@ -496,11 +497,13 @@ def prove(
             )
 
         findings = []
-        for finding in proof.attempt(tried, card, limit_mib, environment, driver_folder=_driver(fake_gpu)):
+        for finding in proof.attempt(
+            tried, card, limit_mib, environment, own_region=not as_is, driver_folder=driver_folder
+        ):
             findings.append(finding)
             if not quiet and sys.stderr.isatty():
                 typer.echo(f"berth: {len(findings)} of {len(tried)}: {finding.way.name}", err=True)
-        driver = driver_version(_driver(fake_gpu))
+        driver = driver_version(driver_folder)
     wall = proof.divider(environment(), card.uuid) if as_is else "berth"
     proved = proof.Proof(wall, card, driver, limit_mib, tuple(findings))
     known = {} if as_is else known_texts()

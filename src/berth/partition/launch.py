@@ -15,6 +15,7 @@ from berth.partition.gpus import gpus
 from berth.partition.hardware import variables
 from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.native import admit, enter, limits_lock
+from berth.partition.native import sweep as sweep_limits
 from berth.partition.regions import INSIDE, PRIORITIES, Partition, find, read, regions_in
 from berth.partition.scratch import run_folder, sweep
 from berth.partition.sizes import size_text
@@ -151,6 +152,9 @@ def run(
         before = {seen.uuid: seen for seen in joined}
         driver = fake_driver_folder() if fake_gpu else None
         status = _wait(_start(command, words, joined, driver))
+        if any(one.can.needs_entry for one in hardware):  # libberth refuses again if no cgroup is in use
+            with contextlib.suppress(PartitionError, OSError):
+                sweep_limits(joined[0].folder.parent, driver)
         logged = tuple(log.read_text().splitlines()) if log.exists() else ()
         messages = warnings + logged
         if not all(_is_there(descriptor, use) for use, descriptor in held.items()):

@@ -115,7 +115,8 @@ def _make_kept(
 def _check_new(name: str, gpu: Gpu, root: Path, by: str) -> None:
     if not _NAME.fullmatch(name):
         raise SettingError(
-            f"'{name}' is not a name for a partition; letters, digits, '_', '.' and '-', at most 63"
+            f"'{name}' is not a name for a partition; write at most 63 letters, digits, '_', '.' and '-', with a "
+            "letter or digit first"
         )
     there = regions_in(root / name)
     if _plain(gpu.uuid) in there:

@@ -74,7 +74,7 @@ def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -
     modes = _mode(nvml, device)
     if modes is None:
         raise PartitionError(
-            f"GPU {gpu.index} has no MIG, or its driver has not; use --mem and --core-pct, or --mps"
+            f"GPU {gpu.index} or its driver does not support MIG; use --mem and --core-pct, or --mps"
         )
     now, pending = modes
     if now != 1:

@@ -87,7 +87,9 @@ def admit(name: str, container: Path | None, root: Path | None, driver_folder: P
     try:
         for part in find(name, root):
             if part.hardware is not None and part.hardware.can.needs_entry:
-                _settle(part, str(container or part.hardware.group), driver_folder)
+                group = container or Path(part.hardware.group)
+                _take_over(group, part, driver_folder)
+                _settle(part, str(group), driver_folder)
     except OSError as error:
         raise PartitionError(
             f"the partition '{name}' was removed, or cannot be changed ({error.strerror}: {error.filename})"
@@ -119,12 +121,10 @@ def sweep(root: Path | None = None, driver_folder: Path | None = None) -> None:
         return
     with limits_lock(root):
         kept = set()
-        for name in {note.parent.name for note in root.glob("*/*.hardware")}:
-            with contextlib.suppress(PartitionError, OSError):  # it is damaged, or ends now
-                for part in find(name, root):
-                    if part.hardware is not None and part.hardware.can.needs_entry:
-                        kept.add(part.hardware.group)
-                        _settle(part, "", driver_folder)
+        for part, hardware in _natives(root):
+            kept.add(hardware.group)
+            with contextlib.suppress(PartitionError, OSError):  # it ends now
+                _settle(part, "", driver_folder)
         for group in groups.iterdir() if groups.is_dir() else ():
             if not group.is_dir() or str(group) in kept or _is_populated(group):
                 continue
@@ -172,6 +172,34 @@ def container_group() -> Path:
     )
 
 
+def _natives(root: Path) -> Iterator[tuple[Partition, Hardware]]:
+    """The partitions with a native limit that can be read, each GPU's by itself."""
+    for name in {note.parent.name for note in root.glob("*/*.hardware")}:
+        parts: list[Partition] = []
+        with contextlib.suppress(PartitionError, OSError):  # it is damaged, or ends now
+            parts = find(name, root)
+        for part in parts:
+            if part.hardware is not None and part.hardware.can.needs_entry:
+                yield part, part.hardware
+
+
+def _take_over(group: Path, part: Partition, driver_folder: Path | None) -> None:
+    """Take the cgroup of a partition's new container out of the notes of other partitions.
+
+    One of theirs had its path, and ended without a hook; with the note, they would change its limit.
+    """
+    for other, had in _natives(part.folder.parent):
+        if other.folder == part.folder or str(group) not in had.groups:
+            continue
+        if group.is_dir():
+            _set(group, had.gpu, 0, _UNLIMITED, driver_folder)
+        _take_back(group, had, driver_folder)
+        left = {*had.groups} - {str(group)}
+        _keep(other, left)
+        with contextlib.suppress(PartitionError, OSError):  # it ends now
+            _settle(replace(other, hardware=replace(had, groups=tuple(left))), "", driver_folder)
+
+
 def _settle(part: Partition, joining: str, driver_folder: Path | None) -> None:
     """Let those cgroups have a partition's limit that processes are in, or that is being joined; if there are none,
     the partition's own, so that its promise is kept.
@@ -182,7 +210,8 @@ def _settle(part: Partition, joining: str, driver_folder: Path | None) -> None:
     assert had is not None
     in_use = {group for group in had.groups if _is_populated(Path(group))} | {*filter(None, [joining])}
     wanted = in_use or {had.group}
-    if joining or wanted != {*had.groups}:
+    there = all(Path(group).is_dir() for group in wanted)
+    if joining or wanted != {*had.groups} or not there:
         _keep(part, {*had.groups, *wanted})  # a crash leaves it to be cleared
         for group in {*had.groups} - wanted:
             _clear(Path(group), had, driver_folder)

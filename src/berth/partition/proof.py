@@ -140,7 +140,8 @@ def check_room(gpu: Gpu, limit_mib: int, driver_folder: Path | None = None) -> N
     if free < needed:
         raise PartitionError(
             f"GPU {gpu.index} has {size_text(free)} free, and a limit of {limit_mib} MiB is tried with up to "
-            f"{size_text(needed)}; choose a smaller limit or another GPU, or wait until others have ended"
+            f"{size_text(needed)}; choose a smaller limit or another GPU, or wait until others have ended. In a shell "
+            "under a limit, NVML may show no more than the limit: run this outside, with --as-is and --set"
         )
 
 
@@ -150,13 +151,19 @@ def attempt(
     limit_mib: int,
     environment: Callable[[], Mapping[str, str]],
     *,
+    own_region: bool,
     driver_folder: Path | None = None,
     longest_s: float = 60,
 ) -> Iterator[Finding]:
-    """Try ways one after another, each in an environment of its own that puts its processes under the limit."""
+    """Try ways one after another, each in an environment that puts its processes under the limit.
+
+    Counters are changed only with `own_region`: then no other program uses the region of an environment.
+    """
 
     def ran(name: str) -> tuple[str, list[int]]:
-        return _ran(name, limit_mib, environment(), gpu, driver_folder, longest_s)
+        variables = environment()
+        words = [name, str(limit_mib), *([variables["BERTH_REGION"]] if own_region else [])]
+        return _ran(words, variables, gpu, driver_folder, longest_s)
 
     context_bytes: int | None = None
     for way in tried:
@@ -185,8 +192,7 @@ def _found(way: Way, limit_mib: int, context_bytes: int, answer: str, sizes: lis
 
 
 def _ran(
-    name: str,
-    limit_mib: int,
+    words: Sequence[str],
     environment: Mapping[str, str],
     gpu: Gpu,
     driver_folder: Path | None,
@@ -195,7 +201,7 @@ def _ran(
     """What a way said, and what NVML showed for each of its processes while it held what it had; none if NVML does not
     show them."""
     process = subprocess.Popen(
-        [str(prove_path()), name, str(limit_mib)],
+        [str(prove_path()), *words],
         env=dict(environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

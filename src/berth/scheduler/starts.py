@@ -32,9 +32,8 @@ MOST_CALLS: Final = 200
 """Times that the policy is asked in one draw; what waits then is expected to start at the pace until then."""
 FEWEST: Final = 20
 """Starts from which intervals are as wide as these starts say."""
-REMEMBERED: Final = 1500
-"""Starts that teach. The last 300 were those of a day and a half on Graham, and each week is otherwise: 67 % of its
-intervals held by 300, and 77 % by 1,500 (bench/start_intervals.py)."""
+REMEMBERED: Final = 300
+"""Starts that teach. On traces on which it was not chosen, 1,500 hold no better (bench/results/account.md)."""
 MONTH_MS: Final = 30 * 24 * 3_600_000
 
 _NORMAL = NormalDist()

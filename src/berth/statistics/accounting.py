@@ -16,9 +16,9 @@ from berth.errors import SettingError
 from berth.model import RecordState
 
 UNKNOWN: Final = "unknown"
+"""The application, account … of a job that does not tell."""
 NO_GPU: Final = "none"
 """The GPU model of attempts without a GPU."""
-"""The application, account … of a job that does not tell."""
 
 MEASURES: Final = (
     *("gpu-hours", "run-hours", "jobs", "idle-gpu-hours", "failed-gpu-hours"),

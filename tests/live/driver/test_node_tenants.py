@@ -241,6 +241,11 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
     forge(use, find(forger)[0].used_bytes)
     if leaves:
         node.until_is(forger, suspension="suspended")
+        node.kill_agent()
+        seen = looks(node)
+        node.up("off", "suspend")
+        node.until(lambda: looks(node) > seen + 4, "the next agent has heard of no order")
+        assert node.shown()[forger]["suspension"] == "suspended"
         node.order(forger, suspended=True)
         seen = looks(node)
         node.until(lambda: looks(node) > seen + 2, "the site's order is heard")
@@ -248,7 +253,7 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
         node.until(lambda: node.shown()[forger]["suspension"] != "suspended", "it comes back")
     else:
         node.until(lambda: find(forger)[0].core_pct == 5, "it is left 5 % of the time")
-        assert "shares memory" in node.shown()[forger]["why"]
+        node.until(lambda: "shares memory" in node.shown()[forger]["why"], "it is told why it stays")
 
 
 def lent_notebook(node: Node) -> None:

@@ -271,6 +271,21 @@ def test_a_gang_that_is_whole_in_time_runs_on() -> None:
     assert board.removed(2 + PATIENCE_MS + TIME_OUT_MS) == []
 
 
+def test_a_gang_of_which_a_gate_stays_gives_its_parts_back_though_none_was_bound_by_then() -> None:
+    said = {"gang": "g/3", "owner": "Job/train"}
+    nodes = {name: node(name, 1) for name in ("n1", "n2", "n3")}
+    board = steered(nodes.values(), [pod(f"g{at}", **said) for at in range(3)])
+    lifts = board.lifts(1)
+    board.pods(2, *(lifted(lifts[name], **said) for name in ("g0", "g1")))
+    board.site.start_failed("uid-g2", "its gate is not lifted")
+    nodes[lifts["g2"].node].spec.unschedulable = True
+    board.nodes(3, nodes[lifts["g2"].node])
+    assert board.removed(4) == []
+    board.pods(5, *(bound(lifts[name], **said) for name in ("g0", "g1")))
+    assert board.removed(4 + TIME_OUT_MS - 1) == []
+    assert board.removed(4 + TIME_OUT_MS) == ["g0", "g1"]
+
+
 def test_bound_pods_that_nothing_would_make_anew_are_not_evicted_with_their_gang() -> None:
     board = steered([node("n1", 1), node("n2", 1)], [pod(f"g{at}", gang="g/2") for at in range(2)])
     lifts = board.lifts(1)

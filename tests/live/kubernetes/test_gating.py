@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from berth.console.certificate import own_certificate
+from berth.errors import SettingError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.gating import changes, serve
 from berth.live.kubernetes.installing import apply, take_away
@@ -135,3 +136,12 @@ def test_with_right_sizes_parts_are_not_asked_for_as_resources() -> None:
     amounts = {names.ASKED_MILLI: "300"}
     resources = {"limits": {names.RESOURCE: "1", **amounts}, "requests": amounts}
     assert (gated, parts["value"]) == (gate, resources)
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_a_certificate_that_cannot_be_read_is_named(text: str | None, tmp_path: Path) -> None:
+    certificate = tmp_path / "tls.crt"
+    if text is not None:
+        certificate.write_text(text)
+    with pytest.raises(SettingError, match=rf"^{certificate} and {certificate}: .*expected a certificate"):
+        asyncio.run(serve(1, certificate, certificate))

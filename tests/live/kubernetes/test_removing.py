@@ -127,8 +127,12 @@ def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(
     said = berth("steerer", "--once", kubeconfig=server.kubeconfig("steerertoken"))
     assert said == "placed 1, advised 0, removed 0, failed 0\n"
 
+    adds_gate = "MutatingAdmissionPolicy" if policies else "MutatingWebhookConfiguration"
+    assert f"{adds_gate} berth-gate deleted\n" in berth(*install, "--mode", "advise", kubeconfig=kubeconfig)
+    berth(*install, kubeconfig=kubeconfig)
     said = berth("uninstall", kubeconfig=kubeconfig)
     try:
+        assert f"{adds_gate} berth-gate deleted\n" in said
         assert "the gate of pod default/waits is lifted\n" in said
         assert "the labels of node n1 are removed\n" in said
         assert "the resources of node n1 are removed\n" in said

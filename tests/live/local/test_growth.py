@@ -23,6 +23,7 @@ from berth.live.local.entry import End, Entry, Limits
 from berth.live.local.host import BookHost
 from berth.live.local.request import Request, Tasks, edited, request_of
 from berth.partition import Demand
+from berth.partition.reconciling import Difference
 from tests.examples import examples
 from tests.live.local.world import World, berth
 
@@ -98,6 +99,12 @@ def test_only_a_part_of_a_card_grows_and_no_further_than_the_card() -> None:
     assert limits.most_mib(Request()) == limits.most_mib(Request(gpus=0)) == 0
     with pytest.raises(LiveError, match="up to 20G, but the largest GPU"):
         fixed.check(Request(milli=100, mem_mib=4096, mem_max_mib=20480))
+
+
+def test_a_job_that_named_a_gpu_which_is_gone_may_grow_as_on_those_that_are_left() -> None:
+    limits = Limits((16384, 8192), grows=True)
+    named = [Request(milli=100, mem_mib=4096, pins=pins) for pins in ((1, 7), (7,))]
+    assert [limits.most_mib(each) for each in named] == [8192, 16384]
 
 
 # The banker's rule
@@ -324,7 +331,7 @@ def test_the_younger_waits_where_neither_could_end_otherwise(monkeypatch: pytest
 def test_a_job_that_holds_what_nobody_counted_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         machine = Machine(monkeypatch, 1)
-        machine.watch.uncounted[machine.jobs[0].id] = object()
+        machine.watch.uncounted[machine.jobs[0].id] = Difference("", 0, seen_mib=5000, counted_mib=4096)
         machine.granter(0).ask(5000)
         await turns()
         assert machine.granter(0).answers == [(0, False)]

@@ -119,6 +119,19 @@ def test_a_command_gets_the_notice_in_its_environment_and_as_json(tmp_path: Path
     assert (tmp_path / "env").read_text() == f"7 failed {os.environ['BERTH_STATE']}\n"
 
 
+def test_a_command_runs_in_the_jobs_folder_or_in_the_root_where_that_has_gone(tmp_path: Path) -> None:
+    folder, posted = tmp_path / "work", tmp_path / "notices"
+    folder.mkdir()
+    posted.mkdir()
+    notice = {**NOTICE, "folder": str(folder), "where": f"command:pwd >> {tmp_path}/in"}
+    for _ in range(2):
+        (posted / "1").write_text(json.dumps(notice))
+        sent_from(posted, lambda *_, **fields: None)
+        if folder.exists():
+            folder.rmdir()
+    assert (tmp_path / "in").read_text() == f"{folder}\n/\n"
+
+
 def test_what_fails_is_sent_again_told_in_the_log_and_then_forgotten(
     inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ def test_it_is_suspended_with_the_process_that_nobody_counted(acting: World) -> 
     job = _past_the_limit(world)
     world.until(lambda: world.state_of(job) == "suspended", "the job leaves its GPU")
     why = world.ask("why", id=job)["jobs"][0]["reason"]
-    assert why.startswith(f"suspended: job {job} holds ")
+    assert why.startswith(f"suspended: job {job} held ")
     assert f"after `berth resume {job}` it runs on" in why
     world.until(lambda: not world.ask("metrics")["uncounted_mib"], "the 4,000 MiB have left the card")
     (world.folder / "gone").touch()

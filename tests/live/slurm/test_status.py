@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from dataclasses import fields
@@ -12,11 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.cli.slurm import app
+from berth.errors import LiveError
 from berth.live.driver.snapshot import Snapshot
 from berth.live.slurm import controller
 from berth.live.slurm.agent import STATUS
 from berth.live.slurm.decisions import Decision, append
 from berth.live.slurm.service import DECISIONS
+from berth.live.slurm.snapshot import read_status
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, service
 
@@ -55,6 +58,18 @@ def test_the_table_names_each_gpu_and_the_jobs_that_wait(slurm: FakeSlurm, tmp_p
     gpus = len(json.loads(shown(tmp_path, "--json"))["gpus"])
     assert f"{gpus} GPUs on 1 node; jobs: 0 running, 1 waiting" in text
     assert text.count("node1 ") == gpus
+
+
+def test_a_user_who_may_not_read_what_berth_says_is_told_so(slurm: FakeSlurm, tmp_path: Path) -> None:
+    (tmp_path / STATUS).chmod(0)
+    own = os.geteuid()
+    try:
+        if own == 0:
+            os.seteuid(65534)
+        with pytest.raises(LiveError, match="permission denied; if Slurm has PrivateData=jobs"):
+            read_status(tmp_path)
+    finally:
+        os.seteuid(own)
 
 
 def test_cards_have_the_memory_that_the_service_was_told(slurm: FakeSlurm, tmp_path: Path) -> None:

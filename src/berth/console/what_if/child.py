@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from berth.console.what_if.worker import LOG
@@ -23,6 +24,9 @@ class Child:
     """A worker that was started, in a process group of its own."""
 
     def __init__(self, folder: Path, history: Path, mem_mib: int) -> None:
+        self._scratch = TemporaryDirectory(
+            prefix="berth-"
+        )  # it may be killed before it removes its own files
         with (folder / LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -33,7 +37,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **THREADS},
+                env={**os.environ, **THREADS, "TMPDIR": self._scratch.name},
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -76,6 +80,7 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+        self._scratch.cleanup()
 
 
 Start = Callable[[Path, int], Child]

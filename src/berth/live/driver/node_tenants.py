@@ -112,6 +112,8 @@ class NodeTenant:
     suspended_since_ms: int | None = None
     ordered: bool = False
     """Whether the site wants it to be suspended."""
+    sent_away: bool = False
+    """Whether it was suspended for memory that is not counted, until the site has suspended and resumed it."""
     stopped: bool = False
     """Whether the site had stopped its processes before; they are again if they cannot be moved."""
     why: str = ""
@@ -248,8 +250,6 @@ class NodeTenants:
         self._uncounted: dict[str, Difference] = {}
         self._answer = uncounted
         self._throttled: set[str] = set()
-        self._sent_away: set[str] = set()
-        """Those that were suspended for that. They stay away until the site has suspended and resumed them."""
         self._busy: frozenset[str] = frozenset()
         """The partitions whose processes kept a GPU busy at the last look."""
         self._busy_us: dict[str, int] = {}
@@ -307,14 +307,16 @@ class NodeTenants:
     def suspend(self, name: str) -> None:
         """Have a tenant leave its GPUs until it is resumed. It stays if the driver cannot: then `Shown.why` says so,
         and it is tried again once it was resumed and suspended anew."""
-        self._sent_away.discard(name)
-        if (tenant := self._tenants.get(name)) is not None and not tenant.ordered:
+        if (tenant := self._tenants.get(name)) is None:
+            return
+        if not tenant.ordered:
             self._keep(tenant, ordered=True, why="")
+        elif tenant.sent_away:
+            self._keep(tenant, sent_away=False)
 
     def resume(self, name: str) -> None:
-        if name in self._sent_away:
-            return
-        if (tenant := self._tenants.get(name)) is not None and tenant.ordered:
+        tenant = self._tenants.get(name)
+        if tenant is not None and tenant.ordered and not tenant.sent_away:
             self._keep(tenant, ordered=False, resumes=True, why="")
 
     def shown(self) -> list[Shown]:
@@ -375,7 +377,6 @@ class NodeTenants:
         tenant.going = False
         self.growth.end(tenant)
         del self._tenants[tenant.id]
-        self._sent_away.discard(tenant.id)
         self.log("gone", name=tenant.id, job=tenant.job)
 
     def _heed(self, tenant: NodeTenant) -> None:
@@ -475,7 +476,8 @@ class NodeTenants:
             for part in here
             if not isinstance(part, Unreadable) and part.uuid in self._slots
         ]
-        found = {each.name: each for each in self._reconciler.look(counted)}
+        differences = sorted(self._reconciler.look(counted), key=lambda each: each.uncounted_mib)
+        found = {each.name: each for each in differences}  # the largest of its GPUs
         for name in found.keys() - self._uncounted:
             self.log(
                 "uncounted", job=name, seen_mib=found[name].seen_mib, counted_mib=found[name].counted_mib
@@ -489,13 +491,13 @@ class NodeTenants:
         """Suspend it; throttle it if it must stay, or cannot be suspended for the reason that it shows."""
         if self._answer == "report" or tenant.suspension or (tenant.ordered and not tenant.why):
             return
-        may_leave = tenant.leaves and not (tenant.id in self._sent_away and tenant.why)
+        may_leave = tenant.leaves and not (tenant.sent_away and tenant.why)
         if self._answer == "suspend" and may_leave:
-            self._sent_away.add(tenant.id)
-            self._keep(tenant, ordered=True, why="")
+            self._keep(tenant, ordered=True, sent_away=True, why="")
             return
         self._throttled.add(tenant.id)
-        self._sent_away.discard(tenant.id)
+        if tenant.sent_away:
+            self._keep(tenant, sent_away=False)
         with contextlib.suppress(BerthError):  # it ends now
             resize(tenant.id, core_pct=THROTTLED_PCT, burst=False)
             self.log("throttled", job=tenant.job, why=tenant.why)

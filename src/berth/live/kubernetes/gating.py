@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from berth.errors import SettingError
 from berth.live.kubernetes.asks import whole
 from berth.live.kubernetes.names import ASKED_MEM_MIB, ASKED_MILLI, GATE, OLD_SCHEDULER, RESOURCE
 from berth.live.local.request import SHARED_MILLI, WHOLE
@@ -64,7 +65,7 @@ def _set(path: str, value: object) -> Change:
 
 
 async def serve(port: int, certificate: Path, key: Path, *, parts: bool = True) -> None:
-    """Answer the API server until cancelled."""
+    """Answer the API server until cancelled. Raises SettingError."""
 
     async def review(request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read())["request"]
@@ -75,7 +76,12 @@ async def serve(port: int, certificate: Path, key: Path, *, parts: bool = True) 
         )
 
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(certificate, key)
+    try:
+        tls.load_cert_chain(certificate, key)
+    except OSError as error:  # it names no file
+        raise SettingError(
+            f"{certificate} and {key}: {error}; expected a certificate and its key in PEM form"
+        ) from error
     app = web.Application(client_max_size=8 << 20)
     app.add_routes([web.post("/", review)])
     runner = web.AppRunner(app, access_log=None)

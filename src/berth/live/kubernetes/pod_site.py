@@ -407,7 +407,7 @@ class PodSite:
             if uid in self._silent:  # else its part went with that of another pod of its gang
                 self._mind_silence(self.entries[uid], now_ms - since_ms)
         for key, since_ms in [*self._halves.items()]:
-            self._mind_half(key, now_ms - since_ms)
+            self._mind_half(key, since_ms, now_ms)
         for uid, since_ms in self._leave.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
@@ -779,20 +779,25 @@ class PodSite:
         self._halves.setdefault(key, max(self._now_ms, self._refreshed_ms))
         return [self.entries[uid] for uid in self.gangs.pods(key) if uid != entry.uid and uid in self.entries]
 
-    def _mind_half(self, key: Key, lasted_ms: int) -> None:
+    def _mind_half(self, key: Key, since_ms: int, now_ms: int) -> None:
         """Give all parts of a gang back that is bound in part for too long: its controller makes it anew."""
-        there = [self.entries[uid] for uid in self.gangs.pods(key) if uid in self.entries]
-        bound = [each for each in there if each.state is State.RUNS and not each.leaving]
-        is_late = lasted_ms >= self.gangs.time_out_ms(key)
-        if not bound or is_late or self.gangs.is_whole(key, len(bound)):
-            del self._halves[key]
-        if not bound or not is_late or self.gangs.is_whole(key, len(bound)):
+        there = [each for uid in self.gangs.pods(key) if (each := self.entries.get(uid)) and not each.leaving]
+        bound = [each for each in there if each.state is State.RUNS]
+        lifted = [each for each in there if each.state is State.LIFTED]
+        if lifted and not bound:
+            self._halves[key] = now_ms  # the time-out begins when the first is bound
             return
-        why = f"only {len(bound)} pods of its gang have started after {lasted_ms // 1000} s"
-        for each in there:
-            if each.state is State.LIFTED and not each.leaving:
-                self._take_away(each, why, "GangTimedOut")
-            elif each in bound and _has_controller(each):
+        is_late = now_ms - since_ms >= self.gangs.time_out_ms(key)
+        is_half = bool(bound) and not self.gangs.is_whole(key, len(bound))
+        if is_late or not is_half:
+            del self._halves[key]
+        if not is_late or not is_half:
+            return
+        why = f"only {len(bound)} pods of its gang have started after {(now_ms - since_ms) // 1000} s"
+        for each in lifted:
+            self._take_away(each, why, "GangTimedOut")
+        for each in bound:
+            if _has_controller(each):
                 self._remove(each, why, "GangTimedOut")
 
     def _pinned(self, pod: api.Pod) -> set[str]:

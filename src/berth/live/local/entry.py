@@ -228,7 +228,9 @@ class Limits:
 
     def most_mib(self, request: Request) -> int:
         """How far the memory of a job may grow on each GPU; 0: it does not grow."""
-        most_mib = max((self.cards_mib[at] for at in request.pins), default=max(self.cards_mib, default=0))
+        cards = self.cards_mib
+        named = [cards[at] for at in request.pins if at < len(cards)]  # there may have been more before
+        most_mib = max(named or cards, default=0)
         if not request.gpus or (request.milli == WHOLE and not request.mem_mib):
             return 0
         if request.mem_max_mib:

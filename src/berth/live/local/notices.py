@@ -56,6 +56,7 @@ class Notices:
             "event": event, "job": entry.id, "name": request.name, "user": entry.user, "uid": entry.uid,
             "state": entry.state, "exit_code": entry.exit_code, "reason": entry.reason, "attempt": entry.attempt,
             "start_ms": entry.start_ms, "end_ms": entry.end_ms, "machine": socket.gethostname(), "output": output,
+            "folder": request.cwd,
         }  # fmt: skip
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
@@ -112,7 +113,7 @@ class Notices:
                 stdout=subprocess.DEVNULL,
                 stderr=output,
                 start_new_session=True,
-                cwd="/",
+                cwd=folder if os.path.isdir(folder := notice.get("folder", "/")) else "/",
                 **_as_user(notice["uid"]),
             )
             self._processes.add(process)

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from berth.counts import counted
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.driver.tenants import SUSPENDED, SUSPENDING
 from berth.live.local.broker import Broker
@@ -27,6 +26,7 @@ GONE_S = 2.0
 LONGEST_WAIT_S = 1e9
 MOVING_S = 0.02
 """How often it is looked whether jobs have left their GPUs."""
+MOST_WHYS = 5
 MOST_SHARED = 2000
 _TEXTS = {"env": "environment", "script": "script"}
 
@@ -290,8 +290,9 @@ class Service:
             else:
                 changed.append(entry)
         if refused and not changed:
-            more = f"; also refused: {counted(len(refused) - 1, 'other job')}" if len(refused) > 1 else ""
-            raise LiveError(f"{refused[0]['why']}{more}")
+            whys = [*dict.fromkeys(str(each["why"]) for each in refused)]
+            more = [f"and {len(whys) - MOST_WHYS} more"] if len(whys) > MOST_WHYS else []
+            raise LiveError("; ".join(whys[:MOST_WHYS] + more))
         self._broker.act()
         note = ""
         try:

@@ -113,22 +113,22 @@ class Watch:
             if self._uncounted_does == "suspend":
                 run = jobs[difference.name][1]
                 note_strangers(difference.name, {pid for look in looks for pid in look.pids.get(run, ())})
-                stays = self._suspend(entry, self.uncounted_text(entry.id))
+                stays = self._suspend(entry, self.uncounted_text(entry.id, "held"))
                 if not stays:
                     continue
             runner.throttle(entry, THROTTLED_PCT)
             self._throttled[entry.id] = f", since it cannot be suspended: {stays}" if stays else ""
         self._throttled = {job: why for job, why in self._throttled.items() if job in self.uncounted}
 
-    def uncounted_text(self, job_id: str) -> str:
-        """What a job holds beyond its partition's count, for people; empty where there is nothing."""
+    def uncounted_text(self, job_id: str, holds: str = "holds") -> str:
+        """What a job `holds` or held beyond its partition's count, for people; empty where there is nothing."""
         found = self.uncounted.get(job_id)
         if found is None:
             return ""
         why = self._throttled.get(job_id)
         throttled = "" if why is None else f"; it is left {THROTTLED_PCT} % of the time{why}"
         return (
-            f"job {job_id} holds {mib(found.seen_mib)} of GPU {found.gpu}, and its partition counted "
+            f"job {job_id} {holds} {mib(found.seen_mib)} of GPU {found.gpu}, and its partition counted "
             f"{mib(found.counted_mib)}: a process of it runs without libberth, or wrote into the counters{throttled}"
         )
 

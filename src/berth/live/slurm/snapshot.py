@@ -132,6 +132,11 @@ def read_status(state: Path) -> dict[str, Any]:
     """What `berth slurm run` wrote of itself last."""
     try:
         return dict(json.loads((state / STATUS).read_text(encoding="utf-8")))
+    except PermissionError as error:
+        raise LiveError(
+            f"{state / STATUS}: permission denied; if Slurm has PrivateData=jobs, only berth's user and group may"
+            " read it"
+        ) from error
     except (OSError, ValueError) as error:
         raise LiveError(
             f"{state / STATUS} cannot be read; start berth with: berth slurm run --state {state}"
