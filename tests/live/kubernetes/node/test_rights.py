@@ -77,6 +77,7 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
 
             await running.until(registered)
             await kubelet.prepare(DRIVER, [("default", "blue", made["metadata"]["uid"])])
+            await running.until(lambda: used(("resourceslices", "create")))
             (folder / "xids").write_text("1 79\n")
             await running.until(lambda: used(("resourceslices", "update"), ("resourceclaims", "get")))
         async with node(agents, folder) as (running, _):
