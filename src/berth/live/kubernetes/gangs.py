@@ -84,7 +84,7 @@ class Gangs:
         return len(members.ended)
 
     def is_whole(self, key: Key, bound: int) -> bool:
-        """Whether so many bound pods are enough, with those that have completed."""
+        """Whether this number of bound pods, with those that have completed, is enough."""
         return bound + self.completed("/".join(key)) >= self._least(key)
 
     def time_out_ms(self, key: Key) -> int:

@@ -37,7 +37,7 @@ class Owner(Struct):
 
 class Managed(Struct):
     operation: str = ""
-    """How somebody wrote fields: `Apply` on the server, or `Update`."""
+    """How the fields were written: by `Apply` on the server, or by `Update`."""
 
 
 class Meta(Struct):

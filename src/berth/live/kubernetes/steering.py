@@ -51,7 +51,7 @@ TELL_S = 0.5
 TOLD_AT_ONCE = 25
 """Pods whose reasons are written each `TELL_S`, and as many events."""
 TOLD_WHILE_BUSY, BUSY_ROUNDS = 5, 10
-"""The same, in one round of so many, while more gates are lifted than that: each of these costs the server as much."""
+"""The same while more than `TOLD_AT_ONCE` gates are lifted in that time, and in one of how many rounds."""
 MOST_LOOKED_AT = 1000
 """Waiting pods whose reasons are looked for at once."""
 FORECAST_S = 0.3

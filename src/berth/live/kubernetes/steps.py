@@ -27,7 +27,7 @@ class Lift(NamedTuple):
     enough: str | None = None
     """What its profile says is enough, if that is less than it asks for."""
     is_applied: bool = False
-    """Whether somebody applies its fields on the server, so that the record of who manages them is needed."""
+    """Whether a client applies the pod's fields on the server, which needs the record of their managers."""
     is_bound: bool = False
     """Whether kube-scheduler has bound it already, so that only its placement is written."""
 

@@ -54,8 +54,7 @@ def lock(state: Path) -> IO[str]:
 
 
 def close_to_others(state: Path) -> None:
-    """From now on what is written is for this user and group alone, as is the log that is there: Slurm too shows nobody
-    the jobs of others."""
+    """Let only this user and group read the logs, old and new: Slurm hides the jobs of others, too."""
     os.umask(os.umask(0o077) | 0o027)
     for path in state.glob("*.jsonl*"):
         path.chmod(path.stat().st_mode & ~0o027)
