@@ -39,8 +39,10 @@ for i in $(seq 600); do
     [ -z "$(squeue -h)" ] && break
     sleep .3; scontrol update JobId=$again StartTime=now 2>/dev/null || true
 done
-for i in $(seq 600); do # slurmdbd hears of an end a little later
-    sacct -X -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . || break; sleep .2
+for i in $(seq 600); do # slurmdbd hears of an end, of a step's too, a little later
+    sacct -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . || ! sdiag | grep -q 'DBD Agent queue size: *0$' ||
+        break
+    sleep .2
 done
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >second.json
