@@ -9,7 +9,8 @@ Letters: G GPUs, D cards, A applications, J jobs in the order of arrival, S seat
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
@@ -59,6 +60,14 @@ PROFILES = thesis_profiles()
 NAMES = sorted(PROFILES)
 
 
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _fast(function: Function) -> Function:
+    """Compile a function, which may allocate."""
+    return njit(cache=True)(function)
+
+
 class Law(NamedTuple):
     """How tenants of one GPU slow each other."""
 
@@ -100,7 +109,7 @@ class Asking(NamedTuple):
     rows: IntArray  # (WORK_ROWS, S)
 
 
-@njit(cache=True)  # type: ignore[misc]
+@_fast
 def _go_on(
     at: int, fleet: Fleet, jobs: IntArray, count: int, limit_ms: int, ends_ms: IntArray, ask: Asking
 ) -> int:
@@ -126,7 +135,7 @@ def _go_on(
         jobs[:count] = ask.before[:count]
 
 
-@njit(cache=True)  # type: ignore[misc]
+@_fast
 def _ends(
     at: int, fleet: Fleet, jobs: IntArray, count: int, ends_ms: IntArray, tried: IntArray, ask: Asking
 ) -> tuple[int, int]:
@@ -141,7 +150,7 @@ def _ends(
     return state, min(row_ms, first_ms - LEAD_MS if first_ms > LEAD_MS else LEAD_STEP_MS)
 
 
-@njit(cache=True)  # type: ignore[misc]
+@_fast
 def play(
     fleet: Fleet,
     card: IntArray,  # (G,)
@@ -293,7 +302,7 @@ def play(
                 wake = min(wake, max(until[gpu], now + PAUSE_MS))
 
 
-@njit(cache=True)  # type: ignore[misc]
+@_fast
 def _score(
     gpu: int, at: int, fleet: Fleet, rows: Rows, classes: Classes, jobs: IntArray, count: IntArray,
     since: IntArray, ends: IntArray, now: int, after: IntArray, tried: IntArray, ask: Asking,

@@ -83,7 +83,8 @@ class Learned(Pairs):
     """A trained network chooses the combination, and a shield refuses what would end later together than in turn or, on
     several GPUs, costs more time than to wait for an empty one.
 
-    On several GPUs it compares all pairs of a waiting job and a GPU instead, as `pairs` does, within the same shield.
+    On several GPUs it compares all pairs of a waiting job and a GPU instead, as `pairs` does, within the same shield;
+    another network, `pairs`, corrects what each pair costs.
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
     a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
     as soon as predicted joint progress says so; where that holds of all that wait, joint progress says which as well.
