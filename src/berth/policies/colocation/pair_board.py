@@ -100,7 +100,7 @@ class PairBoard:
         self.classes = _classes(gpus + 16, 8)
         self.classes.after[:gpus] = LATER
         self.classes.alike[:gpus] = self._alike_of
-        self.needs: FloatArray = np.zeros((len(self.first_of), 8, 3))
+        self.needs: FloatArray = np.zeros((max(self.first_of, default=0) + 1, 8, 3))
         """(alike, K, 3): what a job of each kind uses of cards on nodes of each number."""
         self.hold_ms: IntArray = np.zeros(gpus + 16, np.int64)
         """(C,): for how long what is known of a class whose tenants start now will hold."""
@@ -123,8 +123,9 @@ class PairBoard:
             application = self.members[found].seen.application
             for alike, slot in self.first_of.items():
                 self.needs[alike, found, :2] = self._uses(application, slot)
-            use = np.maximum(self.needs[:, found, 0], LEAST_USE)
-            self.needs[:, found, 2] = np.log(use / use.min())
+            numbers = list(self.first_of)
+            use = np.maximum(self.needs[numbers, found, 0], LEAST_USE)
+            self.needs[numbers, found, 2] = np.log(use / use.min())
         return found
 
     def make_room(self) -> None:
