@@ -152,12 +152,12 @@ class NodeTable:
             return self._lose(name)
         before = None if view is None else view.gpus
         if view is None:
-            view = self.views[name] = View(name)
+            view = self.views[name] = View(node)
         was_there = name in self._known and self._known[name].state is not NodeState.LOST
         view.read(node)
         if view.problem:
             log.warning("%s", view.problem)
-        self._kinds.node_changed(view.traits)
+        self._kinds.node_changed(node)
         return not was_there or [gpu.index for gpu in before or ()] != [gpu.index for gpu in view.gpus]
 
     def _lose(self, name: str) -> bool:

@@ -32,7 +32,16 @@ from berth.live.driver.site import (
 )
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import COUNTED, Ask, ask_of, created_ms, job_of, pod_resources, with_memory
+from berth.live.kubernetes.asks import (
+    COUNTED,
+    Ask,
+    ask_of,
+    created_ms,
+    job_of,
+    moment_ms,
+    pod_resources,
+    with_memory,
+)
 from berth.live.kubernetes.constraints import (
     MOST_KINDS,
     MOST_OF_ONE,
@@ -50,12 +59,12 @@ from berth.live.kubernetes.placements import (
     GpuMemory,
     Measured,
     Placed,
-    annotation_of,
+    placed_by,
     places_of,
-    said_of,
+    read_annotation,
     share_words,
 )
-from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
+from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -153,6 +162,8 @@ class Entry:
     not_before_ms: int = 0
     leaving: bool = False
     """Whether berth evicts it."""
+    taken_away: str = ""
+    """Its resource version when its part was taken away last: once is enough."""
     no_room: bool = False
     """Whether it is bound, and the driver found no room for it; its node's GPUs have not changed since."""
 
@@ -266,13 +277,13 @@ class PodSite:
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
         lifted_ms = 0 if spec.node_name else self._refreshed_ms
-        text = annotation_of(start, view, self.settings.policy, lifted_ms)
+        placed = placed_by(start, view, self.settings.policy, lifted_ms)
         there = (self.entries.get(uid) for uid in self._on.get(node, ()))
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
         applied = any(each.operation == "Apply" for each in entry.pod.metadata.managed_fields)
-        step = Lift(*entry.key, node, text, after=after, enough=words, is_applied=applied)
+        step = Lift(*entry.key, node, placed, after=after, enough=words, is_applied=applied)
         if spec.node_name:
             self._do(step._replace(is_bound=True))
             return
@@ -289,7 +300,7 @@ class PodSite:
         avoided = self._avoided.get(entry.owner)
         others = {first, *(avoided.until_ms if avoided is not None else ())}
         roomy = islice((name for name in self.with_room(entry.uid) if name not in others), MOST_OTHERS)
-        hosts = [self.table.views[name].traits.labels.get(names.HOSTNAME) for name in (first, *roomy)]
+        hosts = [self.table.views[name].node.metadata.labels.get(names.HOSTNAME) for name in (first, *roomy)]
         return tuple(filter(None, hosts)) if hosts[0] and len(hosts) > 1 else ()
 
     def again(self, again: Again) -> None:
@@ -311,14 +322,14 @@ class PodSite:
         """Evict a pod; its controller makes another one."""
         entry = self.entries.get(job_id)
         if entry is not None:
-            self._remove(entry, self.settings.why_evicted, "Preempted")
+            self._evict(entry, self.settings.why_evicted, "Preempted")
 
     def parked_mib(self, job_id: str) -> int | None:
         """What a pod may hold of each of its GPUs; None if the agent of its node cannot suspend it."""
         entry = self.entries.get(job_id)
         if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
             return None
-        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
+        memory = read_annotation(entry.pod.metadata.annotations, GpuMemory)
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
@@ -513,7 +524,7 @@ class PodSite:
 
     def _lack(self, ask: Ask, kind: Constraint, view: View) -> str:
         """What a node lacks for a pod if nothing else runs there; empty if nothing."""
-        return why_not(kind, view.traits) or _lacks(ask, view, self.table.cards.called(ask.models))
+        return why_not(kind, view.node) or _lacks(ask, view, self.table.cards.called(ask.models))
 
     # How: pods that wait
 
@@ -618,8 +629,8 @@ class PodSite:
             kind = replace(kind, avoids=tuple(sorted(avoided.until_ms)))
         if kind == entry.kind:
             return True
-        traits = (view.traits for view in self.table.views.values())
-        label = self.kinds.join(kind, traits, entry.namespace)
+        nodes = (view.node for view in self.table.views.values())
+        label = self.kinds.join(kind, nodes, entry.namespace)
         if not label:
             self._crowded[entry.uid] = None
             return False
@@ -708,8 +719,8 @@ class PodSite:
             required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
             spec["affinity"] = {"nodeAffinity": required}
         meta = {"uid": entry.uid, "annotations": {names.RELEASED: entry.why}}
-        self._do(Patch(*entry.key, {"metadata": meta, "spec": spec}))
-        self._do(Tell(*entry.key, "Released", entry.why, False))
+        event = PodEvent(*entry.key, "Released", entry.why, False)
+        self._do(Patch(*entry.key, {"metadata": meta, "spec": spec}, event))
 
     def _needs_of(self, ask: Ask) -> tuple[api.Expression, ...]:
         """What labels a node has that can hold a pod's GPUs: kube-scheduler counts neither cards nor models."""
@@ -733,6 +744,8 @@ class PodSite:
             entry.why = f"its GPUs on node {placed.node} are not there"
             return
         self._become(entry, State.LIFTED)
+        if entry.ask is not None and entry.ask.gang is not None:
+            self._halves.setdefault(entry.ask.gang.key, placed.at_ms or now_ms)
         self._silent.pop(entry.uid, None)
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
@@ -787,6 +800,8 @@ class PodSite:
         """Give all parts of a gang back that is bound in part for too long: its controller makes it anew."""
         there = [each for uid in self.gangs.pods(key) if (each := self.entries.get(uid)) and not each.leaving]
         bound = [each for each in there if each.state is State.RUNS]
+        began = [ms for each in bound if each.pod and (ms := moment_ms(each.pod.status.start_time))]
+        since_ms = max(since_ms, min(began, default=0))
         lifted = [each for each in there if each.state is State.LIFTED]
         if lifted and not bound:
             self._halves[key] = now_ms  # the time-out begins when the first is bound
@@ -802,7 +817,7 @@ class PodSite:
             self._take_away(each, why, "GangTimedOut")
         for each in bound:
             if _has_controller(each):
-                self._remove(each, why, "GangTimedOut")
+                self._evict(each, why, "GangTimedOut")
 
     def _pinned(self, pod: api.Pod) -> set[str]:
         hosts = {
@@ -813,31 +828,34 @@ class PodSite:
             for host in each.values
         }
         views = self.table.views.values() if hosts else ()
-        return {view.name for view in views if view.traits.labels.get(names.HOSTNAME) in hosts}
+        return {view.name for view in views if view.node.metadata.labels.get(names.HOSTNAME) in hosts}
 
     def _take_away(self, entry: Entry, why: str, reason: str) -> None:
         """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
         assert entry.pod is not None
-        entry.why = why
+        version = entry.pod.metadata.resource_version
+        if entry.taken_away == version:
+            return
+        entry.why, entry.taken_away = why, version
         self._refused.pop(entry.uid, None)
         self._silent.pop(entry.uid, None)
         if _has_controller(entry):
-            self._remove(entry, why, reason)
+            self._evict(entry, why, reason)
             return
-        # Not if it has changed: it may have been bound.
-        self._patch(entry, dict.fromkeys(names.DECIDED), resourceVersion=entry.pod.metadata.resource_version)
         entry.why = (
             f"{why}. Its part of the GPU is given back; nothing makes this pod anew, so end its wait with: kubectl"
             f" delete pod -n {entry.namespace} {entry.name}"
         )
-        self._do(Tell(*entry.key, reason, entry.why))
+        # Not if it has changed: it may have been bound.
+        meta = {"uid": entry.uid, "annotations": dict.fromkeys(names.DECIDED), "resourceVersion": version}
+        self._do(Patch(*entry.key, {"metadata": meta}, PodEvent(*entry.key, reason, entry.why)))
 
-    def _patch(self, entry: Entry, annotations: dict[str, str | None], **meta: str) -> None:
-        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid, "annotations": annotations, **meta}}))
+    def _patch(self, entry: Entry, annotations: dict[str, str | None]) -> None:
+        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid, "annotations": annotations}}))
 
-    def _remove(self, entry: Entry, why: str, reason: str) -> None:
+    def _evict(self, entry: Entry, why: str, reason: str) -> None:
         entry.leaving = True
-        self._do(Remove(*entry.key, why, reason))
+        self._do(Evict(*entry.key, why, reason))
 
     def _forgive(self, now_ms: int) -> None:
         """Nodes that refused pods long ago, or have changed since, are looked at again."""
@@ -921,7 +939,7 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
-        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
+        memory = read_annotation(entry.pod.metadata.annotations, GpuMemory)
         if memory is not None and share.mem_mib:  # as far as it has grown
             share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
         run = SiteRun(
@@ -955,7 +973,7 @@ class PodSite:
 
     def _evict_instead(self, entry: Entry, why: str) -> None:
         if not entry.leaving:
-            self._remove(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
+            self._evict(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
 
     def _seat(self, pod: api.Pod, placed: Placed | None) -> Seat:
         """What a pod takes of its node that berth did not place, or whose GPUs are not where they were."""
@@ -980,7 +998,7 @@ class PodSite:
         """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
         meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
         self._leave.pop(meta.uid, None)
-        completed, measured = pod.status.phase == "Succeeded", said_of(meta.annotations, Measured)
+        completed, measured = pod.status.phase == "Succeeded", read_annotation(meta.annotations, Measured)
         known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
         if not completed and measured is not None and measured.refused > 0:
             if meta.uid not in self._learned and _placed(pod) is not None:
@@ -992,7 +1010,7 @@ class PodSite:
             ends = (each.state.terminated for each in pod.status.container_statuses)
             if known and any(end is not None and end.reason == "OOMKilled" for end in ends) and not completed:
                 why = "a container exceeded its own limit of the node's memory: raise resources.limits.memory"
-                self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
+                self._do(PodEvent(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
         if entry is None and _placed(pod) is None:
             return
         entry = self._entry(pod)
@@ -1028,7 +1046,7 @@ class PodSite:
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
             message = f"{message}; the next pod of {ask.owner} gets {gets}"
         if meta.uid in self.entries:  # else it ended before this steerer began, and another has said so
-            self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", message, False))
+            self._do(PodEvent(meta.uid, meta.namespace, meta.name, "OutOfMemory", message, False))
 
     # What all of them need
 
@@ -1131,7 +1149,7 @@ def _has_controller(entry: Entry) -> bool:
 def _placed(pod: api.Pod) -> Placed | None:
     """The placement of a pod; None if it has none, or that of another pod."""
     said = pod.metadata.annotations
-    placed = said_of(said, Placed)
+    placed = read_annotation(said, Placed)
     if placed is None or said.get(names.PLACED_UID, pod.metadata.uid) != pod.metadata.uid:
         return None
     return placed

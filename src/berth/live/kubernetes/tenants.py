@@ -128,7 +128,7 @@ class TenantsWatch:
             self.tenants = tenants
             self.changed.set()
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Write what is in force into the ConfigMap, and what is wrong with it into an event; until cancelled."""
         while True:
             config = await self._unreported.get()

@@ -169,7 +169,7 @@ class Agent:
             tuple(each for each in found if each.name not in lost),
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
-        await self._tell(escaped)
+        await self._report(escaped)
         self._keep_windows(now_ms)
         await self._reaper.collect(self._listed)
         if self._ledger.keys() - self._known():
@@ -270,8 +270,8 @@ class Agent:
         self._suspected = suspected
         return tuple(sorted(both, key=lambda each: each.pid))
 
-    async def _tell(self, escaped: tuple[Escaped, ...]) -> None:
-        """Tell once of each process outside its pod's limit, and of each pod that reached its limit: a program that
+    async def _report(self, escaped: tuple[Escaped, ...]) -> None:
+        """Report once each process outside its pod's limit, and of each pod that reached its limit: a program that
         goes on may say nothing of it."""
         news: dict[Escaped | str, tuple[Pod, str, str]] = {}
         for each in escaped:
@@ -299,7 +299,7 @@ class Agent:
         for about, message in news.items():
             if about not in self._reported:
                 try:
-                    await self._api.tell(*message)
+                    await self._api.warn(*message)
                 except KubernetesError as error:
                     log.warning("%s; it will be reported at the next look", error)
                 else:

@@ -160,7 +160,7 @@ class ApiServer:
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
         await self._api.change("PATCH", _path(pod), body, content_type=MERGE_PATCH, patience_s=PATIENCE_S)
 
-    async def tell(self, pod: Pod, reason: str, message: str) -> None:
+    async def warn(self, pod: Pod, reason: str, message: str) -> None:
         """Write a warning event about a pod."""
         about = About(pod.namespace, pod.name, pod.uid)
         body = event(about, reason, message, f"berth-node on {self._node}")

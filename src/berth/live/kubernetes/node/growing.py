@@ -86,7 +86,7 @@ class Growing:
         finally:
             self.tenants.close()
 
-    async def tell(self, pods: Iterable[Pod]) -> None:
+    async def report(self, pods: Iterable[Pod]) -> None:
         """Carry out the orders in this node's pods, and write into each pod what it has by now."""
         of_pods: dict[str, list[NodeTenant]] = {}
         for tenant in self.tenants.tenants():
