@@ -14,6 +14,7 @@ from typing import Generic
 from berth.errors import PartitionError
 from berth.live.driver.tenants import SUSPENDED, SUSPENDING, Host, T, given, given_milli, room
 from berth.partition import Granter, Watching
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import root_folder
 
 ASK_MS = 5000
@@ -102,7 +103,7 @@ class Growth(Generic[T]):
 
         try:
             for at in entry.slots:
-                uuid = self._host.gpus[at].uuid.removeprefix("GPU-").lower()
+                uuid = plain_uuid(self._host.gpus[at].uuid)
                 granters.append(Granter(folder, uuid, woken))
             growing = Growing(entry, granters, most_mib if grows else entry.share[1] or card_mib, grows)
             if grows and not entry.suspension:

@@ -10,7 +10,7 @@ from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH, About, Api, event
+from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH, Api, event
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
@@ -142,9 +142,9 @@ class Events:
             queue = self._warnings or self._others
             step = queue[0]
             try:
-                about = About(step.namespace, step.name, step.uid)
-                body = event(about, step.reason, step.message, self._source, warning=step.warning)
-                await self._api.request("POST", f"/api/v1/namespaces/{step.namespace}/events", body)
+                uid, namespace, name, reason, message, warning = step
+                body = event(namespace, name, uid, reason, message, self._source, warning=warning)
+                await self._api.request("POST", f"/api/v1/namespaces/{namespace}/events", body)
             except ApiError as error:
                 if error.retry_after_s is not None:
                     raise

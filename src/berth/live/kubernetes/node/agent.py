@@ -21,13 +21,14 @@ import msgspec
 from berth.errors import KubernetesError
 from berth.files import whole_file
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotments, Holder, Part, plain
+from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotments, Holder, Part
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.placements import Measured
 from berth.live.local.cards import Cards, Look, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
+from berth.partition.gpus import plain_uuid
 from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_of
 
@@ -214,7 +215,7 @@ class Agent:
                 continue  # it has fallen off the bus
             for region in regions.get(allotment.name, ()):
                 uuid = region.uuid if region.hardware is None else region.hardware.gpu
-                for pod in self.pods_of(allotment)[:1] if plain(uuid) == plain(card.uuid) else ():
+                for pod in self.pods_of(allotment)[:1] if plain_uuid(uuid) == plain_uuid(card.uuid) else ():
                     yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
 
     def _given_parts(self) -> Iterator[tuple[Allotment, Part]]:
