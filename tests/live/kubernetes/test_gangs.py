@@ -276,6 +276,7 @@ def test_a_steerer_that_begins_anew_knows_since_when_a_gang_has_been_started_in_
     pods[1].status.start_time = "1970-01-01T00:00:06Z"
     again = steered(nodes, pods)
     assert again.evicted(late_ms) == []
+    assert again.site.next_ms() == 5000 + TIME_OUT_MS
     assert again.evicted(5000 + TIME_OUT_MS) == ["g0", "g1", "g2"]
 
 

@@ -267,13 +267,13 @@ def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_keeps_its_part_w
     assert board.steps(3) == []
     silent = board.site.entries["uid-a"]
     assert not silent.why
-    assert not board.site.is_unheard(silent)
+    assert not board.site.is_reported_silent(silent)
     board.pods(4, pod("b"))
     later = board.lifts(4)["b"]
     assert board.site.next_ms() == 1 + PATIENCE_MS
     assert board.steps(1 + PATIENCE_MS) == []
     assert "kube-scheduler says nothing of it" in board.why("a")
-    assert board.site.is_unheard(silent)
+    assert board.site.is_reported_silent(silent)
     assert board.site.next_ms() == 1 + SILENCE_MS
     assert board.evicted(1 + SILENCE_MS) == []  # it has bound nothing since
     board.pods(2 + SILENCE_MS, bound(later))

@@ -35,7 +35,7 @@ REACH_S = 8.0
 PAGE = 2500
 """Objects in one part of a list: 50,000 pods at once would be 98 MB of JSON."""
 MOST_MESSAGE = 500
-MOST_SAID = 1000
+MOST_EVENT_TEXT = 1000
 """Characters of an event or a condition; Kubernetes takes 1,024 of an event."""
 
 _PASSING = (429, 500, 502, 503, 504)
@@ -72,7 +72,7 @@ def event(
             "uid": uid,
         },
         "reason": reason,
-        "message": message[:MOST_SAID],
+        "message": message[:MOST_EVENT_TEXT],
         "type": "Warning" if warning else "Normal",
         "source": {"component": source},
         "firstTimestamp": now,

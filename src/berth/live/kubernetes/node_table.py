@@ -46,12 +46,8 @@ class NodeTable:
         self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
         self._known: dict[str, SiteNode] = {}
         self._nodes: tuple[SiteNode, ...] = ()
-        self._pods: dict[
-            str, dict[str, Seat | None]
-        ] = {}  # node -> pods there; None: it is a job of the driver's
-        self._used: dict[
-            str, dict[str, Mapping[int, Share]]
-        ] = {}  # node -> jobs -> what they have of its GPUs
+        self._pods: dict[str, dict[str, Seat | None]] = {}  # node -> pods there; None: the driver's job
+        self._used: dict[str, dict[str, Mapping[int, Share]]] = {}  # node -> jobs -> their parts of its GPUs
         self._others_of: dict[str, dict[Gpu, Share]] = {}
         self._others: dict[Gpu, Share] = {}
 

@@ -208,7 +208,7 @@ class PodSite:
         self._now_ms = self._refreshed_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
-        self._repels: dict[str, set[str]] = {}
+        self._anti_affine: dict[str, set[str]] = {}
         """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
         self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()
         """Names the nodes that a job would fit on now."""
@@ -217,8 +217,8 @@ class PodSite:
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
         self._needs: dict[tuple[str, object], MemoryNeed] = {}  # of owners whose pods ran out of GPU memory
-        self._leave: dict[str, int] = {}  # pods that have not left their GPUs yet, and since when they are to
-        self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
+        self._vacating: dict[str, int] = {}  # pods that are to leave their GPUs -> since when
+        self._ran_out_of_memory: set[str] = set()  # pods
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
         # Those in order, so that the same news lead to the same decisions.
@@ -228,10 +228,10 @@ class PodSite:
         self._avoided: dict[tuple[str, object], _Avoided] = {}
         self._refused: dict[str, int] = {}  # pods that kube-scheduler refuses -> since when
         self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
-        self._unheld: dict[str, int] = {}  # pods that no node can hold -> since when
-        self._impatient: dict[str, int | None] = {}  # pods that ask for a new node -> when, once decided on
-        self._halves: dict[Key, int] = {}  # gangs that may be bound in part -> since when
-        self._heard_ms = 0  # when the gate was lifted last of those that it has bound
+        self._unplaceable: dict[str, int] = {}  # pods that no node can hold -> since when
+        self._new_node_ms: dict[str, int | None] = {}  # pods that ask for a new node -> when, once decided on
+        self._partial_gangs: dict[Key, int] = {}  # gangs that may be bound in part -> since when
+        self._last_bound_lift_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
     @property
@@ -273,7 +273,7 @@ class PodSite:
         if entry is None or entry.pod is None:
             self.start_failed(start.job_id, "")
             return
-        self._impatient.pop(entry.uid, None)
+        self._new_node_ms.pop(entry.uid, None)
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
         lifted_ms = 0 if spec.node_name else self._refreshed_ms
@@ -288,7 +288,7 @@ class PodSite:
             self._do(step._replace(is_bound=True))
             return
         step = step._replace(terms=required_terms(spec))
-        if has_unread_rules(spec, COUNTED) or self._repels.get(entry.namespace):
+        if has_unread_rules(spec, COUNTED) or self._anti_affine.get(entry.namespace):
             affinity = spec.affinity.node_affinity if spec.affinity else None
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
             step = step._replace(hosts=self._hosts(entry, node), preferred=tuple(preferred))
@@ -334,18 +334,18 @@ class PodSite:
 
     def suspend(self, job_id: str) -> None:
         if (entry := self.entries.get(job_id)) is not None:
-            self._leave[job_id] = self._now_ms
+            self._vacating[job_id] = self._now_ms
             self._patch(entry, {names.SUSPEND: "true"})
 
     def resume(self, job_id: str) -> None:
         if (entry := self.entries.get(job_id)) is not None:
-            self._leave.pop(job_id, None)
+            self._vacating.pop(job_id, None)
             self._patch(entry, {names.SUSPEND: None})
 
     def holds(self, uid: str) -> bool:
         """Whether a pod is about to leave its GPUs, evicted or suspended, and has not left them."""
         entry = self.entries.get(uid)
-        return entry is not None and (entry.leaving or uid in self._leave)
+        return entry is not None and (entry.leaving or uid in self._vacating)
 
     # What the cluster says
 
@@ -379,8 +379,8 @@ class PodSite:
             entry.why = "berth fails to read it; its log says why"
 
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
-        self._learned.discard(pod.metadata.uid)
-        self._leave.pop(pod.metadata.uid, None)
+        self._ran_out_of_memory.discard(pod.metadata.uid)
+        self._vacating.pop(pod.metadata.uid, None)
         entry = self.entries.get(pod.metadata.uid)
         if entry is None:
             return
@@ -416,24 +416,24 @@ class PodSite:
                 self._give_back(self.entries[uid], now_ms)
         for uid, since_ms in [*self._silent.items()]:
             if uid in self._silent:  # else its part went with that of another pod of its gang
-                self._mind_silence(self.entries[uid], now_ms - since_ms)
-        for key, since_ms in [*self._halves.items()]:
-            self._mind_half(key, since_ms, now_ms)
-        for uid, since_ms in self._leave.items():
+                self._check_silence(self.entries[uid], now_ms - since_ms)
+        for key, since_ms in [*self._partial_gangs.items()]:
+            self._check_partial_gang(key, since_ms, now_ms)
+        for uid, since_ms in self._vacating.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
         late_ms = now_ms - RELEASE_TIMES * self.settings.patience_ms
         due = (
             each
-            for uid, since_ms in self._unheld.items()
+            for uid, since_ms in self._unplaceable.items()
             if since_ms <= late_ms and (each := self.entries.get(uid))
         )
         for entry in sorted(due, key=lambda each: each.order)[:MOST_RELEASED]:
-            self._unheld[entry.uid] = now_ms
+            self._unplaceable[entry.uid] = now_ms
             self._release(entry)
-        hasty = (self.entries[uid] for uid, at_ms in self._impatient.items() if at_ms and at_ms <= now_ms)
+        hasty = (self.entries[uid] for uid, at_ms in self._new_node_ms.items() if at_ms and at_ms <= now_ms)
         for entry in sorted(hasty, key=lambda each: each.order)[:MOST_RELEASED]:
-            self._impatient[entry.uid] = now_ms + RELEASE_TIMES * self.settings.patience_ms
+            self._new_node_ms[entry.uid] = now_ms + RELEASE_TIMES * self.settings.patience_ms
             self._release(entry, for_room=True)
         self._forgive(now_ms)
         if moved or self.kinds.stale:
@@ -453,11 +453,13 @@ class PodSite:
         for since_ms in self._silent.values():
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
-        times += [since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unheld.values()]
-        times += [at_ms for at_ms in self._impatient.values() if at_ms]
-        times += [since_ms + self.gangs.time_out_ms(key) for key, since_ms in self._halves.items()]
-        staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
-        times += [self._leave[uid] + LEAVE_MS for uid in staying]
+        times += [
+            since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unplaceable.values()
+        ]
+        times += [at_ms for at_ms in self._new_node_ms.values() if at_ms]
+        times += [since_ms + self.gangs.time_out_ms(key) for key, since_ms in self._partial_gangs.items()]
+        staying = (uid for uid in self._vacating if uid in self.entries and not self.entries[uid].leaving)
+        times += [self._vacating[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
 
     # What became of steps
@@ -491,11 +493,11 @@ class PodSite:
 
     def cannot_hold(self, uids: Iterable[str]) -> None:
         """No node could hold these pods if nothing else of berth ran there. To be called after each step."""
-        self._unheld = {uid: self._unheld.get(uid, self._refreshed_ms) for uid in uids}
-        for uid in [uid for uid, at_ms in self._impatient.items() if at_ms is None]:
+        self._unplaceable = {uid: self._unplaceable.get(uid, self._refreshed_ms) for uid in uids}
+        for uid in [uid for uid, at_ms in self._new_node_ms.items() if at_ms is None]:
             ask = self.entries[uid].ask
             wait_ms = (ask.new_node_ms or 0) if ask is not None else 0
-            self._impatient[uid] = self._refreshed_ms + max(self.settings.patience_ms, wait_ms)
+            self._new_node_ms[uid] = self._refreshed_ms + max(self.settings.patience_ms, wait_ms)
 
     def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
         """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
@@ -596,7 +598,7 @@ class PodSite:
             entry.why = held
             return
         if ask != before:
-            self._impatient.pop(entry.uid, None)
+            self._new_node_ms.pop(entry.uid, None)
         self._look_for_node(entry)
         if entry.state is State.WAITING and entry.ask == before and entry.gang == gang:
             return
@@ -611,7 +613,7 @@ class PodSite:
     def _look_for_node(self, entry: Entry) -> None:
         """Have a pod that says so be released if the next decision and its wait for room bring it none."""
         if entry.ask is not None and entry.ask.new_node_ms is not None:
-            self._impatient.setdefault(entry.uid, None)
+            self._new_node_ms.setdefault(entry.uid, None)
 
     def _asks(self, entry: Entry, ask: Ask) -> Ask:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
@@ -745,7 +747,7 @@ class PodSite:
             return
         self._become(entry, State.LIFTED)
         if entry.ask is not None and entry.ask.gang is not None:
-            self._halves.setdefault(entry.ask.gang.key, placed.at_ms or now_ms)
+            self._partial_gangs.setdefault(entry.ask.gang.key, placed.at_ms or now_ms)
         self._silent.pop(entry.uid, None)
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
@@ -756,15 +758,15 @@ class PodSite:
         self._refused.pop(entry.uid, None)
         if placed.at_ms and _is_silent(entry.pod) and not entry.leaving:
             self._silent[entry.uid] = placed.at_ms
-            self._mind_silence(entry, now_ms - placed.at_ms)
+            self._check_silence(entry, now_ms - placed.at_ms)
 
-    def _mind_silence(self, entry: Entry, lasted_ms: int) -> None:
+    def _check_silence(self, entry: Entry, lasted_ms: int) -> None:
         """Say so if kube-scheduler says nothing of a pod, and give its part back if it will not."""
         if lasted_ms >= self.settings.patience_ms:
             entry.why = (
                 "its gate is lifted, and kube-scheduler says nothing of it: it is down, or a claim is missing"
             )
-        if lasted_ms >= SILENCE_MS and self._heard_ms > self._silent[entry.uid]:
+        if lasted_ms >= SILENCE_MS and self._last_bound_lift_ms > self._silent[entry.uid]:
             self._take_back(entry, "Unseen")
 
     def _give_back(self, entry: Entry, now_ms: int) -> None:
@@ -793,23 +795,23 @@ class PodSite:
         if entry.ask is None or entry.ask.gang is None:
             return []
         key = entry.ask.gang.key
-        self._halves.setdefault(key, max(self._now_ms, self._refreshed_ms))
+        self._partial_gangs.setdefault(key, max(self._now_ms, self._refreshed_ms))
         return [self.entries[uid] for uid in self.gangs.pods(key) if uid != entry.uid and uid in self.entries]
 
-    def _mind_half(self, key: Key, since_ms: int, now_ms: int) -> None:
+    def _check_partial_gang(self, key: Key, since_ms: int, now_ms: int) -> None:
         """Give all parts of a gang back that is bound in part for too long: its controller makes it anew."""
         there = [each for uid in self.gangs.pods(key) if (each := self.entries.get(uid)) and not each.leaving]
         bound = [each for each in there if each.state is State.RUNS]
         began = [ms for each in bound if each.pod and (ms := moment_ms(each.pod.status.start_time))]
-        since_ms = max(since_ms, min(began, default=0))
+        since_ms = self._partial_gangs[key] = max(since_ms, min(began, default=0))
         lifted = [each for each in there if each.state is State.LIFTED]
         if lifted and not bound:
-            self._halves[key] = now_ms  # the time-out begins when the first is bound
+            self._partial_gangs[key] = now_ms  # the time-out begins when the first is bound
             return
         is_late = now_ms - since_ms >= self.gangs.time_out_ms(key)
         is_half = bool(bound) and not self.gangs.is_whole(key, len(bound))
         if is_late or not is_half:
-            del self._halves[key]
+            del self._partial_gangs[key]
         if not is_late or not is_half:
             return
         why = f"only {len(bound)} pods of its gang have started after {(now_ms - since_ms) // 1000} s"
@@ -877,12 +879,12 @@ class PodSite:
     def _is_bound(self, pod: api.Pod) -> None:
         entry, node = self._entry(pod), pod.spec.node_name
         if keeps_others_away(pod.spec):
-            self._repels.setdefault(entry.namespace, set()).add(entry.uid)
+            self._anti_affine.setdefault(entry.namespace, set()).add(entry.uid)
         self._move(entry, node)
         self._refused.pop(entry.uid, None)
         placed = _placed(pod)
         if placed is not None:
-            self._heard_ms = max(self._heard_ms, placed.at_ms)
+            self._last_bound_lift_ms = max(self._last_bound_lift_ms, placed.at_ms)
         if placed is not None and placed.node not in ("", node):
             placed = None  # it was meant for another node
         if entry.no_room:
@@ -963,10 +965,10 @@ class PodSite:
         """Since when a pod has left its GPUs. One that was to and could not is evicted in place of that."""
         assert entry.pod is not None
         if memory is not None and memory.suspended_ms is not None:
-            self._leave.pop(entry.uid, None)
+            self._vacating.pop(entry.uid, None)
             return memory.suspended_ms
         if names.SUSPEND in entry.pod.metadata.annotations:
-            self._leave.setdefault(entry.uid, self._now_ms)
+            self._vacating.setdefault(entry.uid, self._now_ms)
             if memory is not None and memory.why:
                 self._evict_instead(entry, memory.why)
         return None
@@ -997,12 +999,12 @@ class PodSite:
     def _has_ended(self, pod: api.Pod, now_ms: int) -> None:
         """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
         meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
-        self._leave.pop(meta.uid, None)
+        self._vacating.pop(meta.uid, None)
         completed, measured = pod.status.phase == "Succeeded", read_annotation(meta.annotations, Measured)
         known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
         if not completed and measured is not None and measured.refused > 0:
-            if meta.uid not in self._learned and _placed(pod) is not None:
-                self._learned.add(meta.uid)
+            if meta.uid not in self._ran_out_of_memory and _placed(pod) is not None:
+                self._ran_out_of_memory.add(meta.uid)
                 self._ran_out(pod, measured, is_known=known)
             how = RecordState.OUT_OF_MEMORY
         else:
@@ -1080,7 +1082,7 @@ class PodSite:
         self._changed[uid] = None
         if state is not State.WAITING:
             self._waiting.pop(uid, None)
-            self._impatient.pop(uid, None)
+            self._new_node_ms.pop(uid, None)
             if entry.kind is not None:
                 self.kinds.leave(entry.kind)
                 entry.kind, entry.label = None, ""
@@ -1093,7 +1095,7 @@ class PodSite:
             self._refused.pop(uid, None)
             self._silent.pop(uid, None)
         if state is State.ENDED:
-            self._repels.get(entry.namespace, set()).discard(uid)
+            self._anti_affine.get(entry.namespace, set()).discard(uid)
         if state is not State.HELD:
             self._crowded.pop(uid, None)
         if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
@@ -1119,7 +1121,7 @@ class PodSite:
                 self.pod_changed(entry.pod, now_ms)
         self.stirred = True
 
-    def is_unheard(self, entry: Entry) -> bool:
+    def is_reported_silent(self, entry: Entry) -> bool:
         """Whether the pod is told that kube-scheduler is silent about it."""
         return bool(entry.why) and entry.uid in self._silent
 

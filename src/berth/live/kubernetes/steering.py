@@ -235,7 +235,7 @@ class Steering:
     async def _listen(self, begin: Callable[[Any, str], Any]) -> None:
         """List and watch; returns when all was listed once. What was listed waits in the inbox, the nodes before the
         pods, and pods in the order in which they were made."""
-        pods = Heard("/api/v1/pods", objects.Pod, self._pod_changed, self._pod_gone)
+        pods = Watched("/api/v1/pods", objects.Pod, self._pod_changed, self._pod_gone)
         listed = [
             Informer(
                 self.api,
@@ -245,7 +245,7 @@ class Steering:
                 gone=self._on(each.gone),
                 without=each.without,
             )
-            for each in [*await heard(self.api, self.site, self._now_ms), pods]
+            for each in [*await watched(self.api, self.site, self._now_ms), pods]
         ]
         self.pods = listed[-1]
         tasks = {informer: begin(informer.run(), informer.path) for informer in listed}
@@ -496,7 +496,7 @@ class Steering:
 
     def _owns_condition(self, entry: Entry) -> bool:
         """Whether the condition of a pod is berth's to write."""
-        return entry.state in (State.HELD, State.WAITING) or self.site.is_unheard(entry)
+        return entry.state in (State.HELD, State.WAITING) or self.site.is_reported_silent(entry)
 
     def _reasons(self, most: int) -> list[tuple[PodEvent, str]]:
         """The reasons that are to be written now, each with what it says without its numbers: those that are new, or
@@ -532,7 +532,7 @@ class Steering:
         return due
 
 
-class Heard(NamedTuple):
+class Watched(NamedTuple):
     """One kind of objects, and what a site does with each."""
 
     path: str
@@ -543,15 +543,17 @@ class Heard(NamedTuple):
     """What a site lacks that may not list them; empty: it cannot do without."""
 
 
-async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Heard]:
+async def watched(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Watched]:
     """All that a site listens to but pods, as far as the cluster serves it."""
     found = [
-        Heard("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
+        Watched("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
     ]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await pod_groups(api, group)) is not None:
             tell = partial(_pod_group_changed, site, group, now_ms)
-            found.append(Heard(served, objects.PodGroup, tell, partial(tell, gone=True), WITHOUT_POD_GROUPS))
+            found.append(
+                Watched(served, objects.PodGroup, tell, partial(tell, gone=True), WITHOUT_POD_GROUPS)
+            )
     return found
 
 

@@ -21,7 +21,7 @@ from berth.live.kubernetes.client import Api, is_unserved
 from berth.live.kubernetes.lease import DURATION_S
 from berth.live.kubernetes.placements import GpuMemory, read_annotation
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steering import FORECAST_S, advice, driving, heard, waits_of
+from berth.live.kubernetes.steering import FORECAST_S, advice, driving, waits_of, watched
 from berth.live.kubernetes.tenants import Tenants, fault_of, fault_text, in_force
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
@@ -49,7 +49,7 @@ async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
     now_ms = time.time_ns() // 1_000_000
     how = await as_steered(api, now_ms)
     site = PodSite(how.settings, lambda step: None)
-    for each in await heard(api, site, lambda: now_ms):
+    for each in await watched(api, site, lambda: now_ms):
         try:
             async for _, found in api.list(each.path, each.kind):
                 for item in found:

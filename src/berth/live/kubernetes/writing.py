@@ -10,14 +10,14 @@ from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH, Api, event
+from berth.live.kubernetes.client import MERGE_PATCH, MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
 
 log = logging.getLogger(__name__)
 
-SAID_AGAIN_S = 60.0
+LOG_AGAIN_S = 60.0
 """Time after which a missing right is logged again."""
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
@@ -107,7 +107,7 @@ async def note_waiting(api: Api, step: PodEvent, version: str) -> bool:
         "type": "PodScheduled",
         "status": "False",
         "reason": names.GATED,
-        "message": step.message[:MOST_SAID],
+        "message": step.message[:MOST_EVENT_TEXT],
         "lastTransitionTime": _now(),
     }
     meta = {"uid": step.uid, "resourceVersion": version}
@@ -153,11 +153,11 @@ class Events:
                 queue.popleft()
 
     def unwritten(self, error: ApiError) -> None:
-        """Log what could not be written to the cluster; a missing right is a warning, once per `SAID_AGAIN_S`."""
+        """Log what could not be written to the cluster; a missing right is a warning, once per `LOG_AGAIN_S`."""
         right = error.message.partition(" is forbidden: ")[2] or error.message
         if error.status != 403:
             log.info("%s", error)
-        elif time.monotonic() - self._missed_s.get(right, -1e9) > SAID_AGAIN_S:
+        elif time.monotonic() - self._missed_s.get(right, -1e9) > LOG_AGAIN_S:
             self._missed_s[right] = time.monotonic()
             log.warning("%s", error)
 
