@@ -7,10 +7,11 @@ import contextlib
 from typing import Any
 
 from berth.errors import ApiError
+from berth.live.kubernetes.placements import Placed, PlacedGpu
 from berth.live.kubernetes.steps import Lift, PodEvent
 from berth.live.kubernetes.writing import Events, in_words
 
-PLACED = '{"gpus":[{"index":1,"uuid":null,"milli":500,"mem_mib":8000}],"policy":"fifo"}'
+PLACED = Placed([PlacedGpu(index=1, milli=500, mem_mib=8000)], policy="fifo")
 
 
 class Server:
