@@ -571,9 +571,10 @@ def down(
 def config(as_json: JsonOrCsv = None) -> None:
     """Show what `berth.toml` sets for `berth up`, `berth submit` and notices, and which file says so."""
     from berth.cli.app import load
-    from berth.live.local.config import paths, settings
+    from berth.live.local.config import check, paths, settings
 
     found = settings({name: option_names(load(name)) for name in ("up", "submit")})
+    check(found)
     rows = [
         {"table": each.table, "key": each.key.replace("_", "-"), "value": each.value, "file": each.path}
         for each in found
