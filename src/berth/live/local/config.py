@@ -70,24 +70,6 @@ def flags_of(command: str, options: Collection[str]) -> tuple[Flags, dict[str, s
     return flags, files
 
 
-def check(found: list[Setting]) -> None:
-    """Refuse a value that `berth up` or `berth submit` would refuse; LiveError names its file and line."""
-    from berth.live.local.request import request_of, tasks_of
-    from berth.live.local.starting import check as check_up
-
-    for each in found:
-        key = NOTIFY[each.key] if each.table == "notify" else each.key
-        flags: Flags = {key: each.value} if key != "mem_max" else {"mem": "1M", key: each.value}
-        try:
-            if each.table == "up":
-                check_up(flags)
-            else:
-                request_of(flags, argv=["true"], cwd="/", now_ms=0)
-                tasks_of(flags)
-        except LiveError as error:
-            raise LiveError(f"{each.where}: {error}") from error
-
-
 def _of_file(path: str, tables: Mapping[str, list[str]]) -> Iterator[Setting]:
     if not path or not os.path.exists(path):
         return

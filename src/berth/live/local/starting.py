@@ -12,7 +12,6 @@ from collections.abc import Callable
 from berth.errors import LiveError
 from berth.live.local.boot import Systemd, starter
 from berth.live.local.boot import uninstall as take_away
-from berth.live.local.cards import fake_gpus
 from berth.live.local.places import Places, check_metrics, state_folder
 from berth.live.local.protocol import Flags, Message, ask
 from berth.partition.reconciling import ANSWERS
@@ -30,7 +29,6 @@ def up(values: Flags, as_json: bool) -> None:
     words = [sys.executable, "-m", "berth.live.local", *_words(values)]
     if values.get("foreground"):
         os.execv(sys.executable, words)
-    check(values)
     answer = _status(places)
     if answer is not None:
         _up_already(values, answer, as_json)
@@ -62,7 +60,6 @@ def install(given: Flags, configured: Flags, as_json: bool) -> None:
     """
     places, values = Places(state_folder()), {**configured, **given}
     places.check()
-    check(values)
     if values.get("foreground"):
         raise LiveError("berth up: --install starts the queue as a service; leave --foreground out")
     boot, why = starter()
@@ -112,8 +109,6 @@ def check(values: Flags) -> None:
         raise LiveError(f"berth up: --cpus '{values['cpus']}'; expected a number of CPU cores, such as 8")
     if "per_gpu" in values and not re.fullmatch(r"[1-9]\d{0,2}", str(values["per_gpu"])):
         raise LiveError(f"berth up: --per-gpu '{values['per_gpu']}'; expected a number of jobs, 1 to 999")
-    if "fake_gpus" in values:
-        fake_gpus(str(values["fake_gpus"]))
     if values.get("no_gpus") and "fake_gpus" in values:
         raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
 
