@@ -14,7 +14,7 @@ from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import DoesNotFit, NotAllowed, SchedulerError
 from berth.history.store.events import write_events
-from berth.history.store.records import records
+from berth.history.store.record_files import records
 from berth.interference import make_interference
 from berth.model import Event, EventKind, GpuModel, GpuSlot, Job, Node, Placement, Resize, Share, WakeAt
 from berth.policies import Decision

@@ -14,7 +14,7 @@ from berth.cluster import Cluster, Queue
 from berth.engine import Suspension, simulate
 from berth.errors import DoesNotFit, SchedulerError
 from berth.history.store.events import write_events
-from berth.history.store.records import records
+from berth.history.store.record_files import records
 from berth.model import (
     Event,
     EventKind,

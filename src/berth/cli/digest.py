@@ -33,8 +33,8 @@ def digest(
     from berth.counts import counted
     from berth.errors import SettingError
     from berth.experiments.returnable import size_sentences
-    from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
+    from berth.history.store.reader import unknown_values
     from berth.report.digest import digest_text
     from berth.statistics.tables import Period, Tables
 

@@ -216,7 +216,7 @@ def create(
     """Create a partition of a GPU, for your own processes and containers, or for a user or group."""
     from berth import partition as partitions
     from berth.partition.gpus import gpu_named
-    from berth.partition.scratch import sweep
+    from berth.partition.launch import sweep
     from berth.partition.sizes import size_text
 
     if mig is not None and (
@@ -262,7 +262,7 @@ def list_partitions(as_json: JsonOrCsv = None) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
     from berth import partition as partitions
     from berth.cli.partition_table import partition_table, unreadable_text
-    from berth.partition.scratch import sweep
+    from berth.partition.launch import sweep
 
     sweep()
     regions = partitions.regions()
@@ -460,7 +460,7 @@ def prove(
     from berth.partition import proof
     from berth.partition.gpus import driver_version, gpu_named
     from berth.partition.launch import environment as partition_environment
-    from berth.partition.scratch import run_folder, sweep
+    from berth.partition.launch import run_folder, sweep
 
     limit_mib = partitions.mem_mib(mem, "--mem")
     if sets and not as_is:

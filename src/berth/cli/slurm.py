@@ -201,8 +201,8 @@ def run(
     from dataclasses import asdict
 
     from berth.live.slurm.claim import Claim, close_to_others, lock, owner_of
-    from berth.live.slurm.compare import compare as compared
     from berth.live.slurm.controller import Controller
+    from berth.live.slurm.decisions import compare as compared
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import CLAIM_INTERVALS, DECISIONS, LEAST_CLAIM_S, Service, Settings
 
@@ -424,7 +424,7 @@ def report(
     import json
     import time
 
-    from berth.cli.job_report import report_lines
+    from berth.cli.job import report_lines
     from berth.history.jobs.job_report import job_reports, report_json
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.job_log import LoggedJobs, ending_lines
@@ -638,7 +638,7 @@ def compare(
     """Compare waits under berth's decisions with Slurm's, by berth's log."""
     from dataclasses import asdict
 
-    from berth.live.slurm.compare import compare as compared
+    from berth.live.slurm.decisions import compare as compared
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
 

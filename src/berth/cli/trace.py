@@ -18,8 +18,8 @@ from berth.history.values.durations import duration_text, hours_text
 if TYPE_CHECKING:
     from berth.errors import TraceError
     from berth.traces import Trace
-    from berth.traces.catalogue import RemoteFile
     from berth.traces.description import Description
+    from berth.traces.fetch import RemoteFile
 
 app = typer.Typer(no_args_is_help=True, help="Describe, convert and fetch traces of GPU jobs.")
 
@@ -108,7 +108,7 @@ def fetch(
 ) -> None:
     """Download a public trace from its publisher; resumes, and verifies the download."""
     from berth.errors import FetchError
-    from berth.traces.catalogue import public_trace
+    from berth.traces.fetch import public_trace
 
     trace = public_trace(name)
     folder = to or Path(name)
@@ -144,7 +144,7 @@ def _fetched(file: RemoteFile, folder: Path) -> str:
 @app.command()
 def formats(as_json: JsonOrCsv = None) -> None:
     """List the formats that are recognised, the synthetic workloads and the public traces."""
-    from berth.traces.catalogue import PUBLIC_TRACES
+    from berth.traces.fetch import PUBLIC_TRACES
     from berth.traces.formats import FORMATS
     from berth.traces.synthetic import WORKLOADS, defaults_of
 

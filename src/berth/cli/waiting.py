@@ -358,8 +358,8 @@ def _doubts(history: Path, named: dict[str, str], shown: dict[str, str], gpus: i
     `named` are values as the history has them, `shown` as they were given.
     """
     from berth.errors import SettingError
-    from berth.history.store.filter_values import most_gpus, unknown_values
     from berth.history.store.folder import open_history
+    from berth.history.store.reader import most_gpus, unknown_values
 
     with open_history(history, must_exist=True).database() as database:
         unknown, most = unknown_values(database, named), most_gpus(database)

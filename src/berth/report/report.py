@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from berth.statistics.table import Row
+from berth.statistics.comparison import Row
 
 
 @dataclass(frozen=True, slots=True, eq=False)

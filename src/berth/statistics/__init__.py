@@ -7,7 +7,6 @@ keeps what a report is made from.
 from berth.statistics.answers import answers, best_sentence, lead
 from berth.statistics.columns import AttemptColumns, EventColumns, event_columns
 from berth.statistics.comparison import Mark, Standing, standings
-from berth.statistics.fairness import finish_time_fairness, jain_index, service
 from berth.statistics.measures import (
     GpuHours,
     bounded_slowdown,
@@ -49,5 +48,12 @@ from berth.statistics.spread import (
     paired_difference_95,
     student_t_quantile,
 )
-from berth.statistics.summary import Summary, summarise, summary_dict
+from berth.statistics.summary import (
+    Summary,
+    finish_time_fairness,
+    jain_index,
+    service,
+    summarise,
+    summary_dict,
+)
 from berth.statistics.timeline import Film, Schedule, Timeline, timeline

@@ -11,8 +11,7 @@ import pytest
 from berth.errors import LiveError
 from berth.history.values.applications import read_rules
 from berth.history.values.durations import slurm_s
-from berth.history.values.gres import Gres, base_type, gres_list, indices
-from berth.history.values.tres import Resources, resources
+from berth.history.values.tres import Gres, Resources, base_type, gres_list, indices, resources
 from berth.live.slurm import node
 from berth.live.slurm.controller import Change, Controller, run_program
 from berth.live.slurm.jobs import jobs_of, tasks_of

@@ -11,9 +11,8 @@ from berth.policies.genetic import nodes as genetic_nodes
 from berth.policies.genetic import search as genetic_search
 from berth.policies.genetic.batch import batch_of
 from berth.policies.genetic.search import Found, packing_of, search
-from berth.policies.genetic.settings import GeneticSettings
-from berth.policies.genetic.time_budget import TimeBudget
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.genetic.settings import GeneticSettings, TimeBudget
+from berth.policies.placements.by_score import typical_requests
 
 
 class Clock:

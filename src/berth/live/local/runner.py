@@ -25,10 +25,9 @@ from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
 from berth.live.local.trackers import tracker_variables
 from berth.partition import Limit, create, find, remove, resize
-from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.regions import root_folder
+from berth.partition.regions import MAKERS, Access, root_folder
 
 POLL_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25)
 """When to look whether a job has begun, again and again."""

@@ -10,7 +10,7 @@ from berth.live.slurm.candidates import Candidates
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import Logged
 from berth.live.slurm.jobs import SlurmJob
-from berth.live.slurm.results import Result, names, prune, taken
+from berth.live.slurm.measured_use import Result, names, prune, taken
 
 LATE_S = 60
 """How long before the last line of a log an end may lie that is not in it: its query was not finished."""

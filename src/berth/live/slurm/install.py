@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from berth.errors import SettingError
-from berth.history.values.gres import base_type
+from berth.history.values.tres import base_type
 from berth.live.slurm.node_lines import NodeGpus, gpus_of, retype, rewrite
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.site_files import SiteConfig

@@ -8,7 +8,7 @@ from typing import Any
 from berth.live.slurm.attempts import EndedAttempt
 from berth.live.slurm.decisions import ENDED, STARTED, Decision, append
 from berth.live.slurm.jobs import SlurmJob
-from berth.live.slurm.results import Result
+from berth.live.slurm.measured_use import Result
 from berth.model import Job, Share
 
 NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU there"

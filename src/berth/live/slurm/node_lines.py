@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from berth.errors import SettingError
-from berth.history.values.gres import base_type, gres_list, indices
 from berth.history.values.hostlist import expand
+from berth.history.values.tres import base_type, gres_list, indices
 from berth.live.slurm.site_files import Line, SiteConfig, with_pairs
 
 _RANGE = re.compile(r"\[([\d,-]+)\]")

@@ -31,11 +31,10 @@ from berth.live.slurm.controller import Controller, View, forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.journal import Journal
-from berth.live.slurm.measured_use import COMPUTE_PCT, MeasuredUse
+from berth.live.slurm.measured_use import COMPUTE_PCT, MeasuredUse, names
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, asks_for_compute
-from berth.live.slurm.results import names
 from berth.live.slurm.site import Apply, SlurmSite
 from berth.model import WHOLE_GPU
 
