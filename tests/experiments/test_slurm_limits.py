@@ -22,8 +22,7 @@ from berth.history.store.import_result import Options
 from berth.history.store.record_files import records, write_records
 from berth.model import Job, Record
 from berth.policies import make_policy
-from berth.policies.schemes.limit_settings import Limit
-from berth.policies.schemes.limits import Limits
+from berth.policies.schemes.limits import Limit, Limits
 from tests.experiments.test_believable import jobs, nodes, since_1970
 
 QOS = """\

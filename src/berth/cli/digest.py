@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from berth.cli.history_folder import HistoryFolder
-from berth.history.values.moments import moment_ms
+from berth.history.values.durations import moment_ms
 
 DAY_MS = 86_400_000
 

@@ -13,7 +13,7 @@ from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.counts import counted
 
 if TYPE_CHECKING:
-    from berth.history.store.index import PastImport
+    from berth.history.store.reader import PastImport
 
 app = typer.Typer(help="Look at imports, undo one, and write measured speeds.", no_args_is_help=True)
 

@@ -80,7 +80,7 @@ class ImportOptions:
         """How rows are read. Raises SettingError if a dry run would have to make the key of pseudonyms."""
         from berth.errors import SettingError
         from berth.history.store.import_result import Options
-        from berth.history.store.pseudonyms import read_key
+        from berth.history.store.lookups import read_key
 
         path, key = self.pseudonymise, b""
         if path and self.dry_run and not path.exists():
@@ -252,7 +252,7 @@ def slurmdbd(
     The address may be given in the environment as BERTH_SLURMDBD, which keeps its password out of process lists.
     """
     from berth.history.importing.slurmdbd import import_slurmdbd
-    from berth.history.values.moments import moment_ms
+    from berth.history.values.durations import moment_ms
 
     how, since_s = options.of_rows(), moment_ms(since, "--since") // 1000 if since else None
     with options.store(f"slurmdbd {options.cluster}".strip()) as store:

@@ -543,7 +543,7 @@ def cdi(
 ) -> None:
     """Print a CDI specification that gives a container this partition: device berth.dev/gpu=NAME."""
     from berth import partition as partitions
-    from berth.partition.cdi import specification
+    from berth.partition.oci import specification
 
     found, library = partitions.find(name), partitions.library_path()
     _print_json(specification(name, found, library, device, _hook(fake_gpu, "--limit", name)))

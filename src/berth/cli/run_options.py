@@ -200,7 +200,7 @@ def period_asked(since: str, until: str) -> tuple[int, int | None]:
     """
     import time
 
-    from berth.history.values.moments import since_ms
+    from berth.history.values.durations import since_ms
 
     now_ms = time.time_ns() // 1_000_000
     begin_ms = since_ms(since, now_ms, "--since") if since else 0

@@ -200,11 +200,20 @@ def run(
     import time
     from dataclasses import asdict
 
-    from berth.live.slurm.claim import Claim, close_to_others, lock, owner_of
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.decisions import compare as compared
     from berth.live.slurm.decisions import read_decisions
-    from berth.live.slurm.service import CLAIM_INTERVALS, DECISIONS, LEAST_CLAIM_S, Service, Settings
+    from berth.live.slurm.service import (
+        CLAIM_INTERVALS,
+        DECISIONS,
+        LEAST_CLAIM_S,
+        Claim,
+        Service,
+        Settings,
+        close_to_others,
+        lock,
+        owner_of,
+    )
 
     places = mode is Mode.PLACE
     if places and not _names(partitions) and not _names(qos):
@@ -424,7 +433,7 @@ def report(
     import json
     import time
 
-    from berth.cli.job import report_lines
+    from berth.cli.job_report import report_lines
     from berth.history.jobs.job_report import job_reports, report_json
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.job_log import LoggedJobs, ending_lines
@@ -516,7 +525,7 @@ def install(
     """Show as a diff what to change in Slurm's files, and try it in a copy; --apply changes them."""
     import shutil
 
-    from berth.live.slurm import installed
+    from berth.live.slurm import install as site_install
     from berth.live.slurm.configuration import conf_folder, read_files
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import OWN_FILES, Plan, diff, plan
@@ -525,16 +534,16 @@ def install(
     controller, settings = Controller(), _settings(setting)
     own = _own_folder(folder)
     folder, state = str(own), state.absolute()
-    if others := installed.strangers(own, OWN_FILES):
+    if others := site_install.strangers(own, OWN_FILES):
         raise SettingError(
             f"--folder {folder} has files that are not berth's, such as {others[0]}; name a folder for berth alone"
         )
     if apply:
-        installed.finish(own)
+        site_install.finish(own)
     configuration, today = read_files(controller, own)
     if apply:
-        installed.check_first(today, own)
-    there = installed.as_before(today, own) if installed.is_installed(own) else today
+        site_install.check_first(today, own)
+    there = site_install.as_before(today, own) if site_install.is_installed(own) else today
     names, known = _names(partitions), controller.partitions()
     _check_partitions(names, known)
     chosen = {name for each in known if each.name in names for name in each.nodes}
@@ -583,7 +592,7 @@ def install(
     before = {name: there[name] for name in planned.files if name in there}
     if apply:
         try:
-            installed.put(how.conf, own, before, planned.files)
+            site_install.put(how.conf, own, before, planned.files)
         except OSError as error:
             raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
         _say(
@@ -599,19 +608,19 @@ def uninstall(
     ] = "/etc/slurm/berth",
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
-    from berth.live.slurm import installed
+    from berth.live.slurm import install as site_install
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import OWN_FILES
     from berth.live.slurm.snapshot import is_held_by_berth
 
     own = Path(folder)
-    installed.finish(own)
-    if not installed.is_installed(own):
+    site_install.finish(own)
+    if not site_install.is_installed(own):
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    there = installed.conf_of(own)
-    today = installed.texts_of(there, own)
+    there = site_install.conf_of(own)
+    today = site_install.texts_of(there, own)
     held: list[str] = []
     with contextlib.suppress(LiveError):  # where Slurm does not run, none can be given back
         held = [job.id for job in Controller().jobs() if is_held_by_berth(job)]
@@ -621,7 +630,7 @@ def uninstall(
             f" with `{own}/watchdog.sh 0 STATE` (the folder of --state), and run uninstall again"
         )
     try:
-        names = installed.remove(there, own, installed.as_before(today, own), OWN_FILES)
+        names = site_install.remove(there, own, site_install.as_before(today, own), OWN_FILES)
     except OSError as error:
         raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
     _say(f"as before: {', '.join(names)}; copy them to all machines, and restart slurmctld and slurmd")

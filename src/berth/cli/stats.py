@@ -14,7 +14,7 @@ from berth.cli.comma_separated import names_of
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
-from berth.history.values.moments import moment_ms
+from berth.history.values.durations import moment_ms
 
 if TYPE_CHECKING:
     from berth.errors import HistoryError

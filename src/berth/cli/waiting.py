@@ -119,7 +119,7 @@ def request(
     warning.
     """
     from berth.history.importing.pending import Queued
-    from berth.history.store.pseudonyms import pseudonym
+    from berth.history.store.lookups import pseudonym
     from berth.waiting import WaitModel
     from berth.waiting.now import questions_now
     from berth.waiting.refit import MODEL_NAME
@@ -260,7 +260,7 @@ def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, .
     pseudonyms by a key."""
     from berth.errors import HistoryError
     from berth.history.importing.pending import hidden, read_queue, run_squeue
-    from berth.history.values.moments import moment_ms
+    from berth.history.values.durations import moment_ms
 
     if file is None:
         try:
@@ -333,7 +333,7 @@ def _key(path: Path | None, history: Path) -> bytes:
     """The key of a history's pseudonyms, nothing where it has real names; SettingError where they do not fit."""
     from berth.errors import SettingError
     from berth.history.store.folder import open_history
-    from berth.history.store.pseudonyms import key_mark, read_key
+    from berth.history.store.lookups import key_mark, read_key
 
     mark = open_history(history, must_exist=True).index().key_mark or 0
     if path is None:

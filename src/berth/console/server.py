@@ -30,13 +30,12 @@ from berth.console.history import page as history_page
 from berth.console.hub import Hub
 from berth.console.identity import COOKIE, SESSION_S, Doorkeeper
 from berth.console.identity import viewer as of_request
-from berth.console.pages import page
+from berth.console.pages import LANGUAGES, page
 from berth.console.recent import HOUR, Recent
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Listen, Settings
 from berth.console.source import Source
 from berth.console.sources import sources_of
-from berth.console.texts import LANGUAGES
 from berth.console.what_if.routes import router as what_if
 from berth.errors import AccessError, BerthError, LiveError, cause_of
 from berth.history.store.cached_history import CachedHistory

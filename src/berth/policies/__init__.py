@@ -46,7 +46,7 @@ ORDERS = {
     "longest-expected": "berth.policies.orders:LongestExpected",
     "largest-first": "berth.policies.orders:largest_first",
     "deadline-first": "berth.policies.orders:deadline_first",
-    "fair-share": "berth.policies.fair_share:FairShare",
+    "fair-share": "berth.policies.orders:FairShare",
     "least-attained-service": "berth.policies.orders:LeastAttainedService",
     "gavel": "berth.policies.orders:Gavel",
 }

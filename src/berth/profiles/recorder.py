@@ -21,7 +21,7 @@ from berth.errors import PartitionError, ProfileError
 from berth.gpu_models import GPU_MODELS
 from berth.model import GpuModel, Profile
 from berth.partition.gpus import Memory, open_nvml
-from berth.profiles.checking import checked
+from berth.profiles.file import checked
 
 TX, RX = 0, 1  # nvmlPcieUtilCounter_t
 

@@ -27,7 +27,7 @@ from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
-from berth.policies.schemes.limit_settings import Limit
+from berth.policies.schemes.limits import Limit
 from berth.statistics.cost import Prices
 from berth.traces import read_trace
 from tests.experiments.compare.held import HELD, holding

@@ -21,13 +21,17 @@ from berth.live.slurm import controller
 from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.configuration import read_setup
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.install import OWN_FILES, Plan, diff, plan, shipped
-from berth.live.slurm.installed import (
+from berth.live.slurm.install import (
+    OWN_FILES,
+    Plan,
     as_before,
     check_first,
+    diff,
+    plan,
     put,
     read_text,
     remove,
+    shipped,
     strangers,
     texts_of,
     undone,

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import BerthError
-from berth.live.slurm.claim import Claim, ClaimLostError, close_to_others, owner_of
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.service import Service, Settings
+from berth.live.slurm.service import Claim, ClaimLostError, Service, Settings, close_to_others, owner_of
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 
@@ -131,7 +130,7 @@ def test_a_berth_claims_the_nodes_of_its_partitions_and_of_those_that_take_its_q
             return said
 
     monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(Two()))
-    monkeypatch.setattr("berth.live.slurm.claim.SETTLE_S", 0.0)
+    monkeypatch.setattr("berth.live.slurm.service.SETTLE_S", 0.0)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # this process keeps its own
     place = ["slurm", "run", "--mode", "place", "--for", "0.1", "--state", str(tmp_path / "state"), *words]
     done = CliRunner().invoke(app, place)

@@ -8,7 +8,7 @@ import pytest
 
 from berth.live.slurm import trial
 from berth.live.slurm.install import Planned
-from berth.live.slurm.node_lines import NodeGpus
+from berth.live.slurm.site_files import NodeGpus
 
 GPUS = {"n1": NodeGpus("n1", ["v100"], 0, [], [], [], new_kinds=["v100_0"])}
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query
 
-from berth.console.history.access import history_of, own_of, picked_for
-from berth.console.history.question import ORDER_OF, Question, asked
+from berth.console.history.question import ORDER_OF, Question, asked, history_of, own_of, picked_for
 from berth.console.history.results import Group, Line, answer, settled
 from berth.console.identity import viewer
 from berth.console.roles import Viewer

@@ -16,8 +16,7 @@ from typing import cast
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import TraceError
-from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
-from berth.experiments.compare.own_metrics import OwnMetrics
+from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, OwnMetrics
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage

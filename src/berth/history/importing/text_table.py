@@ -14,7 +14,7 @@ from berth.errors import SettingError
 from berth.history.importing.columns import Layout
 from berth.history.store.database import at, count, literal
 from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections
-from berth.history.values.moments import NO_TIME
+from berth.history.values.durations import NO_TIME
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT
 
 _EPOCH_TOO_LATE_S = 253_402_300_800

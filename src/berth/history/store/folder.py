@@ -33,15 +33,21 @@ import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
-from berth.history.store.database import at, count, first_line, literal, read_parquet
+from berth.history.store.database import at, count, first_line, literal, make_table, read_parquet
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections, Staged
-from berth.history.store.index import KINDS, UNDOABLE, VERSION, Index, PastImport
 from berth.history.store.lookups import applications_of
-from berth.history.store.reader import HistoryReader, history_is_there
+from berth.history.store.reader import (
+    KINDS,
+    UNDOABLE,
+    VERSION,
+    HistoryReader,
+    Index,
+    PastImport,
+    history_is_there,
+)
 from berth.history.store.record_files import SCHEMA, record_table
 from berth.history.store.series_merge import SeriesMerge
-from berth.history.store.spool_marks import Mark, read_marks, write_marks
 from berth.history.store.usage import UsageMerge, copy_usage
 
 FILE_MODE = 0o640
@@ -542,3 +548,38 @@ def copy_records(database: duckdb.DuckDBPyConnection, query: str, target: Path) 
     database.execute(
         f"COPY (SELECT {columns} FROM ({query})) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far one segment was read."""
+
+    cluster: str
+    """Under which name of a cluster."""
+    size_bytes: int
+    """How long it was."""
+    last_at: int
+    """At which byte its last stretch begins."""
+
+
+def read_marks(database: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> dict[str, Mark]:
+    """The mark of each segment, by its name."""
+    if not files:
+        return {}
+    found = database.execute(f"SELECT segment, cluster, size_bytes, last_at FROM {read_parquet(files)}")
+    return {name: Mark(*values) for name, *values in found.fetchall()}
+
+
+def write_marks(
+    database: duckdb.DuckDBPyConnection, known: Sequence[Path], marks: Mapping[str, Mark], target: Path
+) -> None:
+    """Write the known marks with these, which replace those of the same segments."""
+    schema = {"segment": "VARCHAR", "cluster": "VARCHAR", "size_bytes": "BIGINT", "last_at": "BIGINT"}
+    rows = ((name, mark.cluster, mark.size_bytes, mark.last_at) for name, mark in marks.items())
+    make_table(database, "marks", schema, rows)
+    old = (
+        f"SELECT {', '.join(schema)} FROM {read_parquet(known)} ANTI JOIN marks USING (segment) UNION ALL "
+        if known
+        else ""
+    )
+    database.execute(f"COPY ({old}FROM marks) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)")

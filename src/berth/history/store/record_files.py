@@ -16,8 +16,7 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.store.database import at, quoted_name
-from berth.history.store.parquet import ParquetWriter, rows_to_columns
+from berth.history.store.database import ParquetWriter, at, quoted_name, rows_to_columns
 from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState, Share
 
 SCHEMA: Final = {

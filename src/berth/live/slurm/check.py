@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from berth.live.slurm.candidates import LEFT_OUT
 from berth.live.slurm.install import FOLDER, SCRIPTS
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
-from berth.live.slurm.priorities import LEFT_OUT
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.rest import NEW_TOKEN, started_by
 

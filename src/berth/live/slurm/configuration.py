@@ -12,11 +12,9 @@ from pathlib import Path
 from berth.errors import LiveError, SettingError
 from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.install import SCRIPTS
-from berth.live.slurm.installed import OWN, read_text
-from berth.live.slurm.node_lines import gpus_of
+from berth.live.slurm.install import OWN, SCRIPTS, read_text
 from berth.live.slurm.rest import spoken
-from berth.live.slurm.site_files import SiteConfig, included, lines_of
+from berth.live.slurm.site_files import SiteConfig, gpus_of, included, lines_of
 
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
 

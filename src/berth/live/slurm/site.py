@@ -28,15 +28,13 @@ from berth.live.driver.site import (
     SiteRun,
     Start,
 )
-from berth.live.slurm.attempts import Attempts, EndedAttempt
-from berth.live.slurm.candidates import Candidates, Reader, place_of
+from berth.live.slurm.attempts import Attempts, EndedAttempt, Journal
+from berth.live.slurm.candidates import HIGHEST, Candidates, Priorities, Reader, place_of
 from berth.live.slurm.controller import Change, View
 from berth.live.slurm.decisions import ADVISED, GIVEN_BACK, GIVEN_UP, PLACED, STATES, TAKEN_BACK, Decision
 from berth.live.slurm.jobs import SlurmJob
-from berth.live.slurm.journal import Journal
 from berth.live.slurm.measured_use import MeasuredUse, kind_of
 from berth.live.slurm.nodes import SlurmNode
-from berth.live.slurm.priorities import HIGHEST, Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, asks_for_compute, note_of
 from berth.model import NO_GPU, WHOLE_GPU, Job, Node, RecordState, Share
 

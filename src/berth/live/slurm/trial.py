@@ -13,10 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from berth.live.slurm.install import Planned
-from berth.live.slurm.installed import write_text
-from berth.live.slurm.node_lines import NodeGpus, devices_of
-from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of, with_pairs
+from berth.live.slurm.install import Planned, write_text
+from berth.live.slurm.site_files import Line, NodeGpus, SiteConfig, devices_of, included, lines_of, with_pairs
 
 LIMIT_S = 60.0
 MOST_BYTES = 1 << 22

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from berth.errors import TraceError
 from berth.files import write_table
-from berth.history.store.parquet import write_rows
+from berth.history.store.database import write_rows
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.fields import (
     Field,
