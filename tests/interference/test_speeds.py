@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from berth.errors import SettingError
 from berth.interference import SPEEDS, make_speeds, mode_of
 from berth.interference.contention import MOST_STRESS, Contention, cells_of
-from berth.interference.mig import COMPUTE, mig
 from berth.interference.named import published_names
-from berth.interference.profiled import SWITCH_MILLI, time_sliced
+from berth.interference.profiled import COMPUTE, SWITCH_MILLI, mig, time_sliced
 from berth.interference.speeds import crossed, effective_milli, pcie_shared
 
 Usage = NDArray[np.int32]

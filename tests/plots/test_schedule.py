@@ -14,7 +14,7 @@ from berth.interference import make_interference
 from berth.model import EventKind, Job, Node, Share
 from berth.profiles import THESIS_GPU, workload_jobs
 from berth.statistics import event_columns
-from berth.statistics.timeline import SCHEDULED_ATTEMPTS, schedule
+from berth.statistics.run import SCHEDULED_ATTEMPTS, schedule
 
 NODES = [Node("a", 2, None, 64_000, 64_000), Node("b", 1, None, 64_000, 64_000)]
 

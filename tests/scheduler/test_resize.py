@@ -21,7 +21,7 @@ from berth.policies import Decision
 from berth.scheduler import Refused, Resized
 from berth.statistics import event_columns
 from berth.statistics.measures import gpu_allocation_pct, gpu_hours
-from berth.statistics.timeline import timeline
+from berth.statistics.run import timeline
 from tests.scheduler.examples import Says, live, scheduler
 
 CARD = GpuModel("card", mem_mib=10_000)

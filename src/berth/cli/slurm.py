@@ -472,8 +472,7 @@ def check(
     """Check Slurm's configuration and print the line that fixes each fault; exit 1 if berth cannot place."""
     from dataclasses import asdict
 
-    from berth.live.slurm.check import faults
-    from berth.live.slurm.configuration import read_setup
+    from berth.live.slurm.check import faults, read_setup
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.requests import Cards
 
@@ -526,10 +525,9 @@ def install(
     import shutil
 
     from berth.live.slurm import install as site_install
-    from berth.live.slurm.configuration import conf_folder, read_files
+    from berth.live.slurm.check import conf_folder, read_files
     from berth.live.slurm.controller import Controller
-    from berth.live.slurm.install import OWN_FILES, Plan, diff, plan
-    from berth.live.slurm.trial import fault_of
+    from berth.live.slurm.install import OWN_FILES, Plan, diff, fault_of, plan
 
     controller, settings = Controller(), _settings(setting)
     own = _own_folder(folder)

@@ -48,7 +48,7 @@ SPEEDS = {
     "none": "berth.interference.speeds:unhindered",
     "time-sliced": "berth.interference.profiled:time_sliced",
     "mps": "berth.interference.profiled:mps()",
-    "mig": "berth.interference.mig:mig()",
+    "mig": "berth.interference.profiled:mig()",
 }
 """Import string of each function that tells the speeds of co-located jobs from what they use now; with () that of what
 makes it when it is first asked for."""

@@ -32,8 +32,7 @@ from berth.policies.protocol import (
     Setting,
     Wrapping,
 )
-from berth.policies.schemes.giving import Giving
-from berth.policies.schemes.strict import Ordered
+from berth.policies.schemes.strict import Giving, Ordered
 from berth.policies.sort_keys import OfQueue
 
 ORDERS = {

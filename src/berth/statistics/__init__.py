@@ -37,7 +37,7 @@ from berth.statistics.metrics import (
     readable_unit,
 )
 from berth.statistics.real_use import RealUse, attempts_of, real_use
-from berth.statistics.run import Run, run_of
+from berth.statistics.run import Film, Run, Schedule, Timeline, run_of, timeline
 from berth.statistics.spread import (
     Cdf,
     Distribution,
@@ -56,4 +56,3 @@ from berth.statistics.summary import (
     summarise,
     summary_dict,
 )
-from berth.statistics.timeline import Film, Schedule, Timeline, timeline

@@ -19,7 +19,7 @@ from berth.plots import policy_styles
 from berth.policies import is_oracle
 from berth.report.page import render
 from berth.statistics import Mark, Run, answers, event_columns, lead, metrics_of, run_of, standings
-from berth.statistics.timeline import FILMED_GPUS, film
+from berth.statistics.run import FILMED_GPUS, film
 from tests.experiments.compare.runs import NODES, made_runs
 
 SVG = "{http://www.w3.org/2000/svg}"

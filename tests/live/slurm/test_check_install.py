@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import SettingError
 from berth.live.slurm import controller
-from berth.live.slurm.check import SlurmSetup, faults
-from berth.live.slurm.configuration import read_setup
+from berth.live.slurm.check import SlurmSetup, faults, read_setup
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.install import (
     OWN_FILES,

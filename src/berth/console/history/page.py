@@ -11,9 +11,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from markupsafe import Markup
 
 from berth.console.formats import gpu_time, hours_cell, span, spans
-from berth.console.history.api import applications, lines_for
+from berth.console.history.api import Answer, Group, answer, applications, lines_for, settled
 from berth.console.history.question import Measure, Question, asked, has_pseudonyms, missing, own_of
-from berth.console.history.results import Answer, Group, answer, settled
 from berth.console.identity import viewer
 from berth.console.pages import Texts, page, texts_of
 from berth.console.roles import Viewer

@@ -18,9 +18,8 @@ import duckdb
 
 from berth.errors import HistoryError, SettingError, cause_of
 from berth.gpu_models import GPU_MODELS
-from berth.history.importing.columns import STATE_CASE, Layout, layout_of
+from berth.history.importing.columns import STATE_CASE, Layout, layout_of, read_file, size_mib
 from berth.history.importing.job_row import JobRow, stage_rows
-from berth.history.importing.text_table import read_file, size_mib
 from berth.history.store.database import at, connect, count, first_line, literal, storable
 from berth.history.store.folder import History
 from berth.history.store.identity import IS_LABEL

@@ -26,7 +26,6 @@ from berth.live.driver.idling import Idling
 from berth.live.driver.suspending import Suspending
 from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
-from berth.live.local.commits import Commits
 from berth.live.local.deciding import Chosen, Deciding
 from berth.live.local.entry import (
     CANCELLED,
@@ -39,14 +38,13 @@ from berth.live.local.entry import (
     Limits,
 )
 from berth.live.local.host import BookHost
-from berth.live.local.keeping import RECORD_S, Keeper
+from berth.live.local.keeping import RECORD_S, Commits, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.notices import Notices
 from berth.live.local.places import Places
-from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.request import PER_GPU
-from berth.live.local.runner import Runner
+from berth.live.local.runner import Numbers, Runner, started_since
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.watching import Watch

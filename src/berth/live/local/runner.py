@@ -10,7 +10,7 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from berth.errors import BerthError, LiveError, NoRoomError
@@ -19,9 +19,9 @@ from berth.live.local.cards import Card
 from berth.live.local.entry import RUNNING, STARTING, TIMEOUT, End, Entry
 from berth.live.local.image import contained
 from berth.live.local.places import Places
-from berth.live.local.recovery import job_text
-from berth.live.local.request import substituted
+from berth.live.local.request import request_from_dict, substituted, to_dict
 from berth.live.local.runs import Process, Run, boot_id
+from berth.live.local.store import Statement, of_entry, of_request, of_text
 from berth.partition import Limit, create, find, remove, resize
 from berth.partition.launch import environment
 from berth.partition.library import fake_driver_folder, library_path
@@ -653,3 +653,90 @@ def _object(text: str) -> dict[str, str]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+BLOCK = 1000
+
+
+def job_text(entry: Entry, texts: Iterable[str]) -> str:
+    """All that is needed to go on with a job without the store: `texts` are its environment and script."""
+    saved = {"entry": entry.to_dict(), "request": to_dict(entry.request), "texts": list(texts)}
+    return json.dumps(saved, separators=(",", ":"))
+
+
+def started_since(
+    runs: str, live: Mapping[str, Entry], next_key: Callable[[], int], boot: str
+) -> tuple[list[Entry], list[Statement]]:
+    """The jobs of starts that the store does not know, and the rows that tell it of them.
+
+    Those among `live` are changed in place; what becomes of each start is to be found out (`Runner.adopt`).
+    """
+    latest: dict[str, int] = {}
+    for name in os.listdir(runs):
+        job_id, _, count = name.rpartition("-")
+        if count.isdigit():
+            latest[job_id] = max(latest.get(job_id, 0), int(count))
+    found: list[Entry] = []
+    rows: list[Statement] = []
+    for job_id, start in latest.items():
+        known = live.get(job_id)
+        if known is not None and start <= known.start:
+            continue
+        key = next_key()
+        made = _made(os.path.join(runs, f"{job_id}-{start}", "job"), key)
+        if made is not None:
+            entry, texts = made
+            rows += [of_request(key, entry.request), *map(of_text, texts), of_entry(entry)]
+            found.append(entry)
+        elif known is not None:
+            known.start, known.state, known.boot = start, STARTING, boot
+            known.over, known.over_as = None, ""
+    return found, rows
+
+
+def _made(path: str, key: int) -> tuple[Entry, list[str]] | None:
+    """The job of a run's folder, as it was started, and its texts; None where the file is not there or is not whole."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            saved: dict[str, Any] = json.load(file)
+        request = request_from_dict(saved["request"])
+        entry = Entry.from_dict({**saved["entry"], "request_key": key, "state": STARTING}, request)
+        of_entry(entry)
+        return entry, [str(text) for text in saved["texts"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+class Numbers:
+    """The file that says which numbers of jobs may have been given out."""
+
+    def __init__(self, places: Places) -> None:
+        self._path = places.numbers
+        self._outputs = places.output
+        self._reserved = self._read()
+
+    def first_free(self) -> int:
+        """A number above all that were ever given out, as far as the files tell."""
+        of_outputs = (name.partition(".")[0].partition("_")[0] for name in os.listdir(self._outputs))
+        return max(self._reserved, 1 + max((int(each) for each in of_outputs if each.isdigit()), default=0))
+
+    def reserve(self, number: int) -> None:
+        """Note durably that numbers up to this one are given out, ahead of it so that it is seldom done; OSError where
+        the file cannot be written."""
+        if number < self._reserved:
+            return
+        reserved = number + BLOCK
+        draft = f"{self._path}.draft"
+        with open(draft, "w", encoding="ascii") as file:
+            file.write(f"{reserved}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, self._path)
+        self._reserved = reserved
+
+    def _read(self) -> int:
+        try:
+            with open(self._path, encoding="ascii") as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return 1

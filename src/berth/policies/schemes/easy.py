@@ -17,7 +17,7 @@ from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of, start
 from berth.policies.protocol import Order, Place, draws, place_job, refuses_by_request, remembers
 from berth.policies.schemes.expected_ends import ExpectedEnds
 from berth.policies.schemes.head_reservation import Reservation, Workspace
-from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
+from berth.policies.schemes.strict import Labels, Partitions, labels_waiting
 from berth.policies.schemes.waiting_kernels import FULL, IN_THE_WAY, NO_ROW, OPEN
 from berth.policies.schemes.waiting_types import WaitingTypes
 from berth.policies.sort_keys import ExpectedMs, as_queued, key_of
