@@ -21,6 +21,7 @@ from berth.cli.run_options import (
     Since,
     Until,
     conditions_asked,
+    joined,
     period_asked,
 )
 from berth.cli.shared_options import with_options
@@ -161,7 +162,7 @@ def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node
     from berth.experiments.compare.comparison import nodes_of
     from berth.traces import read_trace
 
-    source = read_trace(trace, columns=options.map)
+    source = read_trace(trace, columns=joined(options.map))
     nodes = nodes_of(source, options.nodes or None)
     bad: list[Any] | None = [] if options.skip_bad else None
     return tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress)), nodes
