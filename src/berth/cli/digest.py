@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from berth.cli.history_folder import HistoryFolder
+from berth.counts import counted
+from berth.errors import SettingError
 from berth.history.values.durations import moment_ms
 
 DAY_MS = 86_400_000
@@ -30,8 +32,6 @@ def digest(
 
     It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
     """
-    from berth.counts import counted
-    from berth.errors import SettingError
     from berth.experiments.returnable import size_sentences
     from berth.history.store.folder import open_history
     from berth.history.store.reader import unknown_values

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import os
 import re
+import shutil
+import signal
 import sys
+import time
 from collections.abc import Iterable, Set
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +21,20 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
+from berth.cli.job_report import report_lines
 from berth.cli.kubernetes_node import Grow
-from berth.cli.output import AsJson, JsonOrCsv, printed
+from berth.cli.output import AsJson, JsonOrCsv, console, printed
+from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import BerthError, LiveError, SettingError
+from berth.history.jobs.job_report import job_reports, report_json
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
+from berth.live.slurm import install as site_install
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.decisions import compare as compared
+from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.measured_use import COMPUTE_PCT, Measured
+from berth.partition import mem_mib
 
 if TYPE_CHECKING:
     from berth.live.slurm.nodes import SlurmPartition
@@ -106,8 +120,6 @@ def _settings(settings: list[str] | None) -> dict[str, str]:
 
 
 def _cards(cards: list[str] | None) -> dict[str, int]:
-    from berth.partition import mem_mib
-
     found = {}
     for each in cards or []:
         kind, equals, size = each.partition("=")
@@ -196,13 +208,6 @@ def run(
 
     With --mode advise it prints at its end how long jobs waited, and how long they would have with berth.
     """
-    import signal
-    import time
-    from dataclasses import asdict
-
-    from berth.live.slurm.controller import Controller
-    from berth.live.slurm.decisions import compare as compared
-    from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import (
         CLAIM_INTERVALS,
         DECISIONS,
@@ -299,7 +304,6 @@ def agent(
 ) -> None:
     """Run on each node as root: let the GPU memory of jobs grow, and suspend and resume jobs."""
     import asyncio
-    import os
     import socket
 
     from berth.live.slurm.agent import serve
@@ -320,7 +324,6 @@ def suspend(
 ) -> None:
     """Free a running job's GPUs: move what it holds to the machine's memory, and have Slurm stop it."""
     from berth.live.slurm.agent import suspend as suspend_job
-    from berth.live.slurm.controller import Controller
 
     note = suspend_job(Controller(), state, job)
     print(f"job {job} is suspended{f'; {note}' if note else ''}")
@@ -333,7 +336,6 @@ def resume(
 ) -> None:
     """Continue a suspended job as soon as its GPUs have room."""
     from berth.live.slurm.agent import resume as resume_job
-    from berth.live.slurm.controller import Controller
 
     resume_job(Controller(), state, job)
     print(f"job {job} runs on as soon as its GPUs have room")
@@ -342,11 +344,6 @@ def resume(
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: JsonOrCsv = None) -> None:
     """Show whether berth runs with Slurm, and what Slurm's GPUs and jobs are doing."""
-    import time
-
-    from berth.cli.output import console
-    from berth.cli.snapshot_table import snapshot_tables
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.snapshot import look, read_status
 
     shown = read_status(state)
@@ -386,7 +383,6 @@ def why(
     """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs. Of one that runs, show
     its GPU memory."""
     from berth.live.slurm.agent import memory_text, reports
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.snapshot import is_held_by_berth, read_status, why_of
 
     slurm, ours, nodes = why_of(Controller(), state, job)
@@ -430,12 +426,6 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Report on a job that has ended: waits, GPU use against its promise, cost, and what would have been enough."""
-    import json
-    import time
-
-    from berth.cli.job_report import report_lines
-    from berth.history.jobs.job_report import job_reports, report_json
-    from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.job_log import LoggedJobs, ending_lines
     from berth.live.slurm.service import DECISIONS
 
@@ -470,10 +460,7 @@ def check(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Check Slurm's configuration and print the line that fixes each fault; exit 1 if berth cannot place."""
-    from dataclasses import asdict
-
     from berth.live.slurm.check import faults, read_setup
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.requests import Cards
 
     cards = Cards(_cards(card))
@@ -522,11 +509,7 @@ def install(
     state: State = DEFAULT_STATE,
 ) -> None:
     """Show as a diff what to change in Slurm's files, and try it in a copy; --apply changes them."""
-    import shutil
-
-    from berth.live.slurm import install as site_install
     from berth.live.slurm.check import conf_folder, read_files
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import OWN_FILES, Plan, diff, fault_of, plan
 
     controller, settings = Controller(), _settings(setting)
@@ -606,8 +589,6 @@ def uninstall(
     ] = "/etc/slurm/berth",
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
-    from berth.live.slurm import install as site_install
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import OWN_FILES
     from berth.live.slurm.snapshot import is_held_by_berth
 
@@ -643,10 +624,6 @@ def compare(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Compare waits under berth's decisions with Slurm's, by berth's log."""
-    from dataclasses import asdict
-
-    from berth.live.slurm.decisions import compare as compared
-    from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
 
     answer = asdict(compared([*read_decisions(state / DECISIONS)], gpus))

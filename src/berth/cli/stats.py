@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth.cli.comma_separated import names_of
+from berth.cli.files import checked_place
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
+from berth.errors import HistoryError, SettingError
 from berth.history.values.durations import moment_ms
 
 if TYPE_CHECKING:
-    from berth.errors import HistoryError
     from berth.statistics.accounting import Usage
     from berth.statistics.tables import Tables
 from collections.abc import Mapping, Sequence
@@ -58,7 +61,6 @@ Only = Annotated[
 
 @contextmanager
 def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> Iterator[Tables]:
-    from berth.errors import SettingError
     from berth.history.store.folder import open_history
     from berth.statistics.tables import Period, Tables
 
@@ -79,7 +81,6 @@ def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> It
 
 def _groups(by: str, measure: str, *, summed: bool = True) -> tuple[str, ...]:
     """The dimensions; with `summed` the measure must be one that adds up, as bars and shares need it."""
-    from berth.errors import SettingError
     from berth.statistics.accounting import MEASURES, USES, check_dimensions
 
     names = names_of(by)
@@ -188,11 +189,7 @@ def report(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write the history, or a period of it, as one self-contained page."""
-    import shlex
-    from datetime import UTC, datetime
-
     from berth import __version__
-    from berth.cli.files import checked_place
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures, sentences
 
@@ -237,15 +234,11 @@ def _ends(tables: Tables, begin: str, end: str) -> tuple[int, int]:
 
 
 def _day(ms: int) -> str:
-    from datetime import UTC, datetime
-
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
 
 def _nothing(history: Path, begin: str, end: str, only: list[str] | None) -> HistoryError:
     """That there is nothing to show under these conditions."""
-    from berth.errors import HistoryError
-
     conditions = [
         *([f"--from {begin}"] if begin else []),
         *([f"--to {end}"] if end else []),
