@@ -7,10 +7,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,18 +20,13 @@ from berth.cli.app import load
 from berth.cli.output import AsJson, JsonOrCsv, console, printed
 from berth.counts import counted
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
-from berth.partition import oci, proof
+from berth.partition import Partition, Summary, oci, proof
 from berth.partition.gpus import bytes_of_processes, driver_version, gpu_named, gpus, knows_instance
 from berth.partition.launch import environment as partition_environment
 from berth.partition.launch import run_folder, sweep
 from berth.partition.oci import specification
 from berth.partition.reconciling import Counted, Reconciler
 from berth.partition.sizes import size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from berth.partition import Partition, Summary
 
 app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,8 @@ from berth.cli.output import JsonOrCsv
 from berth.cli.profile import read_profiles
 from berth.errors import SettingError
 from berth.history.values.durations import since_ms
+from berth.model import Node
 from berth.traces import read_nodes
-
-if TYPE_CHECKING:
-    from berth.model import Node
 
 
 def _checked(name: str) -> str:

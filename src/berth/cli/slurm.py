@@ -15,7 +15,7 @@ from collections.abc import Iterable, Set
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -34,10 +34,8 @@ from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import compare as compared
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.measured_use import COMPUTE_PCT, Measured
+from berth.live.slurm.nodes import SlurmPartition
 from berth.partition import mem_mib
-
-if TYPE_CHECKING:
-    from berth.live.slurm.nodes import SlurmPartition
 
 app = typer.Typer(
     help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",

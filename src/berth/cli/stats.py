@@ -21,19 +21,16 @@ from berth.errors import HistoryError, SettingError
 from berth.history.values.durations import moment_ms
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from berth.statistics.accounting import Usage
-    from berth.statistics.tables import Tables
+    from berth.statistics.tables import JobUse, Tables, Totals
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from berth.cli.output import console, plain_table
 from berth.history.values.durations import duration_text, hours, hours_column, hours_of
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from berth.statistics.accounting import Usage
-    from berth.statistics.tables import JobUse, Totals
 
 By = Annotated[
     str,

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
+
+import pymysql
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.history.importing.columns import Layout
@@ -23,9 +25,6 @@ from berth.history.importing.sacct import SEPARATOR, import_file
 from berth.history.store.folder import History
 from berth.history.store.import_result import ImportResult, Options
 from berth.history.values.tres import MOST_AMOUNT
-
-if TYPE_CHECKING:
-    import pymysql
 
 WINDOW_ROWS: Final = 500_000
 PACKED_ROWS: Final = 200
