@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING
 from berth.cli.output import console, plain_table
 from berth.history.values.durations import duration_text, hours, hours_column, hours_of
 
-
 By = Annotated[
     str,
     typer.Option(
