@@ -348,11 +348,11 @@ def watch(
 
 def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
     """What partitions count beside what NVML shows; empty where there is no NVML."""
-    from berth.partition.gpus import bytes_of_processes, gpus
+    from berth.partition.gpus import bytes_of_processes, gpus, plain_uuid
     from berth.partition.reconciling import Counted
 
     try:
-        cards = {gpu.uuid.removeprefix("GPU-").lower(): gpu for gpu in gpus(driver)}
+        cards = {plain_uuid(gpu.uuid): gpu for gpu in gpus(driver)}
         shown = {plain: bytes_of_processes(gpu.uuid, driver) for plain, gpu in cards.items()}
     except PartitionError:
         return []
