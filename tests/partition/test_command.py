@@ -91,8 +91,14 @@ def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth, tmp_pa
     run = ("run", "--mem", "1G", "--fake-gpu", "--")
     assert berth(*run, "/no/such") == (127, "berth: '/no/such' cannot be run (No such file or directory)\n")
     (tmp_path / "text").touch(mode=0o644)
-    said = f"berth: '{tmp_path}/text' cannot be run (Permission denied)\n"
+    said = f"berth: '{tmp_path}/text' cannot be run (Permission denied); make it executable with chmod +x, or name "
+    said += "the program that runs it, such as python\n"
     assert berth(*run, str(tmp_path / "text")) == (126, said)
+
+
+def test_watch_without_a_partition_says_so_once_and_waits(berth: Berth) -> None:
+    said = "berth: there is no partition yet; make one with: berth partition create NAME --mem 8G\n"
+    assert berth("partition", "watch", "--every", "0.1", "--times", "3") == (0, said)
 
 
 def test_the_table_can_be_read_in_a_narrow_terminal(

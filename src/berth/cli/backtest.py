@@ -20,6 +20,7 @@ from berth.cli.run_options import (
     Since,
     Until,
     cluster_named,
+    joined,
     period_asked,
 )
 from berth.history.values.durations import duration_text
@@ -52,8 +53,8 @@ def backtest(
         int, typer.Option(min=1, metavar="WEEKS", help="Weeks to learn from before the first prediction.")
     ] = 2,
     cluster: ClusterOption = None,
-    map_nodes: NodeColumns = "",
-    columns: Columns = "",
+    map_nodes: NodeColumns = None,
+    columns: Columns = None,
     since: Since = "",
     until: Until = "",
     history: HistoryFolder = Path("history"),
@@ -71,7 +72,7 @@ def backtest(
         make_policy(name)
     nodes = cluster_named(cluster, map_nodes)
     if trace:
-        real, replays = _of_trace(trace, columns, nodes, names, knowledge)
+        real, replays = _of_trace(trace, joined(columns), nodes, names, knowledge)
     else:
         real, replays = _of_history(history, since, until, nodes, names, knowledge)
     found = test(real, replays, first)
@@ -86,6 +87,7 @@ def backtest(
     ]
     answer = {
         "answers": list(found.sentences),
+        "caution": found.caution,
         "coverage_pct": {measure: found.coverage_pct(measure) for measure in ("mean", "p90")},
         "weeks": rows,
     }

@@ -20,6 +20,7 @@ from berth.cli.run_options import (
     Since,
     Until,
     conditions_asked,
+    joined,
     period_asked,
 )
 from berth.cli.shared_options import with_options
@@ -234,7 +235,7 @@ def _run(
     for path in filter(None, (options.events, records)):
         checked_place(path, ".parquet")
     conditions = conditions_asked(options)
-    source = read_trace(trace, columns=options.map)
+    source = read_trace(trace, columns=joined(options.map))
     runs = f"{len(policies)} × {len(seeds)} runs"
     with progress_bar(runs) as progress, compiling_shown(), interruption_explained(options.out):
         result = compare_policies(

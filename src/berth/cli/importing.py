@@ -271,11 +271,11 @@ def slurmdbd(
 def csv_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table with a header line.")],
     columns: Annotated[
-        str,
+        list[str],
         typer.Option(
             "--map",
             metavar="FIELD=COLUMN,…",
-            help="Columns of the fields job, submit, start, end, user, gpus, ….",
+            help="Columns of the fields job, submit, start, end, user, gpus, …; repeatable.",
         ),
     ],
     *,
@@ -286,7 +286,7 @@ def csv_file(
     from berth.history.importing.table_import import csv_rows, header_of, read_map
     from berth.history.store.import_result import Rejections
 
-    chosen, how = read_map(columns), options.of_rows()
+    chosen, how = read_map(",".join(columns)), options.of_rows()
     rejections = Rejections()
     rows = csv_rows(file, chosen, rejections)
     with options.store(f"csv {file}") as store:

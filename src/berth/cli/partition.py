@@ -84,6 +84,11 @@ def run(
             raise SettingError(f"--interactive runs the command in the queue; leave out {unfit}")
         asked = {"--mem": mem, "--core-pct": core_pct or None, "--gpu": gpu}
         words = [word for name, value in asked.items() if value is not None for word in (name, str(value))]
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise SettingError(
+                "berth run --interactive needs a terminal as its input and output; without one, use: berth submit "
+                "--interactive COMMAND"
+            )
         raise typer.Exit(_submitted(["--interactive", "--pty", *words, "--", *command]))
 
     mem_mib = None if mem is None else partitions.mem_mib(mem, "--mem")
@@ -310,6 +315,8 @@ def watch(
             found = [one for one in regions if isinstance(one, partitions.Partition)]
             lost = [unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
             lost += map(uncounted_text, reconciler.look(_counted(found, _driver(fake_gpu))))
+            if not regions:
+                lost = ["there is no partition yet; make one with: berth partition create NAME --mem 8G"]
             used = {
                 one.name + one.uuid: (one.gpu_ns - before[one.name + one.uuid][1])
                 / 1e7
@@ -319,8 +326,10 @@ def watch(
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if live is None:
-                shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
-                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
+                for line in partition_lines(found, used, time.strftime("%H:%M:%S")) if not as_json else ():
+                    typer.echo(line)
+                if as_json:
+                    typer.echo(json.dumps([_plain(one) for one in found]))
                 for text in lost:
                     if text not in printed:
                         typer.echo(f"berth: {text}", err=True)
@@ -339,11 +348,11 @@ def watch(
 
 def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
     """What partitions count beside what NVML shows; empty where there is no NVML."""
-    from berth.partition.gpus import bytes_of_processes, gpus
+    from berth.partition.gpus import bytes_of_processes, gpus, plain_uuid
     from berth.partition.reconciling import Counted
 
     try:
-        cards = {gpu.uuid.removeprefix("GPU-").lower(): gpu for gpu in gpus(driver)}
+        cards = {plain_uuid(gpu.uuid): gpu for gpu in gpus(driver)}
         shown = {plain: bytes_of_processes(gpu.uuid, driver) for plain, gpu in cards.items()}
     except PartitionError:
         return []

@@ -34,11 +34,11 @@ Knowledge = Annotated[
 ]
 """The option of every command that runs policies."""
 Columns = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--map",
         metavar="FIELD=COLUMN,…",
-        help="The columns of your own table: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
+        help="The columns of your own table: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=…; repeatable.",
     ),
 ]
 ClusterOption = Annotated[
@@ -66,11 +66,11 @@ Until = Annotated[
     ),
 ]
 NodeColumns = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--map-nodes",
         metavar="FIELD=COLUMN,…",
-        help="The columns of your own node list in --cluster: name=…,gpus=…,model=…,cpus=…,mem_gib=….",
+        help="The columns of your own node list in --cluster: name=…,gpus=…,model=…,cpus=…,mem_gib=…; repeatable.",
     ),
 ]
 
@@ -79,9 +79,9 @@ NodeColumns = Annotated[
 class RunOptions:
     """The options that all commands with simulated runs share."""
 
-    map: Columns = ""
+    map: Columns = None
     cluster: ClusterOption = None
-    map_nodes: NodeColumns = ""
+    map_nodes: NodeColumns = None
     compress: Annotated[
         float, typer.Option(min=0.001, metavar="FACTOR", help="Divide submission times by this factor.")
     ] = 1.0
@@ -207,7 +207,12 @@ def period_asked(since: str, until: str) -> tuple[int, int | None]:
     return begin_ms, since_ms(until, now_ms, "--until") if until else None
 
 
-def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
+def joined(columns: list[str] | None) -> str:
+    """What an option such as --map says, given once or several times."""
+    return ",".join(columns or ())
+
+
+def cluster_named(cluster: str | None, columns: list[str] | None) -> tuple[Node, ...]:
     """The nodes of --cluster and --map-nodes; none where no cluster was named."""
     from berth.errors import SettingError
     from berth.traces import read_nodes
@@ -218,7 +223,7 @@ def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
             " 10x8:V100 goes without --map-nodes"
         )
     if cluster:
-        return read_nodes(cluster, columns)
+        return read_nodes(cluster, joined(columns))
     if columns:
         raise SettingError(
             "--map-nodes says what the columns of a node list are; name the list with --cluster FILE"

@@ -21,6 +21,7 @@ from berth.cli.run_options import (
     Since,
     Until,
     conditions_asked,
+    joined,
     period_asked,
 )
 from berth.cli.shared_options import with_options
@@ -140,7 +141,7 @@ def size(
         printed(
             options.as_json,
             _rows(found),
-            {"answers": answers, "sizes": _rows(found), **_points(found)},
+            _numbers(found, answers),
         )
         return
     _show(found, answers)
@@ -161,7 +162,7 @@ def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node
     from berth.experiments.compare.comparison import nodes_of
     from berth.traces import read_trace
 
-    source = read_trace(trace, columns=options.map)
+    source = read_trace(trace, columns=joined(options.map))
     nodes = nodes_of(source, options.nodes or None)
     bad: list[Any] | None = [] if options.skip_bad else None
     return tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress)), nodes
@@ -189,8 +190,13 @@ def _rows(found: Sizes) -> list[dict[str, object]]:
     ]
 
 
-def _points(found: Sizes) -> dict[str, object]:
+def _numbers(found: Sizes, answers: list[str]) -> dict[str, object]:
     return {
+        "answers": answers,
+        "caution": found.caution,
+        "jobs": found.jobs,
+        "weeks": found.weeks,
+        "sizes": _rows(found),
         "points": [
             {
                 "policy": curve.policy,
@@ -203,7 +209,7 @@ def _points(found: Sizes) -> dict[str, object]:
             }
             for curve in found.curves
             for point in curve.points
-        ]
+        ],
     }
 
 
@@ -212,8 +218,8 @@ def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
     from berth.experiments.size.page import write_page
 
     write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
-    numbers = {"answers": answers, "sizes": _rows(found), **_points(found)}
-    write_whole(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")
+    numbers = json.dumps(_numbers(found, answers), allow_nan=False, indent=1)
+    write_whole(out / "result.json", numbers + "\n")
 
 
 def _show(found: Sizes, answers: list[str]) -> None:

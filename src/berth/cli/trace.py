@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.output import JsonOrCsv, console, printed
-from berth.cli.run_options import Columns
+from berth.cli.run_options import Columns, joined
 from berth.counts import counted
 from berth.history.values.durations import duration_text, hours_text
 
@@ -38,7 +38,7 @@ _LISTED_VALUES = 12
 @app.command()
 def describe(
     trace: TraceArgument,
-    columns: Columns = "",
+    columns: Columns = None,
     skip_bad: SkipBad = False,
     as_json: JsonOrCsv = None,
 ) -> None:
@@ -46,7 +46,7 @@ def describe(
     from berth.traces import read_trace
     from berth.traces.description import describe_jobs
 
-    source = read_trace(trace, columns=columns)
+    source = read_trace(trace, columns=joined(columns))
     bad: list[TraceError] = []
     description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
     answer = {"path": source.path, "format": source.format, **asdict(description)}
@@ -60,7 +60,7 @@ def describe(
 def convert(
     trace: TraceArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .csv, .csv.gz or .parquet.")],
-    columns: Columns = "",
+    columns: Columns = None,
     skip_bad: SkipBad = False,
     compress: Annotated[
         float, typer.Option(metavar="F", min=0.001, help="Divide submission times by this factor.")
@@ -76,7 +76,7 @@ def convert(
     from berth.traces import read_trace, write, write_nodes
 
     bad: list[TraceError] = []
-    source = read_trace(trace, columns=columns)
+    source = read_trace(trace, columns=joined(columns))
     if nodes is not None and source.nodes is None:
         raise ClusterError(f"{trace} brings no cluster to write to {nodes}")
     numbers = count()

@@ -10,6 +10,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Final
@@ -40,12 +41,13 @@ def fetch_file(
     target = folder / file.name
     part = folder / f"{file.name}.part"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         if target.exists() and (file.sha256 is None or _sha256(target) == file.sha256):
             return target
         _download(file, part, progress, timeout_s)
         if file.sha256 is not None and (came := _sha256(part)) != file.sha256:
             part.unlink()
+            with suppress(OSError):  # another file is in it
+                folder.rmdir()
             raise FetchError(
                 f"{file.url}: the checksum is {came}, expected {file.sha256}; what came was deleted."
                 " The publisher has changed the file, or somebody between here and there has"
@@ -85,6 +87,7 @@ def _append(file: RemoteFile, answer: HTTPResponse, part: Path, start: int, prog
     if file.size_bytes is not None and total != file.size_bytes:
         raise FetchError(f"{file.url}: the server offers {total} bytes, expected {file.size_bytes}")
     done = start
+    part.parent.mkdir(parents=True, exist_ok=True)
     with part.open("r+b" if start else "wb") as stream:
         stream.seek(start)
         progress(done, total)

@@ -40,8 +40,8 @@ for i in $(seq 600); do
     sleep .3; scontrol update JobId=$again StartTime=now 2>/dev/null || true
 done
 for i in $(seq 600); do # slurmdbd hears of an end, of a step's too, a little later
-    sacct -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . || ! sdiag | grep -q 'DBD Agent queue size: *0$' ||
-        break
+    sacct -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . ||
+        ! sdiag | grep -q 'DBD Agent queue size: *0$' || break
     sleep .2
 done
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json

@@ -423,7 +423,7 @@ def test_a_file_where_metrics_are_to_be_served_stays(tmp_path: Path) -> None:
     kept = tmp_path / "results.csv"
     kept.write_text("1,2\n")
     with pytest.raises(LiveError, match="this is not a socket and is left alone"):
-        starting._check({"metrics": str(kept)})
+        starting.check({"metrics": str(kept)})
     with pytest.raises(LiveError, match="this is not a socket and is left alone"):
         asyncio.run(exporter.serve_metrics(str(kept), dict))
     assert kept.read_text() == "1,2\n"

@@ -42,7 +42,7 @@ from berth.partition import (
     remove,
     resize,
 )
-from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml
+from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 from berth.partition.regions import regions_in, root_folder
@@ -180,7 +180,7 @@ def room_kept(file: str = ROOM) -> Iterator[None]:
 
 def left_mib(gpu: Gpu) -> int:
     """What partitions leave of a GPU's memory, by their limits of now; for use under `room_kept`."""
-    uuid = _plain(gpu)
+    uuid = plain_uuid(gpu.uuid)
     return max(0, gpu.mem_mib - sum(part.limit_bytes >> 20 for part in partitions() if part.uuid == uuid))
 
 
@@ -244,7 +244,7 @@ class NodeTenants:
         self.gpus, self.log, self._grow, self._mine = gpus, log, grow, mine
         self.fake, self.fake_card = fake, fake_card
         self._driver = fake_driver_folder() if fake else None
-        self._slots = {_plain(gpu): at for at, gpu in enumerate(gpus)}
+        self._slots = {plain_uuid(gpu.uuid): at for at, gpu in enumerate(gpus)}
         self._tenants: dict[str, NodeTenant] = {}
         self._strangers: dict[int, int] = {}
         self._uncounted: dict[str, Difference] = {}
@@ -537,7 +537,7 @@ class NodeTenants:
 
     def others_mib(self, at: int) -> int:
         """What processes outside of partitions hold, and partitions that are no tenant's, as they are now."""
-        uuid = _plain(self.gpus[at])
+        uuid = plain_uuid(self.gpus[at].uuid)
         rest = (part for part in regions() if part.uuid == uuid and part.name not in self._tenants)
         card_mib = self.gpus[at].mem_mib
         held = (card_mib if isinstance(part, Unreadable) else part.limit_bytes >> 20 for part in rest)
@@ -633,10 +633,6 @@ class NodeTenants:
         """A tenant has left its GPUs or come back: those that wait for that go on."""
         self.growth.room_made()
         self.suspending.retry()
-
-
-def _plain(gpu: Gpu) -> str:
-    return gpu.uuid.removeprefix("GPU-").lower()
 
 
 def _pids(part: Partition | Unreadable) -> set[int]:
