@@ -206,7 +206,7 @@ def create(
         typer.Option(
             "--native/--no-native",
             help="Let the driver enforce --mem on cgroups; needs root, driver 615 and cgroup v2. "
-            "Default: if they are here and neither --owner nor --group is given.",
+            "Default: if they are here, without --owner, --group or --overcommit.",
         ),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="The user who may join, by name or number.")] = None,

@@ -54,7 +54,8 @@ def create(
 
     `by` says what keeps the limit. MPS keeps `limit.core_pct` as a part of the GPU's multiprocessors, and the memory of
     each process; libberth keeps that of all together. `native`: the driver keeps the memory for a cgroup (native.py).
-    None: what its other GPUs have; native for its first, if root asks for itself and the machine can; else libberth.
+    None: what its other GPUs have; native for its first, if root asks for itself, without `overcommit`, and the machine
+    can; else libberth.
     A partition by MPS has one GPU. All GPUs are open to the same users: those of `access`, if this is the first.
     """
     root = root or root_folder()
@@ -63,7 +64,7 @@ def create(
         native = (
             any(hardware_in(root / name, uuid) for uuid in there)
             if there
-            else not access.open_to_named and not why_not(gpu.uuid, driver_folder)
+            else not overcommit and not access.open_to_named and not why_not(gpu.uuid, driver_folder)
         )
         by = "native" if native else "libberth"
     _check_new(name, gpu, root, by)
