@@ -88,6 +88,7 @@ def backtest(
     ]
     answer = {
         "answers": list(found.sentences),
+        "caution": found.caution,
         "coverage_pct": {measure: found.coverage_pct(measure) for measure in ("mean", "p90")},
         "weeks": rows,
     }

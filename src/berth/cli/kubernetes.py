@@ -123,7 +123,7 @@ def steerer(
         if once:
             done = steering.counts
             print(
-                f"placed {done.placed}, advised {done.advised}, removed {done.removed}, failed {done.failed}"
+                f"placed {done.placed}, advised {done.advised}, evicted {done.evicted}, failed {done.failed}"
             )
 
     _ask(run, kubeconfig, context, follows=not once)
@@ -269,7 +269,14 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, check_namespace, gate_tls, serves_claims, take_away
+    from berth.live.kubernetes.installing import (
+        apply,
+        check_namespace,
+        gate_tls,
+        lift_gates,
+        serves_claims,
+        take_away,
+    )
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
@@ -291,7 +298,8 @@ def install(
         from berth.live.kubernetes.tenants import tenants_in
 
         flags = {"borrow": str(borrow).lower(), "reclaim": str(reclaim).lower()}
-        tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
+        with contextlib.suppress(MissingExtraError):  # the steerer's image has it
+            tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
     how = Install(
         image,
         agent_image,
@@ -352,6 +360,9 @@ def install(
         unused = [each for name in ("gate", "gate-webhook") if name not in made for each in every[name]]
         for each in [*manifests_of_0_2(), *unused]:
             if done := await take_away(api, each):
+                print(done)
+        if mode is Mode.ADVISE:  # no steerer lifts them any more
+            for done in await lift_gates(api):
                 print(done)
 
     _ask(run, kubeconfig, context)

@@ -21,7 +21,14 @@ from berth.cli.output import AsJson, JsonOrCsv, console, printed
 from berth.counts import counted
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
 from berth.partition import Partition, Summary, oci, proof
-from berth.partition.gpus import bytes_of_processes, driver_version, gpu_named, gpus, knows_instance
+from berth.partition.gpus import (
+    bytes_of_processes,
+    driver_version,
+    gpu_named,
+    gpus,
+    knows_instance,
+    plain_uuid,
+)
 from berth.partition.launch import environment as partition_environment
 from berth.partition.launch import run_folder, sweep
 from berth.partition.oci import specification
@@ -196,7 +203,7 @@ def create(
         typer.Option(
             "--native/--no-native",
             help="Let the driver enforce --mem on cgroups; needs root, driver 615 and cgroup v2. "
-            "Default: if they are here and neither --owner nor --group is given.",
+            "Default: if they are here, without --owner, --group or --overcommit.",
         ),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="The user who may join, by name or number.")] = None,
@@ -330,7 +337,7 @@ def watch(
 def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
     """What partitions count beside what NVML shows; empty where there is no NVML."""
     try:
-        cards = {gpu.uuid.removeprefix("GPU-").lower(): gpu for gpu in gpus(driver)}
+        cards = {plain_uuid(gpu.uuid): gpu for gpu in gpus(driver)}
         shown = {plain: bytes_of_processes(gpu.uuid, driver) for plain, gpu in cards.items()}
     except PartitionError:
         return []

@@ -142,7 +142,7 @@ def size(
         printed(
             options.as_json,
             _rows(found),
-            {"answers": answers, "sizes": _rows(found), **_points(found)},
+            _numbers(found, answers),
         )
         return
     _show(found, answers)
@@ -190,8 +190,13 @@ def _rows(found: Sizes) -> list[dict[str, object]]:
     ]
 
 
-def _points(found: Sizes) -> dict[str, object]:
+def _numbers(found: Sizes, answers: list[str]) -> dict[str, object]:
     return {
+        "answers": answers,
+        "caution": found.caution,
+        "jobs": found.jobs,
+        "weeks": found.weeks,
+        "sizes": _rows(found),
         "points": [
             {
                 "policy": curve.policy,
@@ -204,7 +209,7 @@ def _points(found: Sizes) -> dict[str, object]:
             }
             for curve in found.curves
             for point in curve.points
-        ]
+        ],
     }
 
 
@@ -212,8 +217,8 @@ def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
     from berth.experiments.size.page import write_page
 
     write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
-    numbers = {"answers": answers, "sizes": _rows(found), **_points(found)}
-    write_whole(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")
+    numbers = json.dumps(_numbers(found, answers), allow_nan=False, indent=1)
+    write_whole(out / "result.json", numbers + "\n")
 
 
 def _show(found: Sizes, answers: list[str]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.errors import NoCommandError, PartitionError
-from berth.partition.gpus import gpus
+from berth.partition.gpus import gpus, plain_uuid
 from berth.partition.hardware import variables
 from berth.partition.library import describe, fake_driver_folder, library_path
 from berth.partition.native import admit, enter, limits_lock
@@ -169,10 +169,7 @@ def run(
 def _visible(joined: Sequence[Partition], fake_gpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
     """What makes only a partition's GPUs visible; if the user has chosen others already, a warning instead."""
     try:
-        known = {
-            gpu.uuid.removeprefix("GPU-").lower(): gpu
-            for gpu in gpus(fake_driver_folder() if fake_gpu else None)
-        }
+        known = {plain_uuid(gpu.uuid): gpu for gpu in gpus(fake_driver_folder() if fake_gpu else None)}
     except PartitionError:
         return {}, ()  # no driver here: the command will find out itself
     ours = [known[one.uuid] for one in joined if one.uuid in known]

@@ -14,6 +14,7 @@ from typing import Generic
 from berth.errors import PartitionError
 from berth.live.driver.tenants import SUSPENDED, SUSPENDING, Host, T, given, given_milli, room
 from berth.partition import Granter, Watching
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import root_folder
 
 ASK_MS = 5000
@@ -26,7 +27,7 @@ STEP_MIB = 256
 """A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
 BURST, PER_S = 512, 100.0
 """So many wishes of one job are answered at once, and so many a second; the others wait until then."""
-TELL_S = 0.1
+REPORT_S = 0.1
 """How soon a limit that grew is written down and told. Programs that ask again at once are answered sooner than that;
 until then the limit's own page has it."""
 _MIB = 1 << 20
@@ -83,7 +84,7 @@ class Growth(Generic[T]):
         self.asked = self.granted = self.refused = 0
         """Wishes of all jobs since the broker started."""
         self._woken: set[str] = set()
-        self._telling: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
         self.looks = 0
         """How often wishes were looked at."""
 
@@ -102,7 +103,7 @@ class Growth(Generic[T]):
 
         try:
             for at in entry.slots:
-                uuid = self._host.gpus[at].uuid.removeprefix("GPU-").lower()
+                uuid = plain_uuid(self._host.gpus[at].uuid)
                 granters.append(Granter(folder, uuid, woken))
             growing = Growing(entry, granters, most_mib if grows else entry.share[1] or card_mib, grows)
             if grows and not entry.suspension:
@@ -185,8 +186,8 @@ class Growth(Generic[T]):
             granter.close()
 
     def close(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
         for growing in list(self.jobs.values()):
             self.end(growing.entry)
 
@@ -208,11 +209,11 @@ class Growth(Generic[T]):
             except PartitionError as error:
                 self._host.log("grows-not", job=growing.entry.id, why=str(error))
                 self.end(growing.entry)
-        if self._telling is None and sum(growing.entry.share[1] for growing in asking) > before:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+        if self._report_timer is None and sum(growing.entry.share[1] for growing in asking) > before:
+            self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, self._report)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _report(self) -> None:
+        self._report_timer = None
         self._host.act()
 
     def _must_wait(self, growing: Growing[T]) -> bool:

@@ -41,7 +41,7 @@ from berth.live.local.host import BookHost
 from berth.live.local.keeping import RECORD_S, Commits, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
-from berth.live.local.notices import Notices
+from berth.live.local.notices import Notices, Unsent
 from berth.live.local.places import Places
 from berth.live.local.request import PER_GPU
 from berth.live.local.runner import Numbers, Runner, started_since
@@ -99,7 +99,7 @@ class Broker:
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
-        self.notices = Notices(places.notices, log)
+        self.notices = Notices(places.notices, log, store.meta("unsent", {}), self._keep_unsent)
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
         recent = bool(mended) and mended["at_ms"] > time.time_ns() // 1_000_000 - MENDED_SHOWN_MS
@@ -492,6 +492,10 @@ class Broker:
 
     def _notify_user(self, entry: Entry, event: str) -> None:
         self.notices.post(entry, event, self.runner.output_of(entry)[0])
+
+    async def _keep_unsent(self, unsent: Unsent) -> None:
+        with contextlib.suppress(StoreError):  # the log has it, and the job until the broker ends
+            await self.commits.ask([of_meta("unsent", unsent)])
 
     # The policy
 

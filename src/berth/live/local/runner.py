@@ -204,16 +204,13 @@ class Runner:
 
     def _partition(self, entry: Entry) -> Any:
         """Make the partition that the job runs in; its folder."""
-        request, folder = entry.request, None
+        folder = None
         access = MAKERS
         if os.geteuid() == 0 and entry.uid != 0:
             access = Access(uid=entry.uid)  # not its group, whose others may not join
         for at in entry.slots:
             card = self._cards[at]
-            core = 0 if entry.best_effort else request.core_pct
-            limit = Limit(
-                min(entry.share[1] or card.mem_mib, card.mem_mib), core, request.burst and bool(core)
-            )
+            limit = Limit(min(entry.share[1] or card.mem_mib, card.mem_mib), *_time_of(entry))
             folder = create(self.partition_of(entry), card.gpu, limit, access=access).folder
         return folder
 
@@ -226,9 +223,11 @@ class Runner:
     def partition_of(self, entry: Entry) -> str:
         return f"job-{entry.id}-{entry.start}-{self._tag}"
 
-    def throttle(self, entry: Entry, core_pct: int) -> None:
+    def throttle(self, entry: Entry, core_pct: int | None) -> None:
+        """Cut a job to a share of the GPU's time; None: give it its own again."""
+        core, burst = _time_of(entry) if core_pct is None else (core_pct, False)
         try:
-            resize(self.partition_of(entry), core_pct=core_pct, burst=False)
+            resize(self.partition_of(entry), core_pct=core, burst=burst)
         except BerthError as error:
             self._log("not-throttled", job=entry.id, why=str(error))
 
@@ -521,6 +520,12 @@ def _gid_of(uid: int) -> int:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
         return uid
+
+
+def _time_of(entry: Entry) -> tuple[int, bool]:
+    """A job's share of the GPU's time in per cent, and whether it may use what others leave."""
+    core = 0 if entry.best_effort else entry.request.core_pct
+    return core, entry.request.burst and bool(core)
 
 
 BROKERS = "berth-broker"
