@@ -16,6 +16,7 @@ from berth.console.recent import SPANS
 from berth.console.recent_page import Pictures, pictures_of
 from berth.console.roles import Role, Viewer
 from berth.console.source import Source
+from berth.counts import natural
 
 router = APIRouter(include_in_schema=False)
 MOST_OPTIONS = 500
@@ -74,4 +75,4 @@ def _commands(source: Source) -> dict[str, str | None]:
 
 
 def _options(values: Any) -> list[str]:
-    return sorted(set(values) - {""})[:MOST_OPTIONS]
+    return sorted(set(values) - {""}, key=natural)[:MOST_OPTIONS]

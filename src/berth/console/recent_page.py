@@ -11,6 +11,7 @@ from berth.arrays import FloatArray
 from berth.console.formats import decimal, span
 from berth.console.recent import Window
 from berth.console.sparklines import area, gaps, line
+from berth.counts import natural
 
 MOST_USERS = 20
 MOST_PICTURES = 64
@@ -116,7 +117,11 @@ def pictures_of(window: Window, t: Say) -> Pictures:
 def _add_users(found: Pictures, window: Window, no_samples: str, t: Say) -> None:
     order = sorted(
         window.users,
-        key=lambda user: [-np.nansum(window.users[user][0]), -np.nansum(window.users[user][1]), user],
+        key=lambda user: [
+            -np.nansum(window.users[user][0]),
+            -np.nansum(window.users[user][1]),
+            natural(user),
+        ],
     )
     shown = order[:MOST_USERS]
     top = max((float(np.nanmax(window.users[user][0])) for user in shown), default=1.0)
