@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from berth.errors import NoRoomError, PartitionError, SettingError
-from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu, plain_uuid
-from berth.partition.hardware import Hardware, hardware_in, keep
+from berth.partition.hardware import Hardware, hardware_in, keep, start_daemon, stop_daemon
 from berth.partition.library import make_region, resize_region
 from berth.partition.mig import create_instance, destroy_instance
-from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.native import limits_lock, make_group, release, resize_groups, sweep, why_not
 from berth.partition.regions import (
+    MAKERS,
+    Access,
     Limit,
     Partition,
     Unreadable,
     check_there,
     find,
+    grant,
     locked,
     partitions,
     preload_list,
@@ -54,7 +55,8 @@ def create(
 
     `by` says what keeps the limit. MPS keeps `limit.core_pct` as a part of the GPU's multiprocessors, and the memory of
     each process; libberth keeps that of all together. `native`: the driver keeps the memory for a cgroup (native.py).
-    None: what its other GPUs have; native for its first, if root asks for itself and the machine can; else libberth.
+    None: what its other GPUs have; native for its first, if root asks for itself, without `overcommit`, and the machine
+    can; else libberth.
     A partition by MPS has one GPU. All GPUs are open to the same users: those of `access`, if this is the first.
     """
     root = root or root_folder()
@@ -63,7 +65,7 @@ def create(
         native = (
             any(hardware_in(root / name, uuid) for uuid in there)
             if there
-            else not access.open_to_named and not why_not(gpu.uuid, driver_folder)
+            else not overcommit and not access.open_to_named and not why_not(gpu.uuid, driver_folder)
         )
         by = "native" if native else "libberth"
     _check_new(name, gpu, root, by)

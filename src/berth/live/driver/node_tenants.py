@@ -249,7 +249,8 @@ class NodeTenants:
         self._strangers: dict[int, int] = {}
         self._uncounted: dict[str, Difference] = {}
         self._answer = uncounted
-        self._throttled: set[str] = set()
+        self._throttled: dict[str, tuple[int, bool]] = {}
+        """The share of the GPU's time that a throttled partition had before, and whether it could burst."""
         self._busy: frozenset[str] = frozenset()
         """The partitions whose processes kept a GPU busy at the last look."""
         self._busy_us: dict[str, int] = {}
@@ -483,8 +484,11 @@ class NodeTenants:
                 "uncounted", job=name, seen_mib=found[name].seen_mib, counted_mib=found[name].counted_mib
             )
         self._uncounted = found
-        self._throttled &= found.keys()
-        for name in found.keys() & self._tenants.keys() - self._throttled:
+        for name in self._throttled.keys() - found.keys():
+            core_pct, burst = self._throttled.pop(name)
+            with contextlib.suppress(BerthError):  # it has ended
+                resize(name, core_pct=core_pct, burst=burst)
+        for name in found.keys() & self._tenants.keys() - self._throttled.keys():
             self._answer_uncounted(self._tenants[name])
 
     def _answer_uncounted(self, tenant: NodeTenant) -> None:
@@ -495,10 +499,11 @@ class NodeTenants:
         if self._answer == "suspend" and may_leave:
             self._keep(tenant, ordered=True, sent_away=True, why="")
             return
-        self._throttled.add(tenant.id)
         if tenant.sent_away:
             self._keep(tenant, sent_away=False)
-        with contextlib.suppress(BerthError):  # it ends now
+        with contextlib.suppress(BerthError, IndexError):  # it ends now
+            had = find(tenant.id)[0]
+            self._throttled[tenant.id] = (had.core_pct, had.burst)
             resize(tenant.id, core_pct=THROTTLED_PCT, burst=False)
             self.log("throttled", job=tenant.job, why=tenant.why)
 
