@@ -50,9 +50,9 @@ SLICE_S = 0.5
 """Time of deciding after which what has happened meanwhile is taken in."""
 REPORT_S = 0.5
 REPORT_BATCH = 25
-"""Pods whose reasons are written each `REPORT_S`, and as many events."""
+"""Pods whose reasons are written each `REPORT_S`, and as many events; two fewer for each gate lifted in that time."""
 BUSY_BATCH, BUSY_ROUNDS = 5, 10
-"""The same while more than `REPORT_BATCH` gates are lifted in that time, and in one of how many rounds."""
+"""If less than the first is left by that: as many, in one of how many rounds."""
 MOST_EXPLAINED = 1000
 """Waiting pods whose reasons are looked for at once."""
 FORECAST_S = 0.3
@@ -469,10 +469,10 @@ class Steering:
         for number in count():
             placed = self.counts.placed
             await asyncio.sleep(REPORT_S)
-            busy = self.counts.placed - placed > REPORT_BATCH
-            if busy and number % BUSY_ROUNDS:
+            most = REPORT_BATCH - 2 * (self.counts.placed - placed)
+            if most < BUSY_BATCH and number % BUSY_ROUNDS:
                 continue
-            most = BUSY_BATCH if busy else REPORT_BATCH
+            most = max(BUSY_BATCH, most)
             try:
                 await self._report_waits(most)
                 await self._events.write(most)
