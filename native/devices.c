@@ -27,10 +27,9 @@ static _Thread_local struct {
 static void after_fork(void)
 {
     region_fork_child();
-    for (uint32_t i = 0; i < atomic_load(&device_count); i++) {
+    for (uint32_t i = 0; i < atomic_load(&device_count); i++)
         if (devices[i].limited)
             region_forget(&devices[i].region);
-    }
     atomic_store(&forked, atomic_load(&limiting));
     atomic_store(&started, 0);
     last.context = NULL;
@@ -176,9 +175,8 @@ CUresult devices_start(CUresult result)
 CUresult cuInit(unsigned flags)
 {
     if (!HAVE(cuInit)) {
-        void *found = real.find("cuInit");
+        (void)real.find("cuInit");
         if (!HAVE(cuInit)) {
-            (void)found;
             log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give "
                      "the container its libraries");
             return CUDA_ERROR_NO_DEVICE;

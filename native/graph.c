@@ -272,10 +272,7 @@ static CUresult ready_begin(struct readying *readying, CUexec exec, CUstream str
         return CUDA_SUCCESS;
     struct memory *memory = entry.owner;
     uint32_t trims = trims_of(memory);
-    turn_take(&turn);
-    bool ready = memory->ready && memory->stream == stream && memory->trims == trims;
-    turn_leave(&turn);
-    if (ready)
+    if (WITHIN(&turn, memory->ready && memory->stream == stream && memory->trims == trims))
         return CUDA_SUCCESS;
     CUresult refused = taking_begin(&readying->taking, memory, call);
     if (refused == CUDA_SUCCESS) {
@@ -294,11 +291,10 @@ static CUresult ready_end(struct readying *readying, CUresult result)
     for (unsigned i = 0; i < readying->taking.count; i++)
         trims += readying->taking.growths[i].trims;
     taking_end(&readying->taking);
-    turn_take(&turn);
+    IN_TURN(&turn);
     memory->ready = result == CUDA_SUCCESS;
     memory->stream = readying->stream;
     memory->trims = trims;
-    turn_leave(&turn);
     return result;
 }
 

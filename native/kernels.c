@@ -29,15 +29,9 @@ static struct kernel kernels[KERNELS];
 static struct family families[FAMILIES], all_launches[MAX_DEVICES];
 static char graphs; /* its address is the family of all graphs */
 
-static size_t place(const void *what, uint64_t blocks)
-{
-    uint64_t mixed = ((uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
-    return (size_t)(mixed >> 40);
-}
-
 struct kernel *kernels_of(void *what, uint64_t blocks, CUcontext context)
 {
-    size_t start = place(what, blocks);
+    size_t start = kernels_place(what, blocks);
     for (size_t i = 0; i < 32; i++) {
         struct kernel *kernel = &kernels[(start + i) % KERNELS];
         void *seen = atomic_load(&kernel->what);
@@ -56,7 +50,7 @@ struct kernel *kernels_of(void *what, uint64_t blocks, CUcontext context)
 struct family *kernels_family(void *what, uint64_t blocks, CUcontext context)
 {
     what = blocks == 0 ? &graphs : what;
-    size_t start = place(what, 0);
+    size_t start = kernels_place(what, 0);
     for (size_t i = 0; i < 32; i++) {
         struct family *family = &families[(start + i) % FAMILIES];
         void *seen = atomic_load(&family->what);

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "launch.h"
 #include "capture.h"
+#include "kernels.h"
 #include "measure.h"
 #include "parts.h"
 #include "share.h"
@@ -27,7 +28,7 @@ struct known_launch {
     uint64_t blocks;
     CUcontext context;
     int64_t cost_ns, until_probe;
-    uint32_t device;
+    int device;
 };
 
 /* What a thread has bought: it alone takes of it, without a locked instruction. */
@@ -49,12 +50,6 @@ static inline int64_t credit_of(credit *credit)
 static inline void credit_by(credit *credit, int64_t ns)
 {
     STORE(*credit, credit_of(credit) + ns);
-}
-
-static size_t place(const void *what, uint64_t blocks)
-{
-    uint64_t mixed = ((uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
-    return (size_t)(mixed >> 40) % CACHE;
 }
 
 /* Any number below `most`. */
@@ -171,14 +166,10 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
 {
     struct device *device = device_current();
     CUcontext context = context_current();
-    struct known_launch *cached = &mine.cache[place(what, blocks)];
+    struct known_launch *cached = &mine.cache[kernels_place(what, blocks) % CACHE];
     if (device == NULL || !share_limits(device)) {
-        cached->what = what;
-        cached->blocks = blocks;
-        cached->context = context;
-        cached->device = 0;
-        cached->cost_ns = 0;
-        cached->until_probe = 1024; /* then look again: the partition may have got a limit */
+        /* After 1,024 it is looked again: the partition may have got a limit. */
+        *cached = (struct known_launch){ what, blocks, context, .until_probe = 1024 };
         return NULL;
     }
     if (capturing(stream, per_thread))
@@ -217,11 +208,8 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     if (measure && !guess && atomic_load(&launch.kernel->probing) != 0 && share_contended(device) &&
         any_below(8) != 0)
         measure = false; /* one of those that come behind it will do */
-    cached->what = guess ? NULL : what;
-    cached->blocks = blocks;
-    cached->context = context;
-    cached->device = (uint32_t)device->ordinal;
-    cached->cost_ns = (int64_t)cost;
+    *cached = (struct known_launch){ guess ? NULL : what, blocks,         context, (int64_t)cost,
+                                     cached->until_probe, device->ordinal };
     /* Also behind a guess: launches that are all measured at the beginning, before NVML tells of
        others, would be charged for what those took in between. */
     if (launch.kernel != NULL && (measure || cached->until_probe < 0))
@@ -246,7 +234,7 @@ static inline __attribute__((always_inline)) bool paid(struct known_launch *cach
 
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread)
 {
-    struct known_launch *cached = &mine.cache[place(what, blocks)];
+    struct known_launch *cached = &mine.cache[kernels_place(what, blocks) % CACHE];
     if (LIKELY(!LOAD(pacing)))
         return NULL;
     bool here = !LOAD(several) || cached->context == context_current();
@@ -270,7 +258,8 @@ PART(.turn = &turn, .forget = pace_forget);
 static inline __attribute__((always_inline)) bool settled(const void *what, uint64_t blocks)
 {
     return LIKELY(!LOAD(pacing)) ||
-           (LIKELY(!LOAD(several)) && paid(&mine.cache[place(what, blocks)], what, blocks));
+           (LIKELY(!LOAD(several)) &&
+            paid(&mine.cache[kernels_place(what, blocks) % CACHE], what, blocks));
 }
 
 static CUresult measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
