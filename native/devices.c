@@ -213,10 +213,10 @@ struct device *device_of(CUdevice handle)
 /* The first GPU that has a limit: what belongs to no GPU in particular counts there. */
 static struct device *device_first(void)
 {
-    uint32_t count = atomic_load(&limiting) ? atomic_load(&device_count) : 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (devices[i].limited)
-            return &devices[i];
+    struct device *device;
+    for (int i = 0; (device = device_at(i)) != NULL; i++)
+        if (device->limited)
+            return device;
     return NULL;
 }
 
@@ -345,9 +345,10 @@ struct device *device_at(int position)
 
 struct device *device_by_uuid(const unsigned char uuid[16])
 {
-    for (uint32_t i = 0; atomic_load(&limiting) && i < atomic_load(&device_count); i++)
-        if (memcmp(devices[i].uuid, uuid, 16) == 0)
-            return devices[i].limited ? &devices[i] : NULL;
+    struct device *device;
+    for (int i = 0; (device = device_at(i)) != NULL; i++)
+        if (memcmp(device->uuid, uuid, 16) == 0)
+            return device->limited ? device : NULL;
     return NULL;
 }
 

@@ -42,14 +42,9 @@ static _Thread_local struct thread {
     bool listed;
 } mine;
 
-static inline int64_t credit_of(credit *credit)
-{
-    return LOAD(*credit);
-}
-
 static inline void credit_by(credit *credit, int64_t ns)
 {
-    STORE(*credit, credit_of(credit) + ns);
+    STORE(*credit, LOAD(*credit) + ns);
 }
 
 /* Any number below `most`. */
@@ -110,7 +105,7 @@ static bool has_key;
 static void give_back(struct thread *thread)
 {
     for (int i = 0; i < MAX_DEVICES; i++) {
-        int64_t left = credit_of(&thread->credit_ns[i]);
+        int64_t left = LOAD(thread->credit_ns[i]);
         struct device *device = left > 0 ? device_at(i) : NULL;
         if (device != NULL)
             share_correct(device, -left);
@@ -121,7 +116,7 @@ static void give_back(struct thread *thread)
 static void thread_ends(void *of_mine)
 {
     (void)of_mine;
-    turn_take(&turn);
+    IN_TURN(&turn);
     for (struct thread **at = &listed; *at != NULL; at = &(*at)->next)
         if (*at == &mine) {
             *at = mine.next;
@@ -129,7 +124,6 @@ static void thread_ends(void *of_mine)
         }
     mine.listed = false;
     give_back(&mine);
-    turn_leave(&turn);
 }
 
 /* What all threads have bought is given back: those that go on until the process has ended buy
@@ -148,7 +142,7 @@ static void exits_now(void)
 static void enlist(void)
 {
     static bool exits; /* before the driver's own, which was there earlier */
-    turn_take(&turn);
+    IN_TURN(&turn);
     if (!exits)
         exits = atexit(exits_now) == 0;
     if (!has_key)
@@ -158,7 +152,6 @@ static void enlist(void)
         listed = &mine;
     }
     mine.listed = true;
-    turn_leave(&turn);
 }
 
 __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks,
@@ -196,7 +189,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     if (cost == 0)
         cost = 1;
     credit *credit_ns = &mine.credit_ns[device->ordinal];
-    if (credit_of(credit_ns) < (int64_t)cost) {
+    if (LOAD(*credit_ns) < (int64_t)cost) {
         uint64_t ahead = ahead_ns(device);
         uint64_t launches = !guess && cost < ahead ? ahead / cost : 1;
         share_buy(device, launches * cost);
@@ -223,7 +216,7 @@ static inline __attribute__((always_inline)) bool paid(struct known_launch *cach
                                                        const void *what, uint64_t blocks)
 {
     credit *credit_ns = &mine.credit_ns[cached->device];
-    int64_t cost_ns = cached->cost_ns, left = credit_of(credit_ns);
+    int64_t cost_ns = cached->cost_ns, left = LOAD(*credit_ns);
     if (UNLIKELY(cached->what != what || cached->blocks != blocks || left < cost_ns ||
                  cached->until_probe <= 0))
         return false;

@@ -145,25 +145,22 @@ bool region_replaced(const struct berth_region *region)
    root. */
 static int open_mapped(const struct berth_region *region)
 {
-    struct stat file;
-    char mapping[80];
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = (uintptr_t)region->use,
-              to = from + (sizeof *region->use + page - 1) / page * page;
-    snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from,
-             (unsigned long)to);
-    int fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = errno;
-    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
-        return fd;
-    if (fd >= 0) {
-        close(fd);
-        error = ESTALE;
+    int error = 0;
+    for (int by_mapping = 0; by_mapping < 2; by_mapping++) {
+        struct stat file;
+        char mapping[80];
+        uintptr_t from = (uintptr_t)region->use, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        if (by_mapping)
+            snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from,
+                     (unsigned long)(from + (sizeof *region->use + page - 1) / page * page));
+        int fd = open(by_mapping ? mapping : region->path,
+                      O_RDWR | O_CLOEXEC | (by_mapping ? 0 : O_NOFOLLOW));
+        if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
+            return fd;
+        error = by_mapping ? error : fd >= 0 ? ESTALE : errno;
+        if (fd >= 0)
+            close(fd);
     }
-    fd = open(mapping, O_RDWR | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
-        return fd;
-    if (fd >= 0)
-        close(fd);
     errno = error;
     return -1;
 }

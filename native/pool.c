@@ -18,12 +18,11 @@
 
    The driver's answer may be old by the time it is used: another call may have made the pool grow
    since. One that is still under way holds what it took for that; one that was settled since counts
-   with all that it may have grown by
-   (`ended`). So `charged` is never too little; it may be too much (`exact` is false), until all
-   calls have ended and one looks again: the pool is dirty until then. It is dirty too while it
-   keeps more than is in use, since the driver may let go of that at any end of a stream. Where the
-   driver cannot tell, the bytes in use count in whole steps; of a pool that is gone, all it had
-   until the last pointer is freed.
+   with all that it may have grown by (`ended`). So `charged` is never too little; it may be too
+   much (`exact` is false), until all calls have ended and one looks again: the pool is dirty until
+   then. It is dirty too while it keeps more than is in use, since the driver may let go of that at
+   any end of a stream. Where the driver cannot tell, the bytes in use count in whole steps; of a
+   pool that is gone, all it had until the last pointer is freed.
 
    The memory of a device's graphs is a pool without a handle. Nothing in it is known to be free for
    a graph that has none yet, so `live` is 0, its room is never counted on, and graph.c remembers
