@@ -287,17 +287,7 @@ static inline CUstream stream_of(const CUlaunch *launch)
     }
 #define LAUNCHES(name, ...) LAUNCH(name, false, __VA_ARGS__) LAUNCH(name##_ptsz, true, __VA_ARGS__)
 
-LAUNCHES(cuLaunchKernel, (uint64_t)gx * gy * gz, stream,
-         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-          unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
-         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, extra))
-LAUNCHES(cuLaunchCooperativeKernel, (uint64_t)gx * gy * gz, stream,
-         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-          unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
-         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params))
-LAUNCHES(cuLaunchKernelEx, blocks_of(launch), stream_of(launch),
-         (const CUlaunch *launch, CUfunction function, void **params, void **extra),
-         (launch, function, params, extra))
+#include "hooks.h"
 
 /* Makes the context of a stream current, by which its GPU is charged. */
 static bool enter(CUstream stream)
