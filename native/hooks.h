@@ -5,10 +5,10 @@
    TWINS(symbol, parameters)    the same, and its twin whose default stream is the thread's own
    PASSES(symbol, thread, parameters, arguments)  the same of what is only passed on; `thread` ends
                                 the name of the twin
-   CREATES, LOADS, BRINGS, BINDS_MEMORY, BINDS_ADDRESS, CAPTURES, INSTANTIATES, LAUNCHES  calls of
-                                which several are answered alike: so their part defines them all
-   NVHOOK(symbol, parameters)   of libnvidia-ml.so.1
-   NEED(symbol, parameters)     called, never replaced; NVNEED of libnvidia-ml.so.1
+   NVLISTS, CREATES, LOADS, BRINGS, BINDS_MEMORY, BINDS_ADDRESS, CAPTURES, INSTANTIATES, LAUNCHES
+   calls of which several are answered alike: so their part defines them all NVHOOK(symbol,
+   parameters)   of libnvidia-ml.so.1 NEED(symbol, parameters)     called, never replaced; NVNEED of
+   libnvidia-ml.so.1
 
    Who includes this defines those that it wants; none is defined afterwards. */
 #ifndef HOOK
@@ -26,6 +26,9 @@
 #define TWINS(name, params)   \
     HOOK(name, params)        \
     HOOK(name##_ptsz, params)
+#ifndef NVLISTS
+#define NVLISTS(name, type) NVHOOK(name, (NVdevice device, unsigned *count, type *list))
+#endif
 #ifndef CREATES
 #define CREATES(name, params, args) HOOK(name, params)
 #endif
@@ -357,21 +360,15 @@ HOOK(cuLaunchCooperativeKernelMultiDevice, (CUcooperative * list, unsigned count
 /* nvml.c: what a process is told about the card by its management library */
 NVHOOK(nvmlDeviceGetMemoryInfo, (NVdevice device, NVmemory *memory))
 NVHOOK(nvmlDeviceGetMemoryInfo_v2, (NVdevice device, NVmemory_v2 *memory))
-NVHOOK(nvmlDeviceGetComputeRunningProcesses, (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetComputeRunningProcesses_v2, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetComputeRunningProcesses_v3, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses,
-       (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v2,
-       (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v3,
-       (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses,
-       (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v2,
-       (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v3,
-       (NVdevice device, unsigned *count, NVprocess *list))
+NVLISTS(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1)
+NVLISTS(nvmlDeviceGetComputeRunningProcesses_v2, NVprocess)
+NVLISTS(nvmlDeviceGetComputeRunningProcesses_v3, NVprocess)
+NVLISTS(nvmlDeviceGetGraphicsRunningProcesses, NVprocess_v1)
+NVLISTS(nvmlDeviceGetGraphicsRunningProcesses_v2, NVprocess)
+NVLISTS(nvmlDeviceGetGraphicsRunningProcesses_v3, NVprocess)
+NVLISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
+NVLISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
+NVLISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
 NVHOOK(nvmlDeviceGetProcessUtilization,
        (NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us))
@@ -442,3 +439,4 @@ NVNEED(nvmlDeviceGetUtilizationRates, (NVdevice device, NVrates *rates))
 #undef CAPTURES
 #undef INSTANTIATES
 #undef LAUNCHES
+#undef NVLISTS

@@ -10,7 +10,7 @@ struct kernel {
     _Atomic(CUcontext) context; /* the same one may be launched in several, also on several GPUs */
     shared64 cost_ns;           /* 0: not measured yet */
     shared64 mean_ns;           /* of many launches, as they seemed */
-    struct {
+    struct spread {
         shared64 sum_ns, count, least_ns, most_ns;
     } alone, pending; /* those that no other partition's work can have delayed */
     shared64 pending_since_ns;
