@@ -32,10 +32,10 @@ from typing import Any
 
 from berth.live.driver import growth as growing
 from berth.live.driver.driver import Driver, Settings
-from berth.live.driver.growth import Growth
+from berth.growth import Growth
 from berth.live.driver.site import Again, SiteJob, Start
 from berth.live.driver.suspending import MIB_PER_S, START_S
-from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
+from berth.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.model import GpuModel, Job, Node, RecordState, Share, work_of
 from berth.partition.gpus import Gpu
 from berth.partition.growth import Demand, Watching, Wish
@@ -88,7 +88,7 @@ def mix(name: str, jobs: int, seed: int) -> list[Work]:
 
 @dataclass
 class Attempt:
-    """A job on its GPU (`berth.live.driver.tenants.Tenant`), and how far it has come."""
+    """A job on its GPU (`berth.tenants.Tenant`), and how far it has come."""
 
     id: str
     serial: int
@@ -360,7 +360,7 @@ class Machine:
         self._after(attempt, attempt.next_ms)
         self.step()
 
-    # As the host of growth (`berth.live.driver.tenants.Host`)
+    # As the host of growth (`berth.tenants.Host`)
 
     def tenants(self) -> Iterable[Attempt]:
         return [*self.attempts.values()]
