@@ -30,15 +30,15 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from berth.live.driver import growth as growing
-from berth.live.driver.driver import Driver, Settings
+from berth import growth as growing
 from berth.growth import Growth
+from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import Again, SiteJob, Start
 from berth.live.driver.suspending import MIB_PER_S, START_S
-from berth.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.model import GpuModel, Job, Node, RecordState, Share, work_of
 from berth.partition.gpus import Gpu
 from berth.partition.growth import Demand, Watching, Wish
+from berth.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.traces import read
 from harness import count, save
 
@@ -364,6 +364,9 @@ class Machine:
 
     def tenants(self) -> Iterable[Attempt]:
         return [*self.attempts.values()]
+
+    def tenants_on(self, at: int) -> Iterable[Attempt]:
+        return [attempt for attempt in self.attempts.values() if at in attempt.slots]
 
     def partition_of(self, attempt: Attempt) -> str:
         return attempt.id
