@@ -15,6 +15,7 @@ from berth.errors import SettingError, cause_of
 from berth.interference.outlook import (
     Interference,
     KnowsMemory,
+    KnowsMemoryOverTime,
     KnowsProfiles,
     Outlook,
     Tenant,
@@ -30,6 +31,7 @@ __all__ = [
     "SPEEDS",
     "Interference",
     "KnowsMemory",
+    "KnowsMemoryOverTime",
     "KnowsProfiles",
     "Outlook",
     "Speeds",

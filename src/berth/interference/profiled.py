@@ -17,7 +17,7 @@ from berth.interference.mig import mig
 from berth.interference.mps import mps
 from berth.interference.named import NamedPairs, published_names
 from berth.interference.outlook import Outlook, Tenant
-from berth.interference.speeds import MEM, KnowsApplications, PartsMemory, Speeds, crossed
+from berth.interference.speeds import MEM, KnowsApplications, PartsMemory, Speeds, crossed, unhindered
 from berth.interference.time_sliced import time_sliced
 from berth.model import FOREVER_MS, GpuModel, Job, Profile
 from berth.profiles import Series, profile_text, series, thesis_profiles
@@ -103,6 +103,11 @@ class ProfiledInterference:
         found = self._series(tenant.job.application, gpu or NOTHING_KNOWN)
         return tenant.share.mem_mib if found is None else found.rows[found.row_at(tenant.done_ms)][MEM]
 
+    def memory_over_time(self, job: Job, gpu: GpuModel | None) -> Sequence[tuple[int, int]]:
+        """The rows of its application in which its memory changes."""
+        found = self._series(job.application, gpu or NOTHING_KNOWN)
+        return () if found is None else found.memory_steps
+
     def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
         profile = self.profiles.get(application)
         return None if profile is None else series(profile, gpu)
@@ -146,6 +151,12 @@ def _answer(
     else:
         found = speeds(usage, present, capacity_mem_mib)
     return tuple(int(speed) for speed in found), None if full < 0 else full
+
+
+@cache
+def thesis_unhindered() -> ProfiledInterference:
+    """No job slows another, and the memory of the thesis's applications is known."""
+    return ProfiledInterference(thesis_profiles(), unhindered)
 
 
 @cache
