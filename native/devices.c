@@ -69,8 +69,9 @@ static void nothing_of_all(const struct card *cards, int count)
 static bool attach(struct device *device, const struct card *card, struct berth_error *error)
 {
     uint64_t mem_mib = 0, core_pct = 0, bytes = 0;
-    error->text[0] = 0;
-    if (settings.mem_mib.given || settings.core_pct.given || settings.priority != 0) {
+    uint32_t flags = (settings.burst ? BERTH_BURST : 0) | settings.priority;
+    bool given = settings.mem_mib.given || settings.core_pct.given || settings.priority != 0;
+    if (given) {
         if (!settings.mem_mib.given)
             bytes = card->bytes;
         else if (settings_for(&settings.mem_mib, card->position, device->uuid, &mem_mib))
@@ -85,12 +86,12 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         }
         if (settings.core_pct.given)
             settings_for(&settings.core_pct, card->position, device->uuid, &core_pct);
-        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct,
-                         (settings.burst ? BERTH_BURST : 0) | settings.priority, error))
-            return false;
     }
     for (int attempts = 0; attempts < 3; attempts++) {
-        if (!region_open(&device->region, settings.folder, device->uuid, error)) {
+        bool made = given && attempts == 0;
+        if (made ? !region_make(&device->region, settings.folder, device->uuid, "", bytes,
+                                (uint32_t)core_pct, flags, error)
+                 : !region_open(&device->region, settings.folder, device->uuid, error)) {
             if (error->text[0] != 0 || !nothing_of(device))
                 return false;
             device->limited = true;

@@ -85,7 +85,7 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
     if (overhead->doubtful && ++load->attempts < 4) {
         overhead->trusted =
             unloaded_free > loaded_free && unloaded_free - loaded_free >= load->bytes / 2;
-        overhead->before = snapshot_before(overhead->device);
+        overhead->before = snapshot_before(overhead->device, A_MODULE);
         return true;
     }
     overhead_cancel(overhead);

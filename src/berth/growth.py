@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol
 
 from berth.errors import PartitionError
 from berth.partition import Demand, Granter, Watching, Wish
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import root_folder
 from berth.tenants import SUSPENDED, SUSPENDING, Host, T, given, given_milli, room
 
@@ -25,7 +26,7 @@ STEP_MIB = 256
 """A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
 BURST, PER_S = 512, 100.0
 """So many wishes of one job are answered at once, and so many a second; the others wait until then."""
-TELL_S = 0.1
+REPORT_S = 0.1
 """How soon a limit that grew is written down and told. Programs that ask again at once are answered sooner than that;
 until then the limit's own page has it."""
 _MIB = 1 << 20
@@ -83,7 +84,7 @@ class Answers(Protocol):
 
 def _granter_of(host: Host[T], entry: T, at: int, woken: Callable[[], None]) -> Answers:
     """The granter of a job's partition of a GPU. Raises PartitionError if there can be none."""
-    uuid = host.gpus[at].uuid.removeprefix("GPU-").lower()
+    uuid = plain_uuid(host.gpus[at].uuid)
     return Granter(root_folder() / host.partition_of(entry), uuid, woken)
 
 
@@ -136,7 +137,7 @@ class Growth(Generic[T]):
         self.asked = self.granted = self.refused = 0
         """Wishes of all jobs since the broker started."""
         self._woken: set[str] = set()
-        self._telling: Timer | None = None
+        self._report_timer: Timer | None = None
         self.looks = 0
         """How often wishes were looked at."""
 
@@ -236,8 +237,8 @@ class Growth(Generic[T]):
             granter.close()
 
     def close(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
         for growing in list(self.jobs.values()):
             self.end(growing.entry)
 
@@ -259,11 +260,11 @@ class Growth(Generic[T]):
             except PartitionError as error:
                 self._host.log("grows-not", job=growing.entry.id, why=str(error))
                 self.end(growing.entry)
-        if self._telling is None and sum(growing.entry.share[1] for growing in asking) > before:
-            self._telling = self._loop().call_later(TELL_S, self._tell)
+        if self._report_timer is None and sum(growing.entry.share[1] for growing in asking) > before:
+            self._report_timer = self._loop().call_later(REPORT_S, self._report)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _report(self) -> None:
+        self._report_timer = None
         self._host.act()
 
     def _must_wait(self, growing: Growing[T]) -> bool:

@@ -15,6 +15,7 @@ FILES = {
     "cut.csv": "name,at\n",
     "cut.json": '{"jobs": [',
     "cut.toml": "[sweep\n",
+    "train.py": "print(1)\n",
     "misspelt.toml": 'trace = "synthetic:demo"\npolicyes = ["fgd"]\n',
 }
 """Of each file its text."""
@@ -109,6 +110,26 @@ WRONG = [
     ("partition remove nothere", "'nothere'", "there are: none"),
     ("submit", "no command to run", "berth submit --mem 4G python train.py"),
     ("submit nothere", "'nothere'", "or on the PATH"),
+    (
+        "submit ./train.py",
+        "the file './train.py' in",
+        "chmod +x ./train.py, or name the program that runs it",
+    ),
+    ("submit train.py", "the file 'train.py' in", "as in: berth submit python train.py"),
+    ("submit .", "'.' in", "is a folder; write a command"),
+    (
+        "run --interactive -- true",
+        "berth run --interactive needs a terminal",
+        "berth submit --interactive COMMAND",
+    ),
+    ("up --fake-gpus 4xA100-80Q", "'4xA100-80Q'", "such as 4xA100-80G"),
+    (
+        "simulate own.csv --map id=name --map id=at --map run=secs",
+        "--map names the column of id twice",
+        "name and at",
+    ),
+    ("simulate own.csv --map id=name --map submit=at", "--map names no column for run", "a job needs id"),
+    ("import csv own.csv --map job=name --map job=at", "--map names the column of job twice", "name and at"),
     ("submit --chdir nothere true", "nothere", "there is no such folder"),
     ("submit --pty true", "--pty needs a terminal", "berth logs -f ID"),
     ("cancel", "name jobs", "`berth queue` shows them"),

@@ -103,7 +103,12 @@ def test_the_younger_leaves_its_card_for_the_older_and_comes_back() -> None:
     assert run(jobs, steps, "suspend") == [
         "1008 suspend b 50", "1008 resize a 100", "3008 finish a 100", "3008 resume b 50", "5016 finish b 50"
     ]  # fmt: skip
-    assert run(jobs, steps, "grow") == ["1000 resize a 50", "3000 finish b 50", "3000 resize a 100", "5000 finish a 100"]
+    assert run(jobs, steps, "grow") == [
+        "1000 resize a 50",
+        "3000 finish b 50",
+        "3000 resize a 100",
+        "5000 finish a 100",
+    ]
 
 
 def test_a_call_gives_up_after_ten_minutes_and_the_job_runs_again_with_more() -> None:

@@ -14,8 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.cli.stats import tables_of
-from berth.cli.usage_table import usage_table
+from berth.cli.stats import tables_of, usage_table
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options

@@ -188,7 +188,7 @@ class Machine:
     ) -> None:
         """`kept` are jobs that cannot be suspended; None: none is for another that grows."""
         monkeypatch.setattr("berth.growth.Granter", Granter)
-        monkeypatch.setattr("berth.growth.TELL_S", 0.0)
+        monkeypatch.setattr("berth.growth.REPORT_S", 0.0)
         Granter.made = {}
         self.book = Book(Limits((CARD.mem_mib,), grows=True))
         self.others_mib = 0

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import BerthError, SettingError
 from berth.experiments.compare.comparison import nodes_of, tasks_of
-from berth.experiments.compare.conditions import Conditions, conditions_of
-from berth.experiments.compare.own_metrics import OwnMetrics, function_named
+from berth.experiments.compare.conditions import Conditions, OwnMetrics, conditions_of, function_named
 from berth.experiments.compare.sweep import Task
 from berth.experiments.size.clusters import model_of, models_of, resized
 from berth.model import Node

@@ -25,6 +25,7 @@ from berth.partition import (
     create,
     remove,
 )
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import regions_in, regions_of
 
 CLOSED_MIB = 1
@@ -271,7 +272,7 @@ class Allotments:
         wanted |= {part.index: part.limit for part in asked.parts}
         for index, limit in wanted.items():
             card = self.cards.get(index)
-            if card is not None and plain(card.uuid) not in there:
+            if card is not None and plain_uuid(card.uuid) not in there:
                 create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
 
     def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
@@ -282,10 +283,6 @@ class Allotments:
             remove(name, force=force, root=self.root)
         else:  # a folder in which no region was finished
             shutil.rmtree(self.root / name)
-
-
-def plain(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").lower()
 
 
 def _list(cards: Iterable[int]) -> str:

@@ -41,6 +41,7 @@ from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
 from berth.live.kubernetes.placements import Placed
 from berth.live.local.cards import Card
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import INSIDE
 
 
@@ -316,7 +317,7 @@ class DevicePlugin:
             answer.mounts.add(host_path=str(host), container_path=inside, read_only=not writable)
 
         for gpu in self._gpus:
-            uuid = self._allotments.cards[gpu].uuid.removeprefix("GPU-").lower()
+            uuid = plain_uuid(self._allotments.cards[gpu].uuid)
             mount(region / f"{uuid}.limit", f"{INSIDE}/region/{uuid}.limit")
             mount(region / f"{uuid}.use", f"{INSIDE}/region/{uuid}.use", writable=True)
         for file in self._driver.mounts:
