@@ -16,6 +16,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import Any
 
 from berth.cluster import Cluster
 from berth.engine import simulate
@@ -92,7 +93,7 @@ def main() -> None:
     arguments.add_argument("--policy", default="easy+priority+worst-fit")
     words = arguments.parse_args()
     logging.disable(logging.WARNING)  # that run times are unknown at first
-    rows = []
+    rows = list[dict[str, Any]]()
     for name in MIXES:
         of_way: dict[str, list[dict[str, float]]] = {way: [] for way in WhenFull}
         for seed in range(words.first_seed, words.first_seed + words.seeds):
