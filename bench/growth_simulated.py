@@ -103,8 +103,10 @@ def main() -> None:
             gpus = max(2, round(asked / span_ms / CARD_MIB / words.load))
             for way in WhenFull:
                 of_way[way].append(simulated(jobs, truth, way, gpus, words.policy))
-        for way, runs in of_way.items():
-            rows.append({"mix": name, "way": way, **{key: mean(run[key] for run in runs) for key in runs[0]}})
+        for name_of_way, runs in of_way.items():
+            rows.append(
+                {"mix": name, "way": name_of_way, **{key: mean(run[key] for run in runs) for key in runs[0]}}
+            )
     for way in WhenFull:
         of_all = [row for row in rows if row["way"] == way]
         sums = {key: sum(row[key] for row in of_all) for key in of_all[0] if key not in ("mix", "way")}
