@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import signal
 import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,11 +20,13 @@ from berth.cli import kubernetes_node
 from berth.cli.kubernetes_node import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
+from berth.console.certificate import own_certificate
 from berth.errors import ApiError, KubernetesError, MissingExtraError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
 from berth.live.driver.words import span
-from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
+from berth.live.kubernetes.names import GATHERED, GATING, HISTORY_FOLDER, NAMESPACE
+from berth.live.local.cards import fake_gpus as checked
 
 if TYPE_CHECKING:
     from berth.live.kubernetes.client import Api
@@ -277,8 +280,6 @@ def install(
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
-        from berth.live.local.cards import fake_gpus as checked
-
         checked(fake_gpus)
     for option, text in (("--image", image), ("--agent-image", agent_image or image)):
         if not text or any(letter.isspace() for letter in text):
@@ -399,9 +400,6 @@ def _certificate() -> tuple[str, str]:
     """A new certificate of the webhook and its key, both base64."""
     from tempfile import TemporaryDirectory
 
-    from berth.console.certificate import own_certificate
-    from berth.live.kubernetes.names import GATING, NAMESPACE
-
     with TemporaryDirectory() as folder:
         made = own_certificate(Path(folder), f"{GATING}.{NAMESPACE}.svc", days=3650)
         if made is None:
@@ -475,7 +473,6 @@ def _ask(
 async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
     """Await something that SIGTERM cancels."""
     import asyncio
-    import signal
 
     task = asyncio.current_task()
     assert task is not None

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.comma_separated import names_of
+from berth.cli.files import checked_place
 from berth.cli.output import AsJson
+from berth.cli.profile import read_profiles
+from berth.cli.progress import progress_bar
 from berth.counts import counted
+from berth.files import whole_file
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
@@ -76,9 +80,6 @@ def train(
 
     Writes the network that measured best, as a model that decides without JAX: `--policies learned?model=FILE`.
     """
-    from berth.cli.files import checked_place
-    from berth.cli.progress import progress_bar
-    from berth.files import whole_file
     from berth.learning.learners import learners
     from berth.learning.plan import Plan, file_of, make
     from berth.learning.training import TrainingSettings
@@ -145,7 +146,6 @@ def _start(plan: Plan, name: str) -> Model | None:
 
 
 def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, start: Model | None) -> Made:
-    from berth.cli.profile import read_profiles
     from berth.history.store.folder import open_history
     from berth.learning.history_jobs import history_sets
     from berth.learning.jobsets import make_task

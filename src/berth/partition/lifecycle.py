@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from berth.errors import NoRoomError, PartitionError, SettingError
-from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu, plain_uuid
-from berth.partition.hardware import Hardware, hardware_in, keep
+from berth.partition.hardware import Hardware, hardware_in, keep, start_daemon, stop_daemon
 from berth.partition.library import make_region, resize_region
 from berth.partition.mig import create_instance, destroy_instance
-from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.native import limits_lock, make_group, release, resize_groups, sweep, why_not
 from berth.partition.regions import (
+    MAKERS,
+    Access,
     Limit,
     Partition,
     Unreadable,
     check_there,
     find,
+    grant,
     locked,
     partitions,
     preload_list,

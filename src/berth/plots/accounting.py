@@ -42,9 +42,15 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     for at in shown:
         column, variable = lines[:, at], VARIABLES[at]
         top = 1.0 if variable.unit == "fraction" else float(np.nanmax(column)) or 1.0
-        ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
-        texts = [*map(_tick_text, ticks)]
-        if variable.unit == "hours" and np.nanmax(column) > MOST_SPREAD * np.nanmedian(column):
+        factor, unit = hours_unit(top) if variable.unit == "hours" else (1, "h")
+        ticks = _ticks(top * factor, whole=variable.name in ("nNODE", "nGPU"))
+        texts = [_tick_text(tick) + ("" if unit == "h" else f" {unit}") for tick in ticks]
+        ticks = [tick / factor for tick in ticks]
+        if (
+            unit == "h"
+            and variable.unit == "hours"
+            and np.nanmax(column) > MOST_SPREAD * np.nanmedian(column)
+        ):
             logarithmic[variable.name] = LOG_UNIT_H
             ticks = _log_ticks(top)
             texts = [*map(_tick_text, ticks)]
@@ -137,16 +143,21 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
     figure = go.Figure()
     top = max((float(each[variable].values[-1]) for each in cdfs.values() if variable in each), default=0.0)
     shown = next(each for each in VARIABLES if each.name == variable)
+    factor, unit, axis = _fit([top], shown.unit, shown.words)
+    title = f"{variable if factor == 1.0 else variable.removesuffix('_h')}, {unit}"
+    top *= factor
     end = 1.0 if shown.unit == "fraction" else 1.04 * top or 1.0
     medians = [
-        each[variable].values[each[variable].shares >= 0.5][0] for each in cdfs.values() if variable in each
+        factor * each[variable].values[each[variable].shares >= 0.5][0]
+        for each in cdfs.values()
+        if variable in each
     ]
     spread = shown.unit == "hours" and top > MOST_SPREAD * float(max(medians, default=0.0))
     for at, (application, each) in enumerate(cdfs.items()):
         if variable not in each:
             continue
         cdf = each[variable]
-        x = np.concatenate((cdf.values[:1], cdf.values, [end]))
+        x = np.concatenate((cdf.values[:1] * factor, cdf.values * factor, [end]))
         name = escape(application)
         figure.add_trace(
             go.Scatter(
@@ -164,9 +175,9 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
             )
         )
     alone = f"{figure.data[0].name}: " if len(figure.data) == 1 else ""
-    dress(figure, f"{alone}{variable}, {shown.unit}", 350)
+    dress(figure, f"{alone}{title}", 350)
     figure.update_yaxes(range=[0, 102], ticksuffix=" %", title={"text": "attempts with at most this"})
-    figure.update_xaxes(range=[0, float(_log(end)) if spread else end], title={"text": shown.words})
+    figure.update_xaxes(range=[0, float(_log(end)) if spread else end], title={"text": axis})
     if spread:
         ticks = _log_ticks(end)
         figure.update_xaxes(tickvals=_log(ticks).tolist(), ticktext=[*map(_tick_text, ticks)])
@@ -297,7 +308,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
         moment = EPOCH + timedelta(days=number)
         by_year.setdefault(moment.year, []).append((moment, value))
     years = sorted(by_year)
-    factor, _, unit = _fit(hours.tolist(), "", "GPU-hours")
+    factor, title, unit = _fit(hours.tolist(), "GPU-hours by the day on which jobs ended", "GPU-hours")
     hours = hours * factor
     most = float(hours.max()) if len(hours) else 1.0
     for row, year in enumerate(years):
@@ -347,7 +358,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
                 },
             }
         )
-    dress(figure, "GPU-hours by the day on which jobs ended", 90 + 130 * max(len(years), 1))
+    dress(figure, title, 90 + 130 * max(len(years), 1))
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(showgrid=False)

@@ -9,8 +9,7 @@ from pathlib import Path
 from berth.errors import ProfileError
 from berth.files import plain_name, whole_file
 from berth.model import Profile
-from berth.profiles.checking import checked
-from berth.profiles.file import profile_text, read_profile
+from berth.profiles.file import checked, profile_text, read_profile
 
 IN_HISTORY = "profiles"
 """The folder of a history that holds its profiles, a file each."""

@@ -18,8 +18,7 @@ from plotly.offline import get_plotlyjs
 
 from berth.errors import SettingError
 from berth.files import whole_file
-from berth.report.report import Report
-from berth.report.sections import plot_of, sections_of
+from berth.report.report import Report, plot_of, sections_of
 
 
 def render(report: Report) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
+from markupsafe import Markup
+from plotly.io.json import to_json_plotly
 
-from berth.statistics.table import Row
+from berth.statistics.comparison import Row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,3 +65,63 @@ class Report:
     """An SVG that the page opens with, made by berth itself."""
     lead: str = ""
     """One sentence under the picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure on the page."""
+
+    name: str
+    title: str
+    label: str
+    """What it shows, for those who do not see it."""
+    json: Markup
+    """Safe inside a script element."""
+    height_px: int
+
+
+def sections_of(chapters: Sequence[Chapter]) -> tuple[tuple[Chapter, tuple[Plot, ...]], ...]:
+    """Each chapter with its figures, ready to draw."""
+    return tuple((chapter, _plots_of(chapter, number)) for number, chapter in enumerate(chapters))
+
+
+def _plots_of(chapter: Chapter, number: int) -> tuple[Plot, ...]:
+    names = chapter.names or [f"chapter-{number}-{at}" for at in range(len(chapter.figures))]
+    return tuple(
+        plot_of(name, label, figure) for name, (label, figure) in zip(names, chapter.figures, strict=True)
+    )
+
+
+def plot_of(name: str, label: str, figure: go.Figure) -> Plot:
+    """A figure as a page shows it, whatever texts are in it."""
+    # The title becomes a heading of the page, which wraps on a narrow screen as a title in a plot does not.
+    title = figure.layout.title.text
+    above, height = figure.layout.margin.t - 32, figure.layout.height - 32
+    figure.update_layout(title={"text": ""}, margin={"t": above}, height=height)
+    return Plot(name, title, label, as_json(figure), int(height))
+
+
+def as_json(figure: go.Figure) -> Markup:
+    """A figure as JSON that can stand in a script element."""
+    text: str = to_json_plotly(_without_repeats(figure.to_dict()))
+    # In JSON these stand only inside strings; escaped so, nothing in the data can end the script element.
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _without_repeats(content: dict[str, Any]) -> dict[str, Any]:
+    """The same figure with texts that an earlier trace has too named by that trace; `draw.js` puts them back.
+
+    The names of a thousand nodes, once for each policy, would be most of the page.
+    """
+    texts: dict[int, list[Any]] = {}
+    for at, trace in enumerate(content["data"]):
+        text = trace.get("text")
+        if isinstance(text, list):
+            earlier = next((known for known, other in texts.items() if other == text), None)
+            if earlier is None:
+                texts[at] = text
+            else:
+                trace["text"] = {"of": earlier}
+    return content

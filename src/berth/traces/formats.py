@@ -40,7 +40,7 @@ FORMATS: dict[str, Format] = {
             "Alibaba PAI 2020, the full table of tasks with the tables beside it, one row a task",
             ("job_name", "task_name", "inst_num", "start_time", "end_time", "plan_cpu", "plan_gpu"),
             ("plan_mem", "gpu_type"),
-            "berth.traces.readers.pai_tasks:PaiTaskReader",
+            "berth.traces.readers.pai:PaiTaskReader",
             "berth.traces.readers.pai:nodes",
         ),
         published(

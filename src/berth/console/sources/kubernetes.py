@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from berth.console.roles import Role, Viewer
-from berth.console.sources.rights import check_operator, word_of
+from berth.console.source import check_operator, word_of
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names

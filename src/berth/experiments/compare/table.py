@@ -12,7 +12,7 @@ from rich.table import Table
 
 from berth.statistics import Run, answers
 from berth.statistics.answers import in_sentence
-from berth.statistics.table import Cell, Row, table_rows
+from berth.statistics.comparison import Cell, Row, table_rows
 
 
 class TextTable(str):

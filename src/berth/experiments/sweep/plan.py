@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import BerthError, SettingError
 from berth.experiments.compare.comparison import nodes_of, tasks_of
-from berth.experiments.compare.conditions import Conditions, conditions_of
-from berth.experiments.compare.own_metrics import OwnMetrics, function_named
+from berth.experiments.compare.conditions import Conditions, OwnMetrics, conditions_of, function_named
 from berth.experiments.compare.sweep import Task
 from berth.experiments.size.clusters import model_of, models_of, resized
 from berth.model import Node
@@ -293,6 +292,7 @@ CONDITIONS: dict[str, Callable[[Any], Any]] = {
     "limits": _text,
     "borrow": _flag,
     "round_s": _time(SECOND_MS),
+    "when_full": _text,
 }
 """Keys of conditions, and what reads the value of each."""
 _TIMES = ("mtbf_h", "mttr_h", "checkpoint_min", "checkpoint_write_s", "restart_s", "round_s")

@@ -17,7 +17,7 @@ from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of, start
 from berth.policies.protocol import Order, Place, draws, place_job, refuses_by_request, remembers
 from berth.policies.schemes.expected_ends import ExpectedEnds
 from berth.policies.schemes.head_reservation import Reservation, Workspace
-from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
+from berth.policies.schemes.strict import Labels, Partitions, labels_waiting
 from berth.policies.schemes.waiting_kernels import FULL, IN_THE_WAY, NO_ROW, OPEN
 from berth.policies.schemes.waiting_types import WaitingTypes
 from berth.policies.sort_keys import ExpectedMs, as_queued, key_of
@@ -365,3 +365,24 @@ class _State:
     def _forget_reservations(self) -> None:
         """Something has happened that the reservations did not expect."""
         self._reservations.clear()
+
+
+class Passing(Easy):
+    """Start every job that fits, in order, and keep no room for one that does not fit.
+
+    Large jobs wait for as long as smaller ones fill the room that they need. As a control, it shows how much of a
+    margin over a strict order comes from not being strict. If a job does not fit, others with the same request are
+    not tried.
+    """
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterable[Placement]:
+        """Yield placements in the order's order."""
+        state = self._look(cluster)
+        waiting = queue.form(self, state.new_waiting)
+        state.open_types(waiting)
+        if waiting.fits_kernels and key_of(self.order):
+            first = waiting.first(ANY_WINDOW_MS, cluster.free_total_milli)
+            jobs = waiting.candidates(ANY_WINDOW_MS, first)
+        else:
+            jobs = (job for job in self.order(queue, cluster, now_ms) if waiting.state(job) == OPEN)
+        return self._backfill(state, waiting, jobs, [], [], now_ms)

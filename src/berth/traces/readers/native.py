@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import TraceError
-from berth.history.store.parquet import write_rows
+from berth.files import write_table
+from berth.history.store.database import write_rows
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.fields import (
     Field,
@@ -31,9 +32,8 @@ from berth.traces.fields import (
     text,
     whole_numbers,
 )
-from berth.traces.job_draft import draft, finished
+from berth.traces.job_table import draft, finished
 from berth.traces.table import Table
-from berth.traces.writing import write_table
 
 _DEFAULTS: Final[dict[str, Any]] = {
     **{field.name: field.default for field in fields_of(Job) if field.default is not MISSING},
