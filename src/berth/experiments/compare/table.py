@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from berth.statistics import Run, answers
-from berth.statistics.answers import in_sentence
-from berth.statistics.comparison import Cell, Row, table_rows
+from berth.statistics.comparison import Cell, Row, in_sentence, table_rows
 
 
 class TextTable(str):
