@@ -60,6 +60,7 @@ from berth.interference.speeds import (
     crossed,
     pcie_shared,
     slowest,
+    unhindered,
     what_is_left,
 )
 from berth.model import FOREVER_MS, GpuModel, Job, Profile
@@ -146,6 +147,11 @@ class ProfiledInterference:
         found = self._series(tenant.job.application, gpu or NOTHING_KNOWN)
         return tenant.share.mem_mib if found is None else found.rows[found.row_at(tenant.done_ms)][MEM]
 
+    def memory_over_time(self, job: Job, gpu: GpuModel | None) -> Sequence[tuple[int, int]]:
+        """The rows of its application in which its memory changes."""
+        found = self._series(job.application, gpu or NOTHING_KNOWN)
+        return () if found is None else found.memory_steps
+
     def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
         profile = self.profiles.get(application)
         return None if profile is None else series(profile, gpu)
@@ -189,6 +195,12 @@ def _answer(
     else:
         found = speeds(usage, present, capacity_mem_mib)
     return tuple(int(speed) for speed in found), None if full < 0 else full
+
+
+@cache
+def thesis_unhindered() -> ProfiledInterference:
+    """No job slows another, and the memory of the thesis's applications is known."""
+    return ProfiledInterference(thesis_profiles(), unhindered)
 
 
 @cache

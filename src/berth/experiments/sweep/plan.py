@@ -285,6 +285,7 @@ CONDITIONS: dict[str, Callable[[Any], Any]] = {
     "limits": _text,
     "borrow": _flag,
     "round_s": _time(SECOND_MS),
+    "when_full": _text,
 }
 """Keys of conditions, and what reads the value of each."""
 _TIMES = ("mtbf_h", "mttr_h", "checkpoint_min", "checkpoint_write_s", "restart_s", "round_s")
