@@ -10,8 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from berth.statistics import Run, answers
-from berth.statistics.comparison import Cell, Row, in_sentence, table_rows
+from berth.statistics import Run
+from berth.statistics.comparison import Cell, Row, answers, in_sentence, table_rows
 
 
 class TextTable(str):
