@@ -73,7 +73,9 @@ class WaitingTypes:
 
     def add(self, job: Job, serial: Serial) -> None:
         """A job waits from now on."""
-        if self._fixed:
+        if (
+            self._fixed
+        ):  # 12 % of `easy` where most jobs start at once (bench/results/simulate.md), as in `berth size`
             self._new[job.id] = job, serial
         else:
             self._sort_in(job, serial)
