@@ -285,10 +285,10 @@ Jobs by GPU-hours of failed attempts
   100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
 
 What jobs waited for
-  cause         hours
-  resources       0.2
-  priority        0.2
-  begin time  5.0 min
+  cause       hours
+  resources     0.2
+  priority      0.2
+  begin time    0.1
 """
     )
     of_bob = berth(*words, "--user", "bob")

@@ -20,6 +20,7 @@ from berth.console.pages import page, texts_of
 from berth.console.recent import SPANS, Window
 from berth.console.roles import Role, Viewer
 from berth.console.source import Source
+from berth.counts import natural
 
 router = APIRouter(include_in_schema=False)
 MOST_OPTIONS = 500
@@ -78,7 +79,7 @@ def _commands(source: Source) -> dict[str, str | None]:
 
 
 def _options(values: Any) -> list[str]:
-    return sorted(set(values) - {""})[:MOST_OPTIONS]
+    return sorted(set(values) - {""}, key=natural)[:MOST_OPTIONS]
 
 
 MOST_USERS = 20
@@ -185,7 +186,11 @@ def pictures_of(window: Window, t: Say) -> Pictures:
 def _add_users(found: Pictures, window: Window, no_samples: str, t: Say) -> None:
     order = sorted(
         window.users,
-        key=lambda user: [-np.nansum(window.users[user][0]), -np.nansum(window.users[user][1]), user],
+        key=lambda user: [
+            -np.nansum(window.users[user][0]),
+            -np.nansum(window.users[user][1]),
+            natural(user),
+        ],
     )
     shown = order[:MOST_USERS]
     top = max((float(np.nanmax(window.users[user][0])) for user in shown), default=1.0)

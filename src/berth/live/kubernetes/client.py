@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""What is answered to a patch: a whole pod took an API server 2.5 ms of processor time in place of 1.6."""
 REQUEST_S = 30.0
 """How long one answer may take; a slow etcd has been seen to need 10 s."""
 WATCH_S = 240
@@ -228,6 +230,8 @@ class Api:
         data = None if body is None else msgspec.json.encode(body)
         what = f"{method} {path}"
         headers = {"Content-Type": content_type} if data is not None else {}
+        if method == "PATCH":
+            headers["Accept"] = METADATA_ALONE
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=10)
         try:
             async with self._open(
