@@ -22,7 +22,7 @@ from berth.cluster import Cluster, Key, Queue
 from berth.errors import PolicyError, SettingError, cause_of
 from berth.model import Evict, Job, Placement, Resume
 from berth.policies.protocol import Decision, InOrder, Policy, Resuming, Setting, draws
-from berth.policies.schemes.shown_queue import ShownQueue
+from berth.policies.schemes.strict import ShownQueue
 from berth.policies.sort_keys import as_queued, key_of
 
 Group = tuple[str, str]
