@@ -17,7 +17,7 @@ from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.pseudonyms import pseudonym
+from berth.history.store.lookups import pseudonym
 from berth.history.store.usage import UsageRow
 from tests.history import exports
 
@@ -285,10 +285,10 @@ Jobs by GPU-hours of failed attempts
   100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
 
 What jobs waited for
-  cause         hours
-  resources       0.2
-  priority        0.2
-  begin time  5.0 min
+  cause       hours
+  resources     0.2
+  priority      0.2
+  begin time    0.1
 """
     )
     of_bob = berth(*words, "--user", "bob")

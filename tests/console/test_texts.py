@@ -18,8 +18,8 @@ from jinja2 import Environment, nodes
 import berth
 import berth.console
 from berth.console.formats import decimal, gpu_time, hours_cell, span
+from berth.console.pages import LANGUAGES, Texts, composed_pairs, filled
 from berth.console.roles import Role
-from berth.console.texts import LANGUAGES, Texts, composed_pairs, filled
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 
 CONSOLE = Path(berth.console.__file__).parent

@@ -13,7 +13,7 @@ from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError, SettingError
-from berth.partition import scratch
+from berth.partition import launch
 from berth.partition.gpus import Gpu, gpu_named, gpus
 
 
@@ -207,12 +207,12 @@ def test_what_a_killed_run_left_is_swept_once_its_program_has_ended(
 ) -> None:
     left = card.folder / "berth-run-left"
     (left / "region").mkdir(parents=True)
-    monkeypatch.setattr(scratch, "_places", lambda: [card.folder])
+    monkeypatch.setattr(launch, "_places", lambda: [card.folder])
     with subprocess.Popen(["sleep", "60"], env={"BERTH_REGION": str(left / "region")}) as program:
         berth("partition", "list")
         assert left.is_dir()  # the run's program goes on without it
         program.kill()
-    with scratch.run_folder() as running:
+    with launch.run_folder() as running:
         berth("partition", "list")
         assert (running.is_dir(), left.exists()) == (True, False)
     assert not running.exists()

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from berth.errors import FetchError
-from berth.traces.catalogue import PUBLIC_TRACES, RemoteFile, public_trace
-from berth.traces.fetch import fetch_file
+from berth.traces.fetch import PUBLIC_TRACES, RemoteFile, fetch_file, public_trace
 
 DATA = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(DATA).hexdigest()

@@ -23,7 +23,9 @@ from berth.cli.run_options import (
     joined,
     period_asked,
 )
+from berth.errors import SettingError
 from berth.history.values.durations import duration_text
+from berth.traces import read_trace
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
@@ -61,7 +63,6 @@ def backtest(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Predict each week's waits from the weeks before, and say how far off the predictions were."""
-    from berth.errors import SettingError
     from berth.experiments.backtest import backtest as test
     from berth.policies import make_policy
 
@@ -98,10 +99,8 @@ def backtest(
 def _of_trace(
     trace: str, columns: str, named: tuple[Node, ...], names: list[str], knowledge: str
 ) -> tuple[Waits, dict[str, Waits]]:
-    from berth.errors import SettingError
     from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
     from berth.experiments.what_if import replayed_waits
-    from berth.traces import read_trace
 
     source = read_trace(trace, columns=columns)
     nodes = named or source.nodes

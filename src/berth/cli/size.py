@@ -12,8 +12,10 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
+from berth.cli.files import command_line, made_folder, write_whole
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, plain_table, printed
+from berth.cli.progress import progress_bar
 from berth.cli.run_options import (
     FromHistory,
     Processes,
@@ -26,6 +28,8 @@ from berth.cli.run_options import (
 )
 from berth.cli.shared_options import with_options
 from berth.counts import counted
+from berth.errors import SettingError
+from berth.traces import read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,9 +91,6 @@ def size(
     options: RunOptions,
 ) -> None:
     """Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy."""
-    from berth.cli.files import made_folder
-    from berth.cli.progress import progress_bar
-    from berth.errors import SettingError
     from berth.experiments.compare.conditions import conditions_of
     from berth.experiments.size import keep_of, smallest_sizes
     from berth.experiments.what_if import nodes_and_conditions
@@ -160,7 +161,6 @@ def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple
 
 def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node, ...]]:
     from berth.experiments.compare.comparison import nodes_of
-    from berth.traces import read_trace
 
     source = read_trace(trace, columns=joined(options.map))
     nodes = nodes_of(source, options.nodes or None)
@@ -214,7 +214,6 @@ def _numbers(found: Sizes, answers: list[str]) -> dict[str, object]:
 
 
 def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
-    from berth.cli.files import command_line, write_whole
     from berth.experiments.size.page import write_page
 
     write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)

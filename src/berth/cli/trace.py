@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.output import JsonOrCsv, console, printed
+from berth.cli.progress import progress_bar
 from berth.cli.run_options import Columns, joined
 from berth.counts import counted
+from berth.errors import ClusterError, FetchError
 from berth.history.values.durations import duration_text, hours_text
+from berth.traces import read_trace, write, write_nodes
+from berth.traces.formats import FORMATS
 
 if TYPE_CHECKING:
     from berth.errors import TraceError
     from berth.traces import Trace
-    from berth.traces.catalogue import RemoteFile
     from berth.traces.description import Description
+    from berth.traces.fetch import RemoteFile
 
 app = typer.Typer(no_args_is_help=True, help="Describe, convert and fetch traces of GPU jobs.")
 
@@ -43,7 +47,6 @@ def describe(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Summarise a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
-    from berth.traces import read_trace
     from berth.traces.description import describe_jobs
 
     source = read_trace(trace, columns=joined(columns))
@@ -72,9 +75,6 @@ def convert(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Write a trace as berth's own table of jobs, which `berth simulate` reads fastest and exactly."""
-    from berth.errors import ClusterError
-    from berth.traces import read_trace, write, write_nodes
-
     bad: list[TraceError] = []
     source = read_trace(trace, columns=joined(columns))
     if nodes is not None and source.nodes is None:
@@ -107,8 +107,7 @@ def fetch(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Download a public trace from its publisher; resumes, and verifies the download."""
-    from berth.errors import FetchError
-    from berth.traces.catalogue import public_trace
+    from berth.traces.fetch import public_trace
 
     trace = public_trace(name)
     folder = to or Path(name)
@@ -129,7 +128,6 @@ def fetch(
 
 
 def _fetched(file: RemoteFile, folder: Path) -> str:
-    from berth.cli.progress import progress_bar
     from berth.traces.fetch import fetch_file
 
     with progress_bar(file.name) as update:
@@ -144,8 +142,7 @@ def _fetched(file: RemoteFile, folder: Path) -> str:
 @app.command()
 def formats(as_json: JsonOrCsv = None) -> None:
     """List the formats that are recognised, the synthetic workloads and the public traces."""
-    from berth.traces.catalogue import PUBLIC_TRACES
-    from berth.traces.formats import FORMATS
+    from berth.traces.fetch import PUBLIC_TRACES
     from berth.traces.synthetic import WORKLOADS, defaults_of
 
     known: dict[str, list[dict[str, Any]]] = {

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import LiveError, StoreError
 from berth.live.local.cards import fake_gpus
-from berth.live.local.commits import Commits
+from berth.live.local.keeping import Commits
 from berth.live.local.places import SYSTEM_STATE, Places, find_socket, queue_folder, state_folder
 from berth.live.local.request import duration_ms, moment_ms, request_of
 from berth.live.local.store import Store, of_meta
