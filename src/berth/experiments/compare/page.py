@@ -1,4 +1,10 @@
-"""The page of a comparison."""
+"""The page of a comparison.
+
+One animated picture, an SVG: the same jobs fill the same GPUs under two policies, side by side.
+
+A column in a cell is what jobs hold of a GPU; below stands how many jobs wait. Nothing moves for readers who ask for
+less motion, and the picture pauses under the pointer.
+"""
 
 from __future__ import annotations
 

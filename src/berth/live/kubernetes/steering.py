@@ -33,7 +33,7 @@ from berth.live.kubernetes.client import Api, Informer, backoff_s
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
-from berth.live.kubernetes.tenants import Tenants, TenantsWatch
+from berth.live.kubernetes.tenants import TenantsWatch
 from berth.model import Job, Share
 
 T = TypeVar("T")
@@ -186,7 +186,10 @@ class Steering:
             watch = TenantsWatch(self.api, self.options.namespace, self._settings.policy)
             begin(watch.report(), "report tenants")
             await until_listed(watch.informer, begin(watch.informer.run(), "tenants"))
-            self._take_tenants(watch.tenants)
+            now, before = watch.tenants, self._settings
+            self._settings = replace(before, quotas=now.quotas, borrow=now.borrow, reclaim=now.reclaim)
+            if self._settings != before:
+                self._reset()
             watch.changed.clear()
             listing = begin(self._listen(begin), "listen")
             if await self._first_of(tasks) is not listing:
@@ -208,14 +211,6 @@ class Steering:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _take_tenants(self, tenants: Tenants) -> None:
-        settings = replace(
-            self._settings, quotas=tenants.quotas, borrow=tenants.borrow, reclaim=tenants.reclaim
-        )
-        if settings != self._settings:
-            self._settings = settings
-            self._reset()
 
     async def _in_thread(self, what: Callable[[], T]) -> T:
         """Have the site and the driver do something in their thread, while nothing else uses them."""

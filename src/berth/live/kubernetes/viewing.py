@@ -63,13 +63,12 @@ async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
         for pod in pods:
             site.pod_changed(pod, now_ms)
     seen = snapshot(site, now_ms, most_waits)
-    jobs = tuple(_undecided(each, how.idle) for each in seen.jobs) if how.idle else seen.jobs
+    # While none leads, that a job has room is no reason to wait.
+    jobs = tuple(
+        replace(each, why=how.idle) if how.idle and each.state == "waiting" and UNPLACED in each.why else each
+        for each in seen.jobs
+    )
     return replace(seen, jobs=jobs, policy=how.policy, notes=how.notes)
-
-
-def _undecided(job: LiveJob, idle: str) -> LiveJob:
-    """A job of which no policy decides: that it has room is no reason to wait."""
-    return replace(job, why=idle) if job.state == "waiting" and UNPLACED in job.why else job
 
 
 async def as_steered(api: Api, now_ms: int) -> Steered:

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,11 +90,6 @@ def pod_uid_of(pid: int, proc: Path = Path("/proc")) -> str:
         return ""
     found = _POD.search(text)
     return found[1].replace("_", "-") if found else ""
-
-
-def members_of(parts: Iterable[Partition]) -> set[Member]:
-    """All processes that these regions count."""
-    return {(process.pid_namespace, process.pid) for part in parts for process in part.processes}
 
 
 def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> bool:
@@ -261,7 +256,9 @@ class Agent:
         members: dict[str, set[tuple[int, int]]] = {}
         for name, parts in regions.items():
             for pod in self.pods_of(self._allotments.given[name]):
-                members.setdefault(pod.uid, set()).update(members_of(parts))
+                members.setdefault(pod.uid, set()).update(
+                    (process.pid_namespace, process.pid) for part in parts for process in part.processes
+                )
         suspected = frozenset(
             Escaped(uid, pid, started(pid), command_of(pid))
             for pid, uid in seen.items()

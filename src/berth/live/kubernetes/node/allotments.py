@@ -225,10 +225,6 @@ class Allotments:
                     temporary.write_bytes(msgspec.json.encode(list(self.given.values())))
                 self._changed = False
 
-    def of_devices(self, device_ids: Iterable[str]) -> list[Allotment]:
-        asked = set(device_ids)
-        return [each for each in self.given.values() if asked.intersection(each.device_ids)]
-
     def of_holder(self, uid: str) -> list[Allotment]:
         return [each for each in self.given.values() if each.holder.uid == uid]
 

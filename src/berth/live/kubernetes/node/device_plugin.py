@@ -361,8 +361,9 @@ class DevicePlugin:
         closed = tuple(gpu for gpu in self._gpus if gpu not in mine)
         holder = Holder(pod.namespace, pod.name, pod.uid, held.container)
         asked = Allotment(name, holder, parts, device_ids, closed, placement=digest)
-        for other in self._allotments.of_devices(device_ids):
-            if other.name != name:  # the kubelet gives a unit anew only after its container has ended
+        for other in [*self._allotments.given.values()]:
+            # The kubelet gives a unit anew only after its container has ended.
+            if other.name != name and {*device_ids} & {*other.device_ids}:
                 self._allotments.take_back(other.name)
         try:
             self._allotments.give(asked)
