@@ -96,6 +96,14 @@ class RunOptions:
             help="How jobs on one GPU slow each other: none, time-sliced, mps, mig, FILE.json, or my.module:thing.",
         ),
     ] = "none"
+    when_full: Annotated[
+        str | None,
+        typer.Option(
+            metavar="kill|relaunch|grow|suspend",
+            help="For a job that needs more GPU memory than it was given: kill it, relaunch it alone on a card, let"
+            " its limit grow, or suspend others for it too.",
+        ),
+    ] = None
     profiles: Annotated[
         Path | None,
         typer.Option(
@@ -248,7 +256,8 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
     return {
         "compress": options.compress,
         "skip_bad": options.skip_bad,
-        **_interference(options.interference, options.profiles),
+        **_interference(options.interference, options.profiles, options.when_full),
+        "when_full": options.when_full,
         "outages": () if options.outages is None else options.outages,
         "reservations": () if options.reservations is None else options.reservations,
         "failures": failures,
@@ -267,19 +276,23 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
     }
 
 
-def _interference(name: str, folder: Path | None) -> dict[str, Any]:
+def _interference(name: str, folder: Path | None, when_full: str | None) -> dict[str, Any]:
     if folder is None:
         return {"interference": name}
-    if name == "none":
+    if name == "none" and when_full is None:
         raise typer.BadParameter(
             "without --interference jobs on one GPU do not slow each other, so profiles have no effect;"
-            " add --interference mps, or leave --profiles out",
+            " add --interference mps or --when-full grow, or leave --profiles out",
             param_hint="--profiles",
         )
     from berth.interference import make_interference
+    from berth.interference.profiled import thesis_unhindered
     from berth.profiles import thesis_profiles
 
-    model = make_interference(name, thesis_profiles() | read_profiles(folder))
+    profiles = thesis_profiles() | read_profiles(folder)
+    if name == "none":
+        return {"interference": thesis_unhindered().with_profiles(profiles), "interference_name": name}
+    model = make_interference(name, profiles)
     return {"interference": model, "interference_name": name}
 
 

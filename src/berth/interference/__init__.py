@@ -15,6 +15,7 @@ from berth.errors import SettingError, cause_of
 from berth.interference.speeds import (
     Interference,
     KnowsMemory,
+    KnowsMemoryOverTime,
     KnowsProfiles,
     OfMode,
     Outlook,
@@ -31,6 +32,7 @@ __all__ = [
     "SPEEDS",
     "Interference",
     "KnowsMemory",
+    "KnowsMemoryOverTime",
     "KnowsProfiles",
     "Outlook",
     "Speeds",

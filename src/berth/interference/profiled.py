@@ -2,6 +2,32 @@
 
 The simulator's face of the functions in `SPEEDS`. A tenant that has done d milliseconds of its work is in row
 d ÷ interval of its series; the answer holds until the first tenant enters its next row.
+
+Speeds as they were measured of training jobs whose kernels overlap on one GPU: the contention model that ships.
+
+The pairs are Lucid's (see `measurements`); what ships is the fit's coefficients, `mps.json`, and none of the data.
+How good it is, what it assumes, and how to fit your own: docs/interference.md.
+
+Speeds where the kernels of different processes take turns on the GPU, and each change of turn costs something.
+
+That is what a GPU does with processes that do not share a context (no MPS): at any moment the kernels of one
+process run. Two things slow a tenant then:
+
+- **The card is full.** Its time, less what switching takes, is shared out evenly; one that asks for less than its part
+  keeps what it asks for (max–min fairness, as round robin gives it).
+- **The card is taken.** A tenant that wants the GPU for a part of the time finds another's kernel on it for a part of
+  *that*, and waits out its turn, even on a card that is not full.
+
+`SWITCH_MILLI` is calibrated, not measured: see docs/interference.md.
+
+Speeds where a GPU is cut up by its hardware (Multi-Instance GPU), and each tenant has a slice of its own.
+
+    time = 1 − c + c / x(slice)          speed = 1 / time
+
+`c` is the part of its time alone in which a tenant is held up by the card, taken to be its use of the cores; `x` is
+what a slice can do, fitted to MISO's measurements on an A100 (`mig_fitting`). No job slows another: a neighbour only
+takes slices. Each tenant has at least the smallest slice that holds its memory; beyond that all have the largest
+size that all can have.
 """
 
 from __future__ import annotations
@@ -34,6 +60,7 @@ from berth.interference.speeds import (
     crossed,
     pcie_shared,
     slowest,
+    unhindered,
     what_is_left,
 )
 from berth.model import FOREVER_MS, GpuModel, Job, Profile
@@ -120,6 +147,11 @@ class ProfiledInterference:
         found = self._series(tenant.job.application, gpu or NOTHING_KNOWN)
         return tenant.share.mem_mib if found is None else found.rows[found.row_at(tenant.done_ms)][MEM]
 
+    def memory_over_time(self, job: Job, gpu: GpuModel | None) -> Sequence[tuple[int, int]]:
+        """The rows of its application in which its memory changes."""
+        found = self._series(job.application, gpu or NOTHING_KNOWN)
+        return () if found is None else found.memory_steps
+
     def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
         profile = self.profiles.get(application)
         return None if profile is None else series(profile, gpu)
@@ -163,6 +195,12 @@ def _answer(
     else:
         found = speeds(usage, present, capacity_mem_mib)
     return tuple(int(speed) for speed in found), None if full < 0 else full
+
+
+@cache
+def thesis_unhindered() -> ProfiledInterference:
+    """No job slows another, and the memory of the thesis's applications is known."""
+    return ProfiledInterference(thesis_profiles(), unhindered)
 
 
 @cache

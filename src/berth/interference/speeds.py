@@ -175,6 +175,14 @@ class KnowsMemory(Protocol):
 
 
 @runtime_checkable
+class KnowsMemoryOverTime(Protocol):
+    """What else a model of interference has that knows when jobs use how much memory."""
+
+    def memory_over_time(self, job: Job, gpu: GpuModel | None) -> Sequence[tuple[int, int]]:
+        """From which ms of its work on a job uses how much of each GPU, MiB, from 0 on; empty: what its share says."""
+
+
+@runtime_checkable
 class KnowsProfiles(Protocol):
     """What else a model of interference has that is made of applications' profiles."""
 

@@ -1,4 +1,9 @@
-"""What is kept of one run: small arrays that a worker can send back and plots are drawn from."""
+"""What is kept of one run: small arrays that a worker can send back and plots are drawn from.
+
+What the cluster looked like over time, and at one time.
+
+In the shapes, B is the number of bins, N of nodes, G the most GPUs of any node, F of frames, C of all GPUs.
+"""
 
 from __future__ import annotations
 
@@ -51,17 +56,19 @@ def run_of(
     use: RealUse | None = None,
     prices: Prices | None = None,
     *,
+    memory: bool = False,
     pictures: bool = True,
 ) -> Run:
     """Reduce the columns of one run to what is kept of it.
 
     `use` is what `real_use` makes of the run, where the model of interference that it ran under knows profiles;
-    `prices` say what it costs. Without `pictures` the film and the schedule, which take longest, are left out.
+    `prices` say what it costs. With `memory` the summary tells what became of jobs that needed more GPU memory. Without
+    `pictures` the film and the schedule, which take longest, are left out.
     """
     return Run(
         policy=policy,
         seed=seed,
-        summary=summarise(columns, nodes, use, prices),
+        summary=summarise(columns, nodes, use, prices, memory=memory),
         timeline=timeline(columns, nodes),
         waiting=cdf(waiting_time_s(columns)),
         completion=cdf(completion_time_s(columns)),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from berth.model import EventKind, Node, Reason
 from berth.statistics import measures
-from berth.statistics.columns import CANCEL, FAIL, FINISH, KINDS, REJECT, SUBMIT, EventColumns
+from berth.statistics.columns import CANCEL, FAIL, FINISH, REJECT, SUBMIT, EventColumns
 from berth.statistics.cost import Prices, run_cost
 from berth.statistics.measures import WHOLE_MILLI, GpuHours
 from berth.statistics.real_use import RealUse
@@ -67,6 +67,13 @@ class Summary:
     urgent_waiting_time_s: Distribution | None = None
     """`waiting_time_s` over the jobs of a priority above 0."""
     other_waiting_time_s: Distribution | None = None
+    lost_gpu_hours: float | None = None
+    """Held by attempts that failed or were evicted and kept nothing; None, like the next three, without `when_full`."""
+    growths: int | None = None
+    """How often a limit of GPU memory grew."""
+    suspensions: int | None = None
+    suspended_s: float | None = None
+    """For how long jobs were suspended, all of them together."""
     cost: float | None = None
     """What the GPU-hours held and the energy cost; None, like the next two, where no price list says."""
     energy_kwh: float | None = None
@@ -85,9 +92,15 @@ class Summary:
 
 
 def summarise(
-    columns: EventColumns, nodes: Sequence[Node], use: RealUse | None = None, prices: Prices | None = None
+    columns: EventColumns,
+    nodes: Sequence[Node],
+    use: RealUse | None = None,
+    prices: Prices | None = None,
+    *,
+    memory: bool = False,
 ) -> Summary:
-    """Compute every metric of a run on a cluster of these nodes; what was really used is told, where it is known."""
+    """Compute every metric of a run on a cluster of these nodes; what was really used is told, where it is known. With
+    `memory`, what became of jobs that needed more GPU memory too."""
     priced = None if prices is None else run_cost(columns, nodes, prices)
     urgent = columns.urgent
     tiers = bool(urgent.any() and not urgent.all())
@@ -102,7 +115,7 @@ def summarise(
         + measures.ended_with(columns, EventKind.EVICT),
         running=measures.ended_with(columns, EventKind.START),
         tries=len(columns.attempts.job),
-        evictions=int(np.count_nonzero(columns.kind == KINDS.index(EventKind.EVICT))),
+        evictions=measures.events_of(columns, EventKind.EVICT),
         failures=measures.events_by_reason(columns, EventKind.FAIL),
         rejections=measures.events_by_reason(columns, EventKind.REJECT),
         gpu_allocation_pct=measures.gpu_allocation_pct(columns, nodes),
@@ -123,7 +136,11 @@ def summarise(
         jain_users=jain_index(service(columns, columns.users)),
         jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
         deadlines_missed_pct=measures.deadlines_missed_pct(columns),
-        evicted_gpu_hours=measures.evicted_gpu_hours(columns) if tiers else None,
+        evicted_gpu_hours=measures.lost_gpu_hours(columns, EventKind.EVICT) if tiers else None,
+        lost_gpu_hours=measures.lost_gpu_hours(columns, EventKind.EVICT, EventKind.FAIL) if memory else None,
+        growths=measures.events_of(columns, EventKind.RESIZE) if memory else None,
+        suspensions=measures.events_of(columns, EventKind.SUSPEND) if memory else None,
+        suspended_s=measures.suspended_s(columns) if memory else None,
         urgent_waiting_time_s=distribution(measures.waiting_time_s(columns, urgent)) if tiers else None,
         other_waiting_time_s=distribution(measures.waiting_time_s(columns, ~urgent)) if tiers else None,
         cost=None if priced is None else priced.cost,

@@ -12,8 +12,10 @@ from typing import Any
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_speeds
 from berth.cluster.outages import FailureRate, Recovery, read_outages
 from berth.cluster.reservations import check_reservations, read_reservations
+from berth.engine.memory import WhenFull
 from berth.errors import SettingError, SimulationError
 from berth.interference import Interference, make_interference, no_interference
+from berth.interference.profiled import thesis_unhindered
 from berth.knowledge import check_knowledge
 from berth.model import Job, Node, Outage, Reservation
 from berth.own_code import named_thing
@@ -64,6 +66,9 @@ class Conditions:
     """What GPU-hours and energy cost; may be given as a file. None: cost is not a metric."""
     knowledge: str = "oracle"
     """What policies believe of jobs; `oracle`: the truth."""
+    when_full: str | None = None
+    """What becomes of a job that needs more GPU memory than it was given (`berth.engine.memory.WhenFull`); None: what
+    the model of interference says."""
 
 
 AS_THE_TRACE_SAYS = Conditions()
@@ -112,6 +117,10 @@ def conditions_of(
     if found.prices is not None:
         check_prices(found.prices, nodes)
     check_knowledge(found.knowledge)
+    if found.when_full is not None:
+        WhenFull.of(found.when_full)
+        if found.interference is no_interference:
+            found = replace(found, interference=thesis_unhindered())
     return found
 
 

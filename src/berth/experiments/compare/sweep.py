@@ -144,6 +144,7 @@ def _run(
         recovery=under.recovery,
         speeds=speeds,
         seed=task.seed,
+        when_full=under.when_full,
     )
     if task.events is not None:
         from berth.history.store.events import written
@@ -159,7 +160,10 @@ def _run(
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
     pictures = task.measure is None  # who measures draws what was measured
-    run = run_of(columns, task.nodes, task.policy, task.seed, use, under.prices, pictures=pictures)
+    memory = under.when_full is not None
+    run = run_of(
+        columns, task.nodes, task.policy, task.seed, use, under.prices, memory=memory, pictures=pictures
+    )
     if isinstance(task.measure, OwnMetrics):
         own = cast("dict[str, float]", measured)
         run, measured = replace(run, summary=replace(run.summary, own=own)), None

@@ -15,17 +15,22 @@ from typing import NamedTuple
 from berth.cluster import Cluster, Running
 from berth.counts import counted
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
-from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge, promised_mib
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
-from berth.live.driver.memory_needs import (
+from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
+from berth.knowledge.memory_needs import (
     MOST_KINDS,
+    PROMISE_QUANTILE,
+    PROMISE_STEPS,
     MemoryNeeds,
     as_needed,
+    as_promised,
     asks_for_memory,
+    expected_mib,
     fits,
     need_of_next_attempt,
 )
+from berth.knowledge.out_of_memory import MemoryNeed
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
 from berth.live.driver.records import record_of
 from berth.live.driver.site import (
     Again,
@@ -84,8 +89,6 @@ MUCH_THE_SAME_MS = 30_000
 """Start intervals that differ by no more, or by a tenth of what is left until they end, are not told anew."""
 MOST_ENDS = 10_000
 """Ended attempts that are remembered, so that an end that is told again changes nothing."""
-PROMISE_STEPS = 16
-"""Waiting jobs get a new promise if what they are believed to need has changed by one part in 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Settings:
     """How long it waits if others had taken its room, or it was stopped before it began."""
     missed_looks: int = 2
     """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
-    promise_quantile: float = 0.6
+    promise_quantile: float = PROMISE_QUANTILE
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
     """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
@@ -536,7 +539,7 @@ class Driver:
         self.unplaced.pop(job.id, None)
         self._on_named_gpus.pop(job.id, None)
         self._misfits.pop(job.id, None)
-        self._needs.learn(run.of)
+        self._needs.learn(run.of.alike, run.of.memory)
         self._known[job.id] = run.of
         if run.suspended:
             pass
@@ -613,7 +616,7 @@ class Driver:
         queued = self.scheduler.waits(job_id) or job_id in self._on_named_gpus or job_id in self._misfits
         if before is not None and before != job and _is_resized(before, job):
             self._needs.forget(job.alike)
-        self._needs.learn(job)
+        self._needs.learn(job.alike, job.memory)
         self._known[job_id] = job
         if job.not_before_ms > now_ms:
             self._leave_queue(job_id, now_ms)
@@ -629,7 +632,7 @@ class Driver:
     def _offer(self, job: SiteJob, now_ms: int, *, anew: bool = False) -> None:
         """Have the scheduler decide on a job as it is now; `anew`: also if only what is believed of it is another."""
         job_id = job.job.id
-        needs = self._needs.of(job, self._cards_mib)
+        needs = self._need_of(job)
         asked = as_needed(self._as_promised(job), needs)
         if needs != job.memory and self._remembers is not None:
             self._remembers.remember(job_id, needs)
@@ -863,9 +866,8 @@ class Driver:
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
             # Those like it get what it needs, so that they do not run out too.
-            learned = replace(job, memory=need)
-            self._needs.learn(learned)
-            self._offer_alike(learned, now_ms)
+            self._needs.learn(job.alike, need)
+            self._offer_alike(job, now_ms)
         elif end.state is PREEMPTED:
             why = end.why or "stopped, and queued again"
             self.site.again(Again(job_id, why, attempt, job.memory, keeps_place=False))
@@ -1032,15 +1034,8 @@ class Driver:
         of = self._known[placement.job.id]
         return Start(
             placement.job.id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version,
-            of.attempt, of.memory, self._peak_mib(placement.job),
+            of.attempt, of.memory, expected_mib(placement.job, self.knowledge),
         )  # fmt: skip
-
-    def _peak_mib(self, job: Job) -> int:
-        """What a job is expected to need at most of each GPU, 0 where nothing is known."""
-        try:
-            return (promised_mib(job, self.knowledge, 0.5) or 0) if job.gpus else 0
-        except BerthError:
-            return 0
 
     def _stop_for_others(self, run: Running, now_ms: int) -> None:
         """Stop a run that the scheduler has released; its job waits when its processes are gone."""
@@ -1208,20 +1203,13 @@ class Driver:
         return None if known is None else self._as_needed(known)
 
     def _as_needed(self, job: SiteJob) -> Job:
-        return as_needed(self._as_promised(job), self._needs.of(job, self._cards_mib))
+        return as_needed(self._as_promised(job), self._need_of(job))
 
     def _as_promised(self, job: SiteJob) -> Job:
-        """A job whose memory may grow is promised what it is believed to need, but at least what it asks for."""
-        if not job.mem_max_mib:
-            return job.job
-        try:
-            mem_mib = promised_mib(job.job, self.knowledge, self.settings.promise_quantile)
-        except BerthError:
-            mem_mib = None
-        if mem_mib is None:
-            return job.job
-        mem_mib = min(max(mem_mib, job.job.share.mem_mib), job.mem_max_mib)
-        return replace(job.job, share=Share(job.job.share.milli, mem_mib))
+        return as_promised(job.job, job.mem_max_mib, self.knowledge, self.settings.promise_quantile)
+
+    def _need_of(self, job: SiteJob) -> MemoryNeed:
+        return self._needs.of(job.job, job.alike, job.memory, lambda: self._cards_mib(job))
 
     def _cards_mib(self, job: SiteJob) -> list[int]:
         if job.only_gpus:

@@ -28,10 +28,9 @@ from typing import NamedTuple
 
 from berth.errors import BerthError, PartitionError
 from berth.files import whole_file
-from berth.live.driver.growth import Growth
+from berth.growth import Growth
 from berth.live.driver.idling import Idling, Need
 from berth.live.driver.suspending import Suspending
-from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
 from berth.partition import (
     Partition,
     Unreadable,
@@ -46,6 +45,7 @@ from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, han
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 from berth.partition.regions import regions_in, root_folder
+from berth.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
 
 LOOK_S = 0.2
 ADMIT_S = 3.0
@@ -525,6 +525,9 @@ class NodeTenants:
 
     def tenants(self) -> list[NodeTenant]:
         return [*self._tenants.values()]
+
+    def tenants_on(self, at: int) -> list[NodeTenant]:
+        return [tenant for tenant in self._tenants.values() if at in tenant.slots]
 
     def partition_of(self, tenant: NodeTenant) -> str:
         return tenant.id

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
+from berth.growth import Growth
 from berth.live.driver.defaults import DEFAULT_GROW, DEFAULT_KNOWLEDGE, MACHINE_POLICY
-from berth.live.driver.growth import Growth
 from berth.live.driver.idling import Idling
 from berth.live.driver.suspending import Suspending
 from berth.live.local.book import Book, Changes

@@ -9,7 +9,6 @@ from typing import Any
 
 from berth.errors import LiveError
 from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
-from berth.live.driver.tenants import SUSPENDED
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look
 from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, WAITING, Entry, application_of
@@ -17,6 +16,7 @@ from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
 from berth.live.local.snapshot import where_of
+from berth.tenants import SUSPENDED
 
 MOST_ENDED = 1000
 MOST_REASONS = 50

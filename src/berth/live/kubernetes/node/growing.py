@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from berth.errors import KubernetesError
 from berth.live.driver.node_tenants import LOOK_S, NodeTenant, NodeTenants, Shown, Terms, admit
-from berth.live.driver.tenants import SUSPENDED
 from berth.live.kubernetes.names import GPU_MEMORY, INTERACTIVE, MAX_MEM_MIB, SUSPEND
 from berth.live.kubernetes.node.allotments import Allotment, Allotments
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.placements import GpuMemory
 from berth.partition.gpus import plain_uuid
+from berth.tenants import SUSPENDED
 
 log = logging.getLogger(__name__)
 
