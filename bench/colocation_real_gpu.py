@@ -34,7 +34,7 @@ from berth.files import whole_file
 from berth.interference import make_speeds
 from berth.partition import fake_driver_folder
 from berth.partition.gpus import gpus
-from berth.partition.mps import start_daemon, stop_daemon
+from berth.partition.hardware import start_daemon, stop_daemon
 from berth.profiles import series
 from berth.profiles.recorder import NvmlCard, record
 from berth_papers.interference.measurements import read_measurements

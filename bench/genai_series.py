@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from berth.errors import ProfileError
 from berth.model import GpuModel, Profile
-from berth.profiles.checking import checked
+from berth.profiles.file import checked
 
 DUTY, MEMORY = "pod_gpu_duty_cycle_anon", "pod_gpu_memory_used_bytes_anon"
 STEP_S = 57

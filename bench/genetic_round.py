@@ -19,9 +19,8 @@ import numpy as np
 from berth.cluster import Cluster
 from berth.policies.genetic.batch import batch_of
 from berth.policies.genetic.search import packing_of, search
-from berth.policies.genetic.settings import GeneticSettings
-from berth.policies.genetic.time_budget import TimeBudget
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.genetic.settings import GeneticSettings, TimeBudget
+from berth.policies.placements.by_score import typical_requests
 from berth_papers.genetic.cases import case_of
 from genetic_vs_pygad import problem
 from harness import save

@@ -25,8 +25,7 @@ from berth.model import Job, Placement
 from berth.policies.genetic.batch import Batch, batch_of
 from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings, Weights
-from berth.policies.placements.by_score import BestFit
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.placements.by_score import BestFit, typical_requests
 from berth_papers.genetic.cases import case_of
 from berth_papers.genetic.policy import PaperSettings, evolve_paper, fitness_of
 from harness import save

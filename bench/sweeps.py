@@ -19,8 +19,8 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments.compare import compare
-from berth.experiments.compare.collector import held_collector
 from berth.experiments.compare.parallel import check_address
+from berth.experiments.compare.sweep import held_collector
 from berth.traces import read_nodes, read_trace
 from harness import data_folder, save
 

@@ -27,10 +27,9 @@ static _Thread_local struct {
 static void after_fork(void)
 {
     region_fork_child();
-    for (uint32_t i = 0; i < atomic_load(&device_count); i++) {
+    for (uint32_t i = 0; i < atomic_load(&device_count); i++)
         if (devices[i].limited)
             region_forget(&devices[i].region);
-    }
     atomic_store(&forked, atomic_load(&limiting));
     atomic_store(&started, 0);
     last.context = NULL;
@@ -69,8 +68,9 @@ static void nothing_of_all(const struct card *cards, int count)
 static bool attach(struct device *device, const struct card *card, struct berth_error *error)
 {
     uint64_t mem_mib = 0, core_pct = 0, bytes = 0;
-    error->text[0] = 0;
-    if (settings.mem_mib.given || settings.core_pct.given || settings.priority != 0) {
+    uint32_t flags = (settings.burst ? BERTH_BURST : 0) | settings.priority;
+    bool given = settings.mem_mib.given || settings.core_pct.given || settings.priority != 0;
+    if (given) {
         if (!settings.mem_mib.given)
             bytes = card->bytes;
         else if (settings_for(&settings.mem_mib, card->position, device->uuid, &mem_mib))
@@ -85,12 +85,12 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         }
         if (settings.core_pct.given)
             settings_for(&settings.core_pct, card->position, device->uuid, &core_pct);
-        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct,
-                         (settings.burst ? BERTH_BURST : 0) | settings.priority, error))
-            return false;
     }
     for (int attempts = 0; attempts < 3; attempts++) {
-        if (!region_open(&device->region, settings.folder, device->uuid, error)) {
+        bool made = given && attempts == 0;
+        if (made ? !region_make(&device->region, settings.folder, device->uuid, "", bytes,
+                                (uint32_t)core_pct, flags, error)
+                 : !region_open(&device->region, settings.folder, device->uuid, error)) {
             if (error->text[0] != 0 || !nothing_of(device))
                 return false;
             device->limited = true;
@@ -175,9 +175,8 @@ CUresult devices_start(CUresult result)
 CUresult cuInit(unsigned flags)
 {
     if (!HAVE(cuInit)) {
-        void *found = real.find("cuInit");
+        (void)real.find("cuInit");
         if (!HAVE(cuInit)) {
-            (void)found;
             log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give "
                      "the container its libraries");
             return CUDA_ERROR_NO_DEVICE;
@@ -214,10 +213,10 @@ struct device *device_of(CUdevice handle)
 /* The first GPU that has a limit: what belongs to no GPU in particular counts there. */
 static struct device *device_first(void)
 {
-    uint32_t count = atomic_load(&limiting) ? atomic_load(&device_count) : 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (devices[i].limited)
-            return &devices[i];
+    struct device *device;
+    for (int i = 0; (device = device_at(i)) != NULL; i++)
+        if (device->limited)
+            return device;
     return NULL;
 }
 
@@ -346,9 +345,10 @@ struct device *device_at(int position)
 
 struct device *device_by_uuid(const unsigned char uuid[16])
 {
-    for (uint32_t i = 0; atomic_load(&limiting) && i < atomic_load(&device_count); i++)
-        if (memcmp(devices[i].uuid, uuid, 16) == 0)
-            return devices[i].limited ? &devices[i] : NULL;
+    struct device *device;
+    for (int i = 0; (device = device_at(i)) != NULL; i++)
+        if (memcmp(device->uuid, uuid, 16) == 0)
+            return device->limited ? device : NULL;
     return NULL;
 }
 

@@ -36,11 +36,15 @@ struct berth_slot *processes_slot(struct device *device)
     return device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
 }
 
+static shared32 outer_asked, outer_known;
+
 /* The own pid in the outermost namespace that /proc tells of; 0 where it tells of one only. */
 static unsigned outer_pid_of_own(void)
 {
     char line[256];
     unsigned outer = 0, inner = 0;
+    if (atomic_load(&outer_asked))
+        return atomic_load(&outer_known);
     FILE *file = fopen("/proc/self/status", "re");
     while (file != NULL && fgets(line, sizeof line, file) != NULL)
         if (strncmp(line, "NSpid:", 6) == 0) {
@@ -50,6 +54,8 @@ static unsigned outer_pid_of_own(void)
         }
     if (file != NULL)
         fclose(file);
+    atomic_store(&outer_known, outer);
+    atomic_store(&outer_asked, 1);
     return outer;
 }
 
@@ -66,9 +72,7 @@ static void found_in_list(struct device *device, unsigned pid)
     if (slot == NULL)
         return;
     atomic_store(&slot->outer_pid, pid);
-    turn_take(&turn);
-    suspects[device->ordinal].by_list = true;
-    turn_leave(&turn);
+    WITHIN(&turn, suspects[device->ordinal].by_list = true);
 }
 
 bool processes_wanted(struct device *device)
@@ -211,6 +215,8 @@ static unsigned watch(struct device *device, struct berth_slot *slot, const NVut
     bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
     bool agreed = found && here->agreed_pid == pid;
     here->agreed_pid = found ? pid : 0;
+    if (agreed)
+        atomic_store(&slot->outer_pid, pid);
     return agreed ? pid : 0;
 }
 
@@ -221,33 +227,31 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
     if (slot == NULL)
         return;
     unsigned outer = atomic_load(&slot->outer_pid) == 0 ? outer_pid_of_own() : 0;
-    turn_take(&turn);
-    unsigned pid = watch(device, slot, samples, count, own_pct, outer);
-    if (pid != 0)
-        atomic_store(&slot->outer_pid, pid);
-    turn_leave(&turn);
+    unsigned pid = WITHIN(&turn, watch(device, slot, samples, count, own_pct, outer));
     if (pid != 0)
         log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
 }
 
 static void processes_forget(void)
 {
-    memset(suspects, 0, sizeof suspects);
+    atomic_store(&outer_asked, 0);
+    for (int i = 0; device_at(i) != NULL; i++) /* a page for each is not touched for nothing */
+        memset(&suspects[i], 0, sizeof suspects[i]);
 }
 
 PART(.turn = &turn, .forget = processes_forget);
 
 /* ---- what a call took ---- */
 
-enum { MOST = 256 };
-enum {
-    KNOWN_CONTEXT_BYTES = 512 << 20
-}; /* what a context takes on the cards of a data centre, with some to spare */
+enum { MOST = 256, ATTEMPTS = 4 };
+/* What a context takes on the cards of a data centre, with some to spare. */
+enum { KNOWN_CONTEXT_BYTES = 512 << 20 };
 #define LEAST_BYTES (1ull << 20)  /* no context is smaller */
 #define MOST_BYTES (2ull << 30)   /* or larger */
 #define APART_BYTES (16ull << 20) /* how far two of NVML's words may be apart */
 
 struct nvml_snapshot {
+    enum making making;
     NVprocess list[MOST];
     unsigned count;
     bool listed, totalled, steady; /* steady: no process of the partition allocated meanwhile */
@@ -283,15 +287,15 @@ uint64_t driver_free(void)
     return said ? free_bytes : 0;
 }
 
-/* What all hold and what was charged, of one instant if no process of the partition allocates for
-   so long. */
-static void read_sums(struct device *device, struct nvml_snapshot *look)
+/* What all hold and what was charged; of one instant if, at one of `most` attempts, no process of
+   the partition allocates meanwhile. */
+static void read_sums(struct device *device, struct nvml_snapshot *look, int most)
 {
     NVdevice handle = device_nvml(device);
     NVmemory memory;
     struct berth_use_file *use = device->region.use;
     look->steady = false;
-    for (int attempts = 0; attempts < 4 && !look->steady; attempts++) {
+    for (int attempts = 0; attempts < most && !look->steady; attempts++) {
         look->change = atomic_load(&use->total.tag);
         look->charged = atomic_load(&use->total.used);
         look->totalled =
@@ -302,45 +306,52 @@ static void read_sums(struct device *device, struct nvml_snapshot *look)
     }
 }
 
+/* The sums of one instant tell what a context took only of a process that is alone in its
+ * partition.
+ */
 static void fill(struct device *device, struct nvml_snapshot *look)
 {
     NVdevice handle = device_nvml(device);
     struct berth_slot *slot = processes_slot(device);
     uint64_t seq;
-    for (int attempts = 0; attempts < 4;
-         attempts++) { /* until no other thread of this process allocates meanwhile */
+    /* Until no other thread of this process allocates meanwhile. */
+    for (int attempts = 0; attempts < ATTEMPTS; attempts++) {
         seq = slot != NULL ? atomic_load(&slot->seq) : 0;
         look->listed = handle != NULL && read_list(handle, look);
         look->held = slot != NULL ? atomic_load(&slot->held) : 0;
         if (slot == NULL || atomic_load(&slot->seq) == seq)
             break;
     }
-    read_sums(device, look);
+    read_sums(device, look, look->making != A_MODULE && has_fellow(device, 0) ? 1 : ATTEMPTS);
 }
 
-struct nvml_snapshot *snapshot_before(struct device *device)
+struct nvml_snapshot *snapshot_before(struct device *device, enum making making)
 {
     struct nvml_snapshot *look = calloc(1, sizeof *look);
     if (look == NULL)
         return NULL;
+    look->making = making;
     fill(device, look);
     return look;
 }
 
-static uint64_t bytes_of(const struct nvml_snapshot *look, unsigned pid)
+static const NVprocess *process_of(const struct nvml_snapshot *look, unsigned pid)
 {
     for (unsigned i = 0; i < look->count && i < MOST; i++)
         if (look->list[i].pid == pid)
-            return look->list[i].bytes == ~0ull ? 0 : look->list[i].bytes;
-    return 0;
+            return &look->list[i];
+    return NULL;
+}
+
+static uint64_t bytes_of(const struct nvml_snapshot *look, unsigned pid)
+{
+    const NVprocess *found = process_of(look, pid);
+    return found == NULL || found->bytes == ~0ull ? 0 : found->bytes;
 }
 
 static bool lists(const struct nvml_snapshot *look, unsigned pid)
 {
-    for (unsigned i = 0; look->listed && i < look->count && i < MOST; i++)
-        if (look->list[i].pid == pid)
-            return true;
-    return false;
+    return look->listed && process_of(look, pid) != NULL;
 }
 
 /* The one that came to hold memory between two looks; 0 where that was none, or several of which
@@ -422,7 +433,7 @@ static uint64_t most_foreign(struct device *device, const struct nvml_snapshot *
             most = foreign;
         *still = *still && again.steady && again.change == after->change;
         sched_yield();
-        read_sums(device, &again);
+        read_sums(device, &again, ATTEMPTS);
     }
     return most;
 }
@@ -519,6 +530,8 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
     /* Nothing, by two that agree to the byte. */
     if (totals && known_gone && after->total == before->total && after->total == all)
         return 0;
+    if (before->making == A_CONTEXT)
+        return reserved; /* what is known stands against anything that is told worse */
     foreign = known_gone ? most_foreign(device, after, reserved, &still) : UINT64_MAX;
     /* What fellows were charged and have not had of the driver yet hides a context: a sum that is
        too small for one is believed of a process that is alone in its partition. */
@@ -592,6 +605,7 @@ uint64_t snapshot_delta(struct device *device, struct nvml_snapshot *before, uin
     *reported = EVIDENCE_NONE;
     if (after != NULL) {
         bool entered = made != NULL && context_current() != made && context_enter(made);
+        after->making = before->making;
         fill(device, after);
         bytes = made != NULL ? context_taken(device, before, after, reserved, reported)
                              : module_taken(device, before, after, reserved, reported);

@@ -9,9 +9,11 @@
  */
 struct nvml_snapshot;
 
+/* What a call is to make: the size of contexts is known from the second on. */
+enum making { A_MODULE, A_FIRST_CONTEXT, A_CONTEXT };
 /* Before a call that makes the driver take memory for itself; NULL where there is no room for a
    look. It is freed by `snapshot_delta`, or by free() where the call failed. */
-struct nvml_snapshot *snapshot_before(struct device *device);
+struct nvml_snapshot *snapshot_before(struct device *device, enum making making);
 /* How well it is known what a call took: what is known of contexts, the least of several that began
    to hold memory at once or what the card lost while others allocated, what it lost while none did,
    what NVML tells of this process. */

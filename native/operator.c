@@ -35,11 +35,14 @@ int berth_make(const char *folder, const char *uuid, const char *name, uint64_t 
                uint32_t core_pct, uint32_t flags, char *error, size_t size)
 {
     unsigned char bytes[16];
+    struct berth_region region;
     struct berth_error why = { "" };
     if (!region_uuid_parse(uuid, bytes))
         return fail(error, size, "not the UUID of a GPU");
     guard_begin();
-    bool made = region_make(folder, bytes, name, mem_bytes, core_pct, flags, &why);
+    bool made = region_make(&region, folder, bytes, name, mem_bytes, core_pct, flags, &why);
+    if (made)
+        region_close(&region);
     if (!guard_end())
         return fail_cut_short(error, size, folder, uuid);
     return made ? 0 : fail(error, size, why.text);

@@ -75,9 +75,8 @@ static uint64_t take_cold(struct device *device, shared64 *learned, uint64_t fir
         *reserved = 0;
         if (waited_ms == COLD_WAIT_MS)
             return 0;
-        int error = errno;
+        KEEPS_ERRNO;
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
-        errno = error;
     }
 }
 
@@ -105,7 +104,8 @@ static bool begin(struct overhead *overhead, struct device *device, shared64 *le
         return false;
     }
     if (!context || known == 0 || (known & 3) < EVIDENCE_LIST || processes_wanted(device))
-        overhead->before = snapshot_before(device);
+        overhead->before =
+            snapshot_before(device, context ? known != 0 ? A_CONTEXT : A_FIRST_CONTEXT : A_MODULE);
     return true;
 }
 
@@ -127,7 +127,7 @@ void overhead_begin_part(struct overhead *overhead, struct device *device, share
     uint64_t known = atomic_load(learned), most = known != 0 ? overhead_lesson_bytes(known) : 0;
     *overhead = (struct overhead){ .device = device, .learned = learned, .call = call };
     overhead->reserved = region_take_some(&device->region, most);
-    overhead->before = snapshot_before(device);
+    overhead->before = snapshot_before(device, A_MODULE);
 }
 
 void overhead_cancel(struct overhead *overhead)

@@ -207,10 +207,11 @@ __attribute__((format(printf, 2, 3))) bool region_fail(struct berth_error *error
 /* Opens a region that exists. A missing limit file is no error: false with an empty text. */
 bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16],
                  struct berth_error *error);
-/* Makes the files that are missing. An existing limit is kept unless it is not in use and was not
-   the agent's. */
-bool region_make(const char *folder, const unsigned char uuid[16], const char *name,
-                 uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error);
+/* Makes the files that are missing, and opens the region. An existing limit is kept unless it is
+   not in use and was not the agent's. */
+bool region_make(struct berth_region *region, const char *folder, const unsigned char uuid[16],
+                 const char *name, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags,
+                 struct berth_error *error);
 /* The limit for its maker to write; NULL with an error. The caller unmaps it. */
 struct berth_limit_file *region_limit(const char *folder, const unsigned char uuid[16],
                                       struct berth_error *error);

@@ -188,32 +188,27 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
         return region_fail(error,
                            "the region's folder has too long a name (%zu characters; 200 at most)",
                            strlen(folder));
-    const struct berth_limit_file *limit =
-        map_file(path, O_RDONLY, PROT_READ, sizeof *limit, NULL, error);
-    if (limit == NULL)
+    snprintf(region->path, sizeof region->path, "%s/%s.use", folder, text);
+    region->limit = map_file(path, O_RDONLY, PROT_READ, sizeof *region->limit, NULL, error);
+    if (region->limit == NULL)
         return false;
-    if (!region_check_limit(limit, sizeof *limit, uuid, error)) {
+    if (!region_check_limit(region->limit, sizeof *region->limit, uuid, error)) {
         prefix_error(error, path);
-        munmap((void *)(uintptr_t)limit, sizeof *limit);
+        region_close(region);
         return false;
     }
-    snprintf(region->path, sizeof region->path, "%s/%s.use", folder, text);
-    struct berth_use_file *use =
-        map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, &file, error);
-    if (use == NULL && error->text[0] == 0)
+    region->use =
+        map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *region->use, &file, error);
+    if (region->use == NULL && error->text[0] == 0)
         region_fail(error, "%s: is missing beside its limit; make the partition anew",
                     region->path);
-    if (use != NULL && !region_check_use(use, sizeof *use, uuid, error)) {
+    else if (region->use != NULL &&
+             !region_check_use(region->use, sizeof *region->use, uuid, error))
         prefix_error(error, region->path);
-        munmap(use, sizeof *use);
-        use = NULL;
-    }
-    if (use == NULL) {
-        munmap((void *)(uintptr_t)limit, sizeof *limit);
+    if (error->text[0] != 0) {
+        region_close(region);
         return false;
     }
-    region->limit = limit;
-    region->use = use;
     region->disk = (uint64_t)file.st_dev;
     region->inode = (uint64_t)file.st_ino;
     return true;
@@ -231,11 +226,13 @@ struct berth_limit_file *region_limit(const char *folder, const unsigned char uu
 
 /* A whole file or none: written beside its name, then linked to it. One that exists is kept. */
 static bool publish(const char *folder, const char *path, const void *bytes, size_t size,
-                    size_t whole, unsigned mode, const char *elsewhere, struct berth_error *error)
+                    size_t whole, unsigned mode, const char *elsewhere, bool *existed,
+                    struct berth_error *error)
 {
     char draft[256];
     static shared32 count;
-    if (access(path, F_OK) == 0)
+    *existed = access(path, F_OK) == 0;
+    if (*existed)
         return true;
     snprintf(draft, sizeof draft, "%.200s/.%u-%llu-%u", folder, (unsigned)getpid(),
              (unsigned long long)clock_ns(), atomic_fetch_add(&count, 1));
@@ -262,11 +259,12 @@ static bool publish(const char *folder, const char *path, const void *bytes, siz
     return failed == 0;
 }
 
-bool region_make(const char *folder, const unsigned char uuid[16], const char *name,
-                 uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error)
+bool region_make(struct berth_region *region, const char *folder, const unsigned char uuid[16],
+                 const char *name, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags,
+                 struct berth_error *error)
 {
     char text[37], path[256];
-    error->text[0] = 0;
+    bool existed;
     if (strlen(folder) > 200)
         return region_fail(error,
                            "the region's folder has too long a name (%zu characters; 200 at most)",
@@ -290,42 +288,33 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
         errno != EEXIST)
         return region_fail(error, "%.150s: cannot be made (%s); name another folder with %s",
                            folder, strerror(errno), elsewhere);
-    snprintf(path, sizeof path, "%s/%s.use", folder,
-             text); /* before the limit, so that where there is a limit both are there */
+    /* The use file first, so that where there is a limit both are there; the maker opens it to its
+       users afterwards. */
+    snprintf(path, sizeof path, "%s/%s.use", folder, text);
     if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file), 0600, elsewhere,
-                 error)) /* the maker opens it to its users afterwards */
+                 &existed, error))
         return false;
     snprintf(path, sizeof path, "%s/%s.limit", folder, text);
-    bool existed = access(path, F_OK) == 0;
     if (!publish(folder, path, &limit, sizeof limit, sizeof limit,
-                 flags & BERTH_AGENT ? 0644 : 0600, elsewhere, error))
+                 flags & BERTH_AGENT ? 0644 : 0600, elsewhere, &existed, error) ||
+        !region_open(region, folder, uuid, error))
         return false;
-    if (!existed)
+    const struct berth_limit_file *has = region->limit;
+    if (!existed || (atomic_load(&has->flags) & BERTH_AGENT) ||
+        (atomic_load(&has->mem_bytes) == mem_bytes && atomic_load(&has->core_pct) == core_pct &&
+         atomic_load(&has->flags) == flags))
         return true;
-
-    struct berth_region region;
-    if (!region_open(&region, folder, uuid, error))
-        return false;
-    if (atomic_load(&region.limit->mem_bytes) == mem_bytes &&
-        atomic_load(&region.limit->core_pct) == core_pct &&
-        atomic_load(&region.limit->flags) == flags) {
-        region_close(&region);
-        return true;
+    region_reap(region);
+    for (uint32_t i = 0; i < atomic_load(&region->use->slots_seen) && i < BERTH_SLOTS; i++)
+        if (atomic_load(&region->use->slots[i].state) != 0)
+            return true;
+    struct berth_limit_file *ours = region_limit(folder, uuid, error);
+    if (ours != NULL) {
+        atomic_store(&ours->mem_bytes, mem_bytes);
+        atomic_store(&ours->core_pct, core_pct);
+        atomic_store(&ours->flags, flags);
+        munmap(ours, sizeof limit);
     }
-    region_reap(&region);
-    bool in_use = false;
-    for (uint32_t i = 0; i < atomic_load(&region.use->slots_seen) && i < BERTH_SLOTS; i++)
-        in_use = in_use || atomic_load(&region.use->slots[i].state) != 0;
-    if (!in_use && !(atomic_load(&region.limit->flags) & BERTH_AGENT)) {
-        struct berth_limit_file *ours = region_limit(folder, uuid, error);
-        if (ours != NULL) {
-            atomic_store(&ours->mem_bytes, mem_bytes);
-            atomic_store(&ours->core_pct, core_pct);
-            atomic_store(&ours->flags, flags);
-            munmap(ours, sizeof limit);
-        }
-    }
-    region_close(&region);
     error->text[0] = 0;
     return true;
 }

@@ -33,6 +33,7 @@ Each message says what was wanted, what came, where, and what to do.
 
 from __future__ import annotations
 
+import errno
 import sys
 
 DISTRIBUTION = "berth-gpu"
@@ -181,7 +182,12 @@ class NoCommandError(PartitionError):
 
     def __init__(self, command: str, error: OSError) -> None:
         self.status = 127 if isinstance(error, FileNotFoundError) else 126
-        super().__init__(f"'{command}' cannot be run ({error.strerror})")
+        what_to_do = ""
+        if isinstance(error, PermissionError) or error.errno == errno.ENOEXEC:
+            what_to_do = (
+                "; make it executable with chmod +x, or name the program that runs it, such as python"
+            )
+        super().__init__(f"'{command}' cannot be run ({error.strerror}){what_to_do}")
 
 
 class NoRoomError(PartitionError):

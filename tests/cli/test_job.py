@@ -17,7 +17,7 @@ from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.pseudonyms import pseudonym
+from berth.history.store.lookups import pseudonym
 from berth.history.store.usage import UsageRow
 from tests.history import exports
 
@@ -134,6 +134,8 @@ def test_a_job_is_found_by_id_label_and_cluster_and_json_has_all(history: Path) 
     ]
     assert told["cost"]["gpu_hours"] == pytest.approx(100 / 60)
     assert told["refused"] is None
+    (last,) = json.loads(berth("job", "train", "--history", history, "--json"))
+    assert last["job"] == "100_1", "of the jobs of a name, the last"
     assert "never started" in berth("job", "103", "--history", history)
     assert "could have asked for much less" in berth("job", "100_2", "--cluster", "c", "--history", history)
     for words in (("999",), ("101", "--cluster", "other"), ("' OR '1'='1",)):
@@ -283,10 +285,10 @@ Jobs by GPU-hours of failed attempts
   100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
 
 What jobs waited for
-  cause         hours
-  resources       0.2
-  priority        0.2
-  begin time  5.0 min
+  cause       hours
+  resources     0.2
+  priority      0.2
+  begin time    0.1
 """
     )
     of_bob = berth(*words, "--user", "bob")

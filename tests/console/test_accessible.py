@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from berth.console.audit import now_ms
 from berth.console.formats import hours_cell, span, spans
-from berth.console.texts import Texts, composed_pairs, filled
+from berth.console.pages import Texts, composed_pairs, filled
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served

@@ -14,7 +14,7 @@ from berth.cli.app import app
 from berth.console.audit import Audit
 from berth.console.identity import CSRF_HEADER
 from berth.console.roles import Role
-from berth.console.sources.submission import submit_command
+from berth.console.sources.local import submit_command
 from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 

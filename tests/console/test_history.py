@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from berth.console.history import results
+from berth.console.history import api
 from berth.console.history.question import Measure
 from berth.console.roles import Role
 from berth.history.importing.simulated import import_records
@@ -81,7 +81,7 @@ def test_lines_of_nothing_but_0_are_not_drawn(operator: TestClient) -> None:
 def test_the_sum_of_all_others_stands_in_the_table_and_presses_no_line(
     operator: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "LINES", 1)
+    monkeypatch.setattr(api, "LINES", 1)
     text = operator.get("/then", params={"from": "2024-10-20", "to": "2024-11-07"}).text
     drawn = figure(text, "lines")
     assert drawn is not None

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from berth.console.audit import now_ms
+from berth.console.now import MOST_PICTURES, MOST_USERS, area, gaps, line, pictures_of
+from berth.console.pages import Texts
 from berth.console.recent import DAY, HOUR, Recent
-from berth.console.recent_page import MOST_PICTURES, MOST_USERS, pictures_of
-from berth.console.sparklines import area, gaps, line
-from berth.console.texts import Texts
 from berth.live.driver.snapshot import Snapshot
 from tests.console.values import ValuesSource, look_of
 from tests.console.world import World

@@ -39,6 +39,15 @@ def test_eleven_tasks_are_done_on_a_phone_and_on_a_desktop(tmp_path: Path, width
         page.locator("#tiles button").first.click()
         page.locator("#detail", has_text="ann").wait_for()
 
+        page.goto(f"{address}/then/lines")  # the picture with most axes is not wider than the window
+        page.locator("#lines .axis").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        right = page.locator("#lines .axis-title").evaluate_all(
+            "each => each.map(one => one.getBoundingClientRect().right)"
+        )
+        assert (len(right), max(right) <= width) == (5 if width == 390 else 6, True)
+        page.goto(f"{address}/now")
+
         page.locator(".spans a", has_text="Day").click()  # 2: what the last day was like
         page.locator("#recent[data-span=day]").wait_for()
 

@@ -18,8 +18,8 @@ from jinja2 import Environment, nodes
 import berth
 import berth.console
 from berth.console.formats import decimal, gpu_time, hours_cell, span
+from berth.console.pages import LANGUAGES, Texts, composed_pairs, filled
 from berth.console.roles import Role
-from berth.console.texts import LANGUAGES, Texts, composed_pairs, filled
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 
 CONSOLE = Path(berth.console.__file__).parent
@@ -199,6 +199,10 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
         (
             "When weeks are resampled, 80 % of the smallest sizes lie between 3 or fewer and 5 nodes.",
             "주 단위로 다시 표집하면, 가장 작은 크기의 80 %는 노드 수 3 이하와(과) 5 사이에 있습니다.",
+        ),
+        (
+            "Caution: this rests on 8 jobs in 1 week; rely on a size only from 100 jobs in 3 weeks.",
+            "주의: 1주 동안의 작업 8개에 근거한 답입니다. 3주 동안 작업 100개는 있어야 믿을 수 있습니다.",
         ),
         ("+3.0 points", "+3.0%p"),
         ("a name of 3 h", "a name of 3 h"),

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from berth.console.what_if import child as children
+from berth.console.what_if import queue as children
 from berth.console.what_if import store as stores
 from berth.console.what_if import worker
-from berth.console.what_if.child import starter
 from berth.console.what_if.question import Question
-from berth.console.what_if.queue import MOST_ATTEMPTS, Queue
+from berth.console.what_if.queue import MOST_ATTEMPTS, Queue, starter
 from berth.console.what_if.store import Place, Store
 from berth.console.what_if.worker import ANSWER
 from berth.errors import LiveError, SettingError

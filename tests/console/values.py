@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from berth.console.roles import Viewer
-from berth.console.source import Output
-from berth.console.sources.rights import check_job_owners, check_operator, word_of
+from berth.console.source import Output, check_job_owners, check_operator, word_of
 from berth.errors import AccessError, LiveError, SettingError
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 
@@ -154,7 +153,7 @@ class ValuesSource:
 
     def submit_command(self, asked: dict[str, str]) -> str:
         """As the local queue's."""
-        from berth.console.sources.submission import submit_command
+        from berth.console.sources.local import submit_command
 
         return submit_command(asked)
 

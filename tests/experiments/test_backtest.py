@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import SettingError
-from berth.experiments.backtest import FEWEST_ERRORS, LAST_WEEK, Backtest, backtest
+from berth.experiments.backtest import FEWEST_ERRORS, FIRST, LAST_WEEK, Backtest, backtest
 from berth.experiments.weeks import WEEK_MS, Waits
 from tests.experiments.test_believable import history_of
 
@@ -60,6 +60,22 @@ def test_the_interval_holds_in_four_weeks_of_five() -> None:
     assert 0.75 <= float(np.mean(held)) <= 0.85
 
 
+@pytest.mark.parametrize(
+    ("count", "caution"),
+    [
+        (4, "Caution: 0 of 2 predicted weeks had an interval; judging it needs 12 more weeks."),
+        (15, "Caution: 9 of 13 predicted weeks had an interval; judging it needs 1 more week."),
+        (16, ""),
+    ],
+)
+def test_few_intervals_come_with_a_caution(count: int, caution: str) -> None:
+    found = drawn(1, count)
+    with_interval = sum(each.held is not None for each in found.of("p90"))
+    assert with_interval == max(count - FIRST - FEWEST_ERRORS, 0)
+    assert found.caution == caution
+    assert found.sentences[2:] == ((caution,) if caution else ())
+
+
 def test_nothing_of_a_week_is_known_before_it_is_over() -> None:
     """Other numbers in the last week change no prediction but their own error."""
     before = (1000.0, 3000.0, 2000.0, 5000.0, 800.0, 900.0, 1200.0, 4000.0)
@@ -83,6 +99,8 @@ def test_the_command_tests_a_history_and_a_trace(tmp_path: Path) -> None:
     words = ["backtest", "--history", str(folder), "--json"]
     told = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
     assert {week["policy"] for week in told["weeks"]} == {"fifo+first-fit"}
+    assert told["answers"][-1] == told["caution"]
+    assert told["caution"].startswith("Caution: 0 of ")
     assert max(week["error_pct"] for week in told["weeks"]) <= 5
     shown = CliRunner().invoke(app, words[:-1], catch_exceptions=False).stdout
     assert "the predicted 90th percentile of waits was off by 0 % (median), last week's value by" in shown

@@ -18,8 +18,7 @@ from berth.gpu_models import GPU_MODELS
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.record_files import write_records
-from berth.history.store.records import records
+from berth.history.store.record_files import records, write_records
 from berth.model import Job, Node, Outage, Record, Reservation
 
 ORIGIN_MS = 1_700_000_000_000

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare import compare
-from berth.history.importing.staging import read_models
+from berth.history.importing.sacct import read_models
 from berth.history.values.applications import read_rules
 from berth.interference import make_speeds
 from berth.model import Job, Node
-from berth.policies.schemes.limit_settings import read_limits
+from berth.policies.schemes.limits import read_limits
 from berth.traces import read_trace
 
 

@@ -19,12 +19,10 @@ from berth.experiments.what_if import what_if
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.record_files import write_records
-from berth.history.store.records import records
+from berth.history.store.record_files import records, write_records
 from berth.model import Job, Record
 from berth.policies import make_policy
-from berth.policies.schemes.limit_settings import Limit
-from berth.policies.schemes.limits import Limits
+from berth.policies.schemes.limits import Limit, Limits
 from tests.experiments.test_believable import jobs, nodes, since_1970
 
 QOS = """\

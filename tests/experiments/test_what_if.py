@@ -20,7 +20,7 @@ from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
-from berth.history.values.moments import moment_ms, since_ms
+from berth.history.values.durations import moment_ms, since_ms
 from berth.model import Node, Outage
 from berth.traces import read_nodes
 from tests.experiments.test_recorded_run import history as history

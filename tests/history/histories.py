@@ -13,8 +13,7 @@ from berth.engine import simulate
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import History, open_history
 from berth.history.store.import_result import Options
-from berth.history.store.record_files import SCHEMA, record_of, write_records
-from berth.history.store.records import records
+from berth.history.store.record_files import SCHEMA, record_of, records, write_records
 from berth.model import GpuModel, Job, Node, Record
 
 NODES = tuple(Node(f"n{n}", gpus=4, gpu_model=GpuModel("V100")) for n in range(2))

@@ -17,8 +17,7 @@ from berth.history.jobs.history_source import HistoryJobs
 from berth.history.jobs.job_report import JobReport, job_reports, report_json
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.record_files import recorded, write_records
-from berth.history.store.records import OpenAttempt, records
+from berth.history.store.record_files import OpenAttempt, recorded, records, write_records
 from berth.model import Job, Node, Record, RecordState, Share
 from tests.history.histories import read_records
 

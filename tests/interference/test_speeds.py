@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from berth.errors import SettingError
 from berth.interference import SPEEDS, make_speeds, mode_of
 from berth.interference.contention import MOST_STRESS, Contention, cells_of
-from berth.interference.mig import COMPUTE, mig
 from berth.interference.named import published_names
+from berth.interference.profiled import COMPUTE, SWITCH_MILLI, mig, time_sliced
 from berth.interference.speeds import crossed, effective_milli, pcie_shared
-from berth.interference.time_sliced import SWITCH_MILLI, time_sliced
 
 Usage = NDArray[np.int32]
 ROW = st.tuples(*(st.integers(0, most) for most in (1000, 90_000, 1000, 1000)))

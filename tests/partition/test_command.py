@@ -13,7 +13,7 @@ from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError, SettingError
-from berth.partition import scratch
+from berth.partition import launch
 from berth.partition.gpus import Gpu, gpu_named, gpus
 
 
@@ -91,8 +91,14 @@ def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth, tmp_pa
     run = ("run", "--mem", "1G", "--fake-gpu", "--")
     assert berth(*run, "/no/such") == (127, "berth: '/no/such' cannot be run (No such file or directory)\n")
     (tmp_path / "text").touch(mode=0o644)
-    said = f"berth: '{tmp_path}/text' cannot be run (Permission denied)\n"
+    said = f"berth: '{tmp_path}/text' cannot be run (Permission denied); make it executable with chmod +x, or name "
+    said += "the program that runs it, such as python\n"
     assert berth(*run, str(tmp_path / "text")) == (126, said)
+
+
+def test_watch_without_a_partition_says_so_once_and_waits(berth: Berth) -> None:
+    said = "berth: there is no partition yet; make one with: berth partition create NAME --mem 8G\n"
+    assert berth("partition", "watch", "--every", "0.1", "--times", "3") == (0, said)
 
 
 def test_the_table_can_be_read_in_a_narrow_terminal(
@@ -201,12 +207,12 @@ def test_what_a_killed_run_left_is_swept_once_its_program_has_ended(
 ) -> None:
     left = card.folder / "berth-run-left"
     (left / "region").mkdir(parents=True)
-    monkeypatch.setattr(scratch, "_places", lambda: [card.folder])
+    monkeypatch.setattr(launch, "_places", lambda: [card.folder])
     with subprocess.Popen(["sleep", "60"], env={"BERTH_REGION": str(left / "region")}) as program:
         berth("partition", "list")
         assert left.is_dir()  # the run's program goes on without it
         program.kill()
-    with scratch.run_folder() as running:
+    with launch.run_folder() as running:
         berth("partition", "list")
         assert (running.is_dir(), left.exists()) == (True, False)
     assert not running.exists()

@@ -17,7 +17,7 @@ from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
-from berth.partition import scratch
+from berth.partition import launch
 from berth.partition.library import describe
 
 
@@ -249,7 +249,7 @@ def test_a_partition_on_a_read_only_file_system_says_so(berth: Berth, card: Card
 
 
 def test_a_run_that_can_write_nowhere_says_so(berth: Berth, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_places", lambda: [Path("/nonexistent")])
+    monkeypatch.setattr(launch, "_places", lambda: [Path("/nonexistent")])
     output = berth("run", "--mem", "64M", "--fake-gpu", "--", "true")[1]
     assert "berth: the limits cannot be kept: nothing can be written in /nonexistent (read-only, " in output
 

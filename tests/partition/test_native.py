@@ -216,6 +216,7 @@ def test_it_is_chosen_where_the_machine_can_and_root_asks_for_itself(
     assert kind("red", "--no-native") is None
     assert kind("red", "--gpu", "1") is None  # as its first GPU
     assert kind("green", "--group", "0") is None
+    assert kind("large", "--overcommit") is None
     assert kind("old", BERTH_FAKE_NVML="total") is None
     blue = partitions.find("blue", root)
     with pytest.raises(PartitionError, match="kept by native, and does not grow"):

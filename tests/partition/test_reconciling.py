@@ -58,14 +58,19 @@ def test_what_was_taken_before_a_limit_shrank_is_counted() -> None:
     assert lasting(before, after, after, after) == [[]] * 4
 
 
-def forge(use: Path, held_bytes: int) -> None:
-    """Write 0 wherever the counters say what is held: the sum, the slot and the peaks."""
+def forge(use: Path, held_bytes: int) -> list[int]:
+    """Write 0 wherever the counters say what is held: the sum, the slot and the peaks; where that is."""
     data = use.read_bytes()
+    places = [at for at in range(0, len(data) - 7, 8) if struct.unpack_from("<Q", data, at) == (held_bytes,)]
+    write(use, places, 0)
+    return places
+
+
+def write(use: Path, places: list[int], value: int) -> None:
     with use.open("r+b") as file:
-        for at in range(0, len(data) - 7, 8):
-            if struct.unpack_from("<Q", data, at) == (held_bytes,):
-                file.seek(at)
-                file.write(bytes(8))
+        for at in places:
+            file.seek(at)
+            file.write(struct.pack("<Q", value))
 
 
 def test_watch_says_what_a_partition_did_not_count(card: Card, berth_apart: Apart) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.experiments.compare import compare
-from berth.experiments.compare.chapters import comparison_chapters
+from berth.experiments.compare.page import comparison_chapters
+from berth.experiments.compare.plots import schedule as picture
 from berth.interference import make_interference
 from berth.model import EventKind, Job, Node, Share
-from berth.plots.schedules import schedule as picture
 from berth.profiles import THESIS_GPU, workload_jobs
 from berth.statistics import event_columns
-from berth.statistics.timeline import SCHEDULED_ATTEMPTS, schedule
+from berth.statistics.run import SCHEDULED_ATTEMPTS, schedule
 
 NODES = [Node("a", 2, None, 64_000, 64_000), Node("b", 1, None, 64_000, 64_000)]
 

@@ -16,9 +16,9 @@ from berth.errors import MissingExtraError, PolicyError
 from berth.knowledge import Oracle
 from berth.model import NO_GPU, EventKind, GpuModel, GpuSlot, Job, Node, Placement, Share
 from berth.policies import ORDERS, PLACEMENTS, Ordered, Setting, describe, make_policy, names
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.placements.by_score import typical_requests
 from berth.policies.protocol import GivesMore, Place
-from berth.policies.schemes.giving import Giving
+from berth.policies.schemes.strict import Giving
 
 V100, T4 = GpuModel("V100"), GpuModel("T4")
 

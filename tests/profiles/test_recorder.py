@@ -12,8 +12,7 @@ import pytest
 from berth.errors import ProfileError
 from berth.gpu_models import gpu_model
 from berth.profiles import profile_text, read_profile
-from berth.profiles.recorder import NvmlCard, Sample, profile_of, record
-from berth.profiles.sm_activity import SmActivity
+from berth.profiles.recorder import NvmlCard, Sample, SmActivity, profile_of, record
 
 V100 = gpu_model("V100")
 

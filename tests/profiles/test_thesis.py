@@ -14,7 +14,7 @@ from berth.interference import SPEEDS, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuModel
 from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, series, thesis_profiles, workload_jobs
-from berth.profiles.checking import checked
+from berth.profiles.file import checked
 
 PROFILES = thesis_profiles()
 SERIES = {name: series(profile, THESIS_GPU) for name, profile in PROFILES.items()}

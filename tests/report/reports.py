@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from berth.experiments.compare.chapters import comparison_chapters
+from berth.experiments.compare.page import comparison_chapters
 from berth.model import Node
 from berth.plots.style import dress
 from berth.report import Chapter, Report

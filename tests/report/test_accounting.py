@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -14,8 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.cli.stats import tables_of
-from berth.cli.usage_table import usage_table
+from berth.cli.stats import tables_of, usage_table
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -27,6 +27,7 @@ from berth.plots.accounting import (
     waiting_by_cause,
 )
 from berth.report.accounting import Head, write_accounting
+from berth.statistics.accounting import NOTHING_USED, largest_first
 from berth.statistics.spread import cdf
 from tests.history import exports
 
@@ -185,7 +186,12 @@ def test_axes_of_parallel_coordinates_can_be_read() -> None:
     trace = parallel_coordinates(lines, np.array([1, 1]), "pytorch").data[0]
     assert [list(axis.range) for axis in trace.dimensions[4:]] == [[0, 1], [0, 1]]  # fractions, whatever came
     assert trace.dimensions[4].ticktext == ("0", "0.2", "0.4", "0.6", "0.8", "1")
-    assert trace.dimensions[2].ticktext[-1] == "0.00005"
+    wait = trace.dimensions[2]
+    assert (wait.ticktext[0], wait.ticktext[-1]) == ("0 s", "0.18 s")
+    assert (list(wait["values"]), wait.tickvals[-1]) == (
+        [0.00005, 0],
+        pytest.approx(0.00005),
+    )  # ranges are in hours
     assert not trace.line.showscale  # all have as many nodes
     assert not any(axis.constraintrange for axis in trace.dimensions)  # all lines are seen at first
 
@@ -208,6 +214,32 @@ def test_few_hours_are_drawn_in_the_unit_that_fits() -> None:
     assert list(figure.data[0].x) == [3.0, 0.0]
     assert figure.layout.title.text == "Minutes waited by cause"
     assert figure.layout.xaxis.title.text == "minutes waited, of all jobs together"
+
+
+def test_a_distribution_of_few_hours_is_drawn_in_the_unit_that_fits() -> None:
+    figure = variable_cdfs({"pytorch": {"WAIT_h": cdf([0.0005, 0.001])}}, "WAIT_h")
+    assert list(figure.data[0].x) == pytest.approx([1.8, 1.8, 3.6, 1.04 * 3.6])
+    assert figure.layout.title.text == "pytorch: WAIT, seconds"
+    assert figure.layout.xaxis.title.text == "time waited, seconds"
+    assert figure.layout.xaxis.exponentformat == "none", "0.0008, not 800µ"
+
+
+def test_a_table_of_few_gpu_hours_has_one_unit_in_its_heading(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=number, User=f"user{number}", End=f"2026-01-01T00:10:0{number}")
+        for number in (1, 2)
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    run("report", tmp_path / "x.html", "--history", tmp_path / "h", "--by", "user")
+    page = (tmp_path / "x.html").read_text()
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', page)
+    assert heads[:3] == ["user", "GPU-seconds", "run-seconds"]
+    assert 'data-label="GPU-seconds">4.00</td>' in page
+
+
+def test_groups_that_used_as_much_stand_in_the_order_that_people_count_in() -> None:
+    rows = [replace(NOTHING_USED, keys=(name,)) for name in ("user10", "user2", "user1")]
+    assert [row.keys[0] for row in largest_first(rows, "gpu-hours")] == ["user1", "user2", "user10"]
 
 
 def test_a_server_type_has_a_line_from_its_first_day_to_its_last() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.sampling.jobs import allotments, job_of_process, jobs_present
 from berth.sampling.readings import GpuReading, JobUse, ProcessReading, uses
+from berth.sampling.sampler import allotments, job_of_process, jobs_present
 
 GIB = 2**30
 

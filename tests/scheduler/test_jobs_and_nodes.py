@@ -9,8 +9,7 @@ from berth.errors import SchedulerError
 from berth.knowledge import User
 from berth.model import GpuSlot, Job, Node, Placement, Record, RecordState, Share
 from berth.policies import Setting, make_policy
-from berth.policies.schemes.limit_settings import Limit
-from berth.policies.schemes.limits import Limits
+from berth.policies.schemes.limits import Limit, Limits
 from berth.scheduler import NeverFits, Scheduler
 from tests.scheduler.examples import ONE_GPU, WHERE, WHOLE, live, scheduler, started
 

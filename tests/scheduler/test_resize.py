@@ -14,14 +14,14 @@ from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import DoesNotFit, NotAllowed, SchedulerError
 from berth.history.store.events import write_events
-from berth.history.store.records import records
+from berth.history.store.record_files import records
 from berth.interference import make_interference
 from berth.model import Event, EventKind, GpuModel, GpuSlot, Job, Node, Placement, Resize, Share, WakeAt
 from berth.policies import Decision
 from berth.scheduler import Refused, Resized
 from berth.statistics import event_columns
 from berth.statistics.measures import gpu_allocation_pct, gpu_hours
-from berth.statistics.timeline import timeline
+from berth.statistics.run import timeline
 from tests.scheduler.examples import Says, live, scheduler
 
 CARD = GpuModel("card", mem_mib=10_000)

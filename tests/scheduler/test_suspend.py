@@ -14,7 +14,7 @@ from berth.cluster import Cluster, Queue
 from berth.engine import Suspension, simulate
 from berth.errors import DoesNotFit, SchedulerError
 from berth.history.store.events import write_events
-from berth.history.store.records import records
+from berth.history.store.record_files import records
 from berth.model import (
     Event,
     EventKind,
@@ -35,7 +35,7 @@ from berth.policies.schemes.rounds import Rounds
 from berth.scheduler import Evicted, Refused, Resumed, Suspended
 from berth.statistics import event_columns
 from berth.statistics.measures import gpu_hours
-from berth.statistics.timeline import timeline
+from berth.statistics.run import timeline
 from tests.scheduler.examples import Says, live, scheduler, started
 
 CARD = GpuModel("card", mem_mib=10_000, pcie_mbps=1000)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from berth.errors import FetchError
-from berth.traces.catalogue import PUBLIC_TRACES, RemoteFile, public_trace
-from berth.traces.fetch import fetch_file
+from berth.traces.fetch import PUBLIC_TRACES, RemoteFile, fetch_file, public_trace
 
 DATA = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -112,18 +111,19 @@ def test_what_is_all_there_but_not_renamed_needs_only_its_checksum(
 
 def test_a_wrong_checksum_is_refused_and_deleted(publisher: Publisher, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=f"the checksum is {SHA256}, expected {'0' * 64}"):
-        fetch_file(publisher.file(sha256="0" * 64), tmp_path)
+        fetch_file(publisher.file(sha256="0" * 64), tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_say_what_the_server_or_the_network_said(publisher: Publisher, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match="the server answers 404"):
-        fetch_file(publisher.file("missing"), tmp_path)
+        fetch_file(publisher.file("missing"), tmp_path / "new")
     with pytest.raises(FetchError, match=r"the server offers 1024000 bytes, expected 5"):
         fetch_file(publisher.file(size=5), tmp_path)
     nobody = RemoteFile("trace.csv", "http://127.0.0.1:9/trace.csv")
     with pytest.raises(FetchError, match=r"no connection .* is there a network"):
-        fetch_file(nobody, tmp_path)
+        fetch_file(nobody, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == [], "no folder is left behind"
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(FetchError, match="cannot be written"):
         fetch_file(publisher.file(), tmp_path / "file")

@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 from berth.model import Job, Share
-from berth.traces.job_draft import draft, finished
+from berth.traces.job_table import draft, finished
 
 
 def test_a_finished_draft_is_the_same_job() -> None:

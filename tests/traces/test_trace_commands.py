@@ -140,19 +140,19 @@ def test_fetch_refuses_what_the_catalogue_has_not() -> None:
 def test_fetch_tells_licence_and_source_and_takes_what_is_there(tmp_path: Path) -> None:
     import hashlib
 
-    from berth.traces import catalogue
+    from berth.traces import fetch
 
     content = b"sn,cpu_milli,memory_mib,gpu,model\n"
     (tmp_path / "nodes.csv").write_bytes(content)
-    file = catalogue.RemoteFile(
+    file = fetch.RemoteFile(
         "nodes.csv", "https://invalid/nodes.csv", None, hashlib.sha256(content).hexdigest()
     )
-    known = catalogue.PublicTrace("own", "a test", "nobody", "CC0", "none", (file,), readable=False)
-    catalogue.PUBLIC_TRACES["own"] = known
+    known = fetch.PublicTrace("own", "a test", "nobody", "CC0", "none", (file,), readable=False)
+    fetch.PUBLIC_TRACES["own"] = known
     try:
         out, _ = run("fetch", "own", "--to", str(tmp_path))
         as_json, _ = run("fetch", "own", "--to", str(tmp_path), "--json")
     finally:
-        del catalogue.PUBLIC_TRACES["own"]
+        del fetch.PUBLIC_TRACES["own"]
     assert out.splitlines()[:3] == ["own: a test", "from nobody", "licence: CC0"]
     assert json.loads(as_json) == {"name": "own", "licence": "CC0", "files": [str(tmp_path / "nodes.csv")]}

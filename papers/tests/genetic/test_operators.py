@@ -6,7 +6,7 @@ import pytest
 from berth.cluster import Cluster
 from berth.model import GpuModel, Job, Node, Share
 from berth.policies.genetic.batch import batch_of, pooled
-from berth.policies.genetic.random_kernels import seeded, uniform
+from berth.policies.genetic.packing_kernels import seeded, uniform
 from berth_papers.genetic.policy import PaperSettings, evolve_paper, fitness_of
 from berth_papers.genetic.variation_kernels import crossover, mutate, sort_by_fitness, tournament
 

@@ -20,7 +20,7 @@ from berth.errors import SettingError
 from berth.experiments.compare import sweep
 from berth.experiments.compare.kept_file import read_kept, write_kept
 from berth.model import GpuModel, Job, Node, Share
-from berth.policies.schemes.limit_settings import Limit
+from berth.policies.schemes.limits import Limit
 from berth.statistics import event_columns
 from berth_papers.bounds import most_held_pct
 from berth_papers.genetic import utilisation_run

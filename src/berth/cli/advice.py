@@ -11,6 +11,7 @@ import typer
 from berth.cli import completing
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, plain_table, printed
+from berth.cli.progress import progress_bar
 from berth.cli.run_options import Processes, RunOptions, Since, Until, conditions_asked, period_asked
 from berth.cli.shared_options import with_options
 from berth.counts import counted
@@ -44,7 +45,6 @@ def advise(
 
     Prints the command that would set it; changes nothing.
     """
-    from berth.cli.progress import progress_bar
     from berth.experiments.limit_advice import advise_limits
     from berth.experiments.returnable import run_and_trust
     from berth.experiments.what_if import nodes_and_conditions

@@ -20,9 +20,12 @@ from berth.cli.run_options import (
     Since,
     Until,
     cluster_named,
+    joined,
     period_asked,
 )
+from berth.errors import SettingError
 from berth.history.values.durations import duration_text
+from berth.traces import read_trace
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
@@ -52,15 +55,14 @@ def backtest(
         int, typer.Option(min=1, metavar="WEEKS", help="Weeks to learn from before the first prediction.")
     ] = 2,
     cluster: ClusterOption = None,
-    map_nodes: NodeColumns = "",
-    columns: Columns = "",
+    map_nodes: NodeColumns = None,
+    columns: Columns = None,
     since: Since = "",
     until: Until = "",
     history: HistoryFolder = Path("history"),
     as_json: JsonOrCsv = None,
 ) -> None:
     """Predict each week's waits from the weeks before, and say how far off the predictions were."""
-    from berth.errors import SettingError
     from berth.experiments.backtest import backtest as test
     from berth.policies import make_policy
 
@@ -71,7 +73,7 @@ def backtest(
         make_policy(name)
     nodes = cluster_named(cluster, map_nodes)
     if trace:
-        real, replays = _of_trace(trace, columns, nodes, names, knowledge)
+        real, replays = _of_trace(trace, joined(columns), nodes, names, knowledge)
     else:
         real, replays = _of_history(history, since, until, nodes, names, knowledge)
     found = test(real, replays, first)
@@ -86,6 +88,7 @@ def backtest(
     ]
     answer = {
         "answers": list(found.sentences),
+        "caution": found.caution,
         "coverage_pct": {measure: found.coverage_pct(measure) for measure in ("mean", "p90")},
         "weeks": rows,
     }
@@ -96,10 +99,8 @@ def backtest(
 def _of_trace(
     trace: str, columns: str, named: tuple[Node, ...], names: list[str], knowledge: str
 ) -> tuple[Waits, dict[str, Waits]]:
-    from berth.errors import SettingError
     from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
     from berth.experiments.what_if import replayed_waits
-    from berth.traces import read_trace
 
     source = read_trace(trace, columns=columns)
     nodes = named or source.nodes

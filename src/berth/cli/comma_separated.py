@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from berth.errors import SettingError
+
 
 def names_of(text: str) -> tuple[str, ...]:
     """Split such a value; the names are in their order, without the spaces around them; empty ones are left out."""
@@ -10,8 +12,6 @@ def names_of(text: str) -> tuple[str, ...]:
 
 def policies_of(text: str) -> list[str]:
     """The value of `--policies`, split. Raises SettingError if it names none, or one twice."""
-    from berth.errors import SettingError
-
     names = list(names_of(text))
     if not names:
         raise SettingError(

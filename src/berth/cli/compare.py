@@ -11,8 +11,10 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
+from berth.cli.files import checked_place, command_line, interruption_explained, made_folder, write_whole
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, printed
+from berth.cli.progress import compiling_shown, progress_bar
 from berth.cli.run_options import (
     FromHistory,
     Processes,
@@ -20,10 +22,14 @@ from berth.cli.run_options import (
     Since,
     Until,
     conditions_asked,
+    joined,
     period_asked,
 )
 from berth.cli.shared_options import with_options
 from berth.counts import counted
+from berth.errors import SettingError
+from berth.model import Reason
+from berth.traces import read_trace, write_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,8 +104,6 @@ def compare(
     options: RunOptions,
 ) -> None:
     """Replay a trace through several policies and put the results side by side."""
-    from berth.errors import SettingError
-
     if from_history == bool(trace):
         raise SettingError("compare replays a TRACE, or what ran on this machine with --from-history")
     of_history = {"--since": since != SINCE, "--until": bool(until), "--whole-gpus": whole_gpus}
@@ -135,7 +139,6 @@ def _from_history(
     processes: int,
 ) -> None:
     """Replay the live history, and say how far each replay is from what happened."""
-    from berth.cli.progress import progress_bar
     from berth.experiments.what_if import what_if
     from berth.history.store.folder import open_history
 
@@ -226,15 +229,12 @@ def _run(
     ray: str | None = None,
     records: Path | None = None,
 ) -> None:
-    from berth.cli.files import checked_place, interruption_explained
-    from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.compare import compare as compare_policies
-    from berth.traces import read_trace
 
     for path in filter(None, (options.events, records)):
         checked_place(path, ".parquet")
     conditions = conditions_asked(options)
-    source = read_trace(trace, columns=options.map)
+    source = read_trace(trace, columns=joined(options.map))
     runs = f"{len(policies)} × {len(seeds)} runs"
     with progress_bar(runs) as progress, compiling_shown(), interruption_explained(options.out):
         result = compare_policies(
@@ -277,8 +277,6 @@ def _warn_of_models(result: Comparison, cluster: object) -> None:
 
 def _warn_of_idle(result: Comparison) -> None:
     """End with status 1 if a policy finished nothing of what the cluster can hold."""
-    from berth.model import Reason
-
     idle = [
         run
         for run in result.runs
@@ -314,9 +312,7 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
 
 def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed. The page begins with `first`."""
-    from berth.cli.files import command_line, made_folder, write_whole
     from berth.experiments.compare.page import write_report
-    from berth.traces import write_nodes
 
     made_folder(out)
     report = write_report(result, out / "report.html", command=command_line(), first=first)
@@ -329,7 +325,6 @@ def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
 
 def _show(result: Comparison, written: list[Path]) -> None:
     from berth.experiments.compare.table import rich_tables
-    from berth.model import Reason
 
     screen = console(soft_wrap=True)
     jobs = result.runs[0].summary.jobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,16 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.output import JsonOrCsv, printed
+from berth.console.audit import Audit
+from berth.console.certificate import fingerprint, is_loopback, own_certificate
+from berth.console.roles import Role
+from berth.console.settings import Settings, parse_listen
+from berth.console.tokens import Tokens
 from berth.counts import counted
+from berth.errors import SettingError
+from berth.live.local.places import Places, find_socket, queue_folder, state_folder
+from berth.live.local.tables import printable
+from berth.partition import mem_mib
 
 app = typer.Typer(
     help="Show the live cluster, its history and 'what if' in a browser.", invoke_without_command=True
@@ -66,16 +76,8 @@ def console(
     """Show the live cluster, its history and 'what if' in a browser."""
     if context.invoked_subcommand is not None:
         return
-    from dataclasses import replace
-
-    from berth.console.certificate import fingerprint, is_loopback, own_certificate
     from berth.console.identity import Doorkeeper
-    from berth.console.roles import Role
     from berth.console.server import listening, serve
-    from berth.console.settings import Settings, parse_listen
-    from berth.errors import SettingError
-    from berth.live.local.places import Places, find_socket, queue_folder
-    from berth.partition import mem_mib
 
     if (certificate is None) != (key is None):
         raise SettingError("--cert and --key belong together; one of them is missing")
@@ -142,10 +144,6 @@ def token(
     revoke: Annotated[bool, typer.Option("--revoke", help="Revoke all tokens of the user.")] = False,
 ) -> None:
     """Create a token for a person or program, or revoke all of theirs."""
-    from berth.console.roles import Role
-    from berth.console.tokens import Tokens
-    from berth.errors import SettingError
-
     tokens = Tokens(_state(state) / "tokens.json")
     if revoke:
         print(f"revoked {counted(tokens.remove(user), 'token')} of {user}")
@@ -166,11 +164,7 @@ def audit(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Print who changed what through the console."""
-    from dataclasses import asdict
-
-    from berth.console.audit import Audit
     from berth.console.formats import moment
-    from berth.live.local.tables import printable
 
     lines = Audit(_state(state) / "audit.jsonl").last(last)
     if printed(as_json, [asdict(line) for line in lines]):
@@ -187,8 +181,6 @@ def audit(
 
 
 def _state(state: Path | None) -> Path:
-    from berth.live.local.places import state_folder
-
     return state or Path(state_folder()) / "console"
 
 
@@ -204,8 +196,6 @@ def _user() -> str:
 def _addresses(text: str) -> frozenset[str]:
     """Check that these are IP addresses: a host name or a network would match no connection."""
     from ipaddress import ip_address
-
-    from berth.errors import SettingError
 
     try:
         return frozenset(str(ip_address(each)) for each in names_of(text))

@@ -11,6 +11,7 @@ from berth.cli.comma_separated import names_of
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.cli.stats import By, From, Only, To, tables_of
+from berth.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +38,6 @@ def cost(
     from berth.statistics.cost import costs, read_prices
 
     if prices is None:
-        from berth.errors import SettingError
-
         raise SettingError(
             "berth cost needs prices: name a list with --prices FILE.toml; docs/accounting.md shows one"
         )

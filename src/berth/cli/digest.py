@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from berth.cli.history_folder import HistoryFolder
-from berth.history.values.moments import moment_ms
+from berth.counts import counted
+from berth.errors import SettingError
+from berth.history.values.durations import moment_ms
 
 DAY_MS = 86_400_000
 
@@ -30,11 +32,9 @@ def digest(
 
     It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
     """
-    from berth.counts import counted
-    from berth.errors import SettingError
     from berth.experiments.returnable import size_sentences
-    from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
+    from berth.history.store.reader import unknown_values
     from berth.report.digest import digest_text
     from berth.statistics.tables import Period, Tables
 

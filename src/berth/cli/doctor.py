@@ -12,6 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
+from berth.errors import EXTRAS, PartitionError, install_command
+from berth.partition import library_path
+from berth.partition.native import why_not
 
 _ANSWER_S = 10
 """How long a program may take to print its version."""
@@ -54,8 +57,6 @@ def _berth() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    from berth.errors import EXTRAS, install_command
-
     uses = {
         "learn": "berth train",
         "ray": "sweeps on a Ray cluster (--ray)",
@@ -71,9 +72,6 @@ def _extras() -> Iterator[Finding]:
 
 
 def _library() -> Iterator[Finding]:
-    from berth.errors import PartitionError
-    from berth.partition import library_path
-
     needed_for = "partitions: berth run, berth up"
     try:
         yield Finding("libberth", True, str(library_path()), needed_for)
@@ -103,9 +101,6 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _native() -> Finding:
-    from berth.errors import PartitionError
-    from berth.partition.native import why_not
-
     try:
         lacking = why_not()
     except PartitionError as error:

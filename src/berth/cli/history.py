@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +12,10 @@ import typer
 from berth.cli.history_folder import NamedHistory
 from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.counts import counted
+from berth.history.jobs.measured_pairs import measured_speeds, write_measurements
 
 if TYPE_CHECKING:
-    from berth.history.store.index import PastImport
+    from berth.history.store.reader import PastImport
 
 app = typer.Typer(help="Look at imports, undo one, and write measured speeds.", no_args_is_help=True)
 
@@ -48,7 +50,6 @@ def speeds(
     history: NamedHistory = Path("history"),
 ) -> None:
     """Write how fast applications advanced beside each other, for `berth interference fit`."""
-    from berth.history.jobs.measured_pairs import measured_speeds, write_measurements
     from berth.history.store.folder import open_history
     from berth.profiles import Profiles
 
@@ -58,8 +59,6 @@ def speeds(
 
 
 def _line(past: PastImport) -> str:
-    from datetime import UTC, datetime
-
     at = f"{datetime.fromtimestamp(past.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     return f"{at}  {past.what}: imported {past.imported:,}, updated {past.updated:,}"
 

@@ -19,6 +19,12 @@ from berth.cli.history_folder import NamedHistory
 from berth.cli.output import AsJson
 from berth.cli.shared_options import with_options
 from berth.counts import counted
+from berth.errors import BerthError, HistoryError, SettingError
+from berth.history.importing.table_import import csv_rows, header_of, read_map
+from berth.history.store.import_result import Options, Rejections
+from berth.history.values.durations import moment_ms
+from berth.live.slurm.decisions import read_decisions
+from berth.traces.readers.asi import RECORDS
 
 if TYPE_CHECKING:
     from berth.history.store.folder import History
@@ -78,9 +84,7 @@ class ImportOptions:
 
     def of_rows(self, encoding: str = "utf-8") -> Options:
         """How rows are read. Raises SettingError if a dry run would have to make the key of pseudonyms."""
-        from berth.errors import SettingError
-        from berth.history.store.import_result import Options
-        from berth.history.store.pseudonyms import read_key
+        from berth.history.store.lookups import read_key
 
         path, key = self.pseudonymise, b""
         if path and self.dry_run and not path.exists():
@@ -133,8 +137,6 @@ class ImportOptions:
         else:
             self._print_lines(result, listed)
         if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
-            from berth.errors import HistoryError
-
             raise HistoryError("nothing was imported: every row was left out, for the reasons above")
 
     def _print_lines(self, result: ImportResult, listed: Sequence[Rejected]) -> None:
@@ -196,10 +198,8 @@ def sacct(
     options: ImportOptions,
 ) -> None:
     """Import what sacct prints: text with any delimiter, JSON, or by running it."""
-    from berth.errors import SettingError
     from berth.history.importing.sacct import import_jobs, import_text, run_sacct
     from berth.history.importing.sacct_json import json_rows
-    from berth.history.store.import_result import Rejections
 
     if run == (file is not None):
         raise SettingError(
@@ -252,14 +252,12 @@ def slurmdbd(
     The address may be given in the environment as BERTH_SLURMDBD, which keeps its password out of process lists.
     """
     from berth.history.importing.slurmdbd import import_slurmdbd
-    from berth.history.values.moments import moment_ms
 
     how, since_s = options.of_rows(), moment_ms(since, "--since") // 1000 if since else None
     with options.store(f"slurmdbd {options.cluster}".strip()) as store:
         found = import_slurmdbd(store, url, how, since_s=since_s)
         if decisions is not None:
             from berth.history.importing.samples import import_usage
-            from berth.live.slurm.decisions import read_decisions
             from berth.live.slurm.job_log import measured
 
             import_usage(store, measured(read_decisions(decisions), options.cluster))
@@ -271,11 +269,11 @@ def slurmdbd(
 def csv_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table with a header line.")],
     columns: Annotated[
-        str,
+        list[str],
         typer.Option(
             "--map",
             metavar="FIELD=COLUMN,…",
-            help="Columns of the fields job, submit, start, end, user, gpus, ….",
+            help="Columns of the fields job, submit, start, end, user, gpus, …; repeatable.",
         ),
     ],
     *,
@@ -283,10 +281,8 @@ def csv_file(
 ) -> None:
     """Import any table of jobs as CSV."""
     from berth.history.importing.sacct import import_rows
-    from berth.history.importing.table_import import csv_rows, header_of, read_map
-    from berth.history.store.import_result import Rejections
 
-    chosen, how = read_map(columns), options.of_rows()
+    chosen, how = read_map(",".join(columns)), options.of_rows()
     rejections = Rejections()
     rows = csv_rows(file, chosen, rejections)
     with options.store(f"csv {file}") as store:
@@ -299,7 +295,6 @@ def _add_source(name: str, reader: str, what: str, help_text: str) -> None:
 
     def read(file: Path, *, options: ImportOptions) -> None:
         from berth.history.importing.sacct import import_jobs
-        from berth.history.store.import_result import Rejections
 
         module, _, function = reader.partition(":")
         source = import_module(f"berth.history.importing.{module}")
@@ -363,10 +358,7 @@ def asi(
     options: ImportOptions,
 ) -> None:
     """Import Alibaba's ASI trace: pods with their GPU use by the hour."""
-    from berth.errors import HistoryError
     from berth.history.importing.simulated import import_records
-    from berth.history.store.import_result import Options
-    from berth.traces.readers.asi import RECORDS
 
     if next(folder.rglob("*.parquet"), None) is None:
         raise HistoryError(
@@ -388,7 +380,6 @@ def limits(
     as_json: AsJson = False,
 ) -> None:
     """Store the limits of Slurm's QOS and associations, so that replays of the history obey them."""
-    from berth.errors import SettingError
     from berth.experiments.slurm_limits import keep_limits
     from berth.history.store.folder import open_history
 
@@ -441,8 +432,6 @@ def series(
 
 def _refit(history: Path) -> None:
     """Learn the waits anew where the history keeps a model of them; one that cannot be is kept, with a warning."""
-    from berth.errors import BerthError
-
     if not (history / "waiting.json").exists():
         return  # spares an import the libraries
     from berth.waiting.refit import refit

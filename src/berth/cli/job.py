@@ -18,7 +18,7 @@ def job(
         str,
         typer.Argument(
             metavar="ID",
-            help="The job's id, or its label, such as 12_3 or 7+1.",
+            help="The job's id, its label, such as 12_3 or 7+1, or its name.",
             autocompletion=completing.known_jobs,
         ),
     ],

@@ -40,8 +40,8 @@ def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) ->
         slurm = ", or in Slurm's `squeue`" if shutil.which("squeue") else ""
         of = f" of cluster '{cluster}'" if cluster else ""
         raise HistoryError(
-            f"{history} has no job '{job_id}'{of} that has ended; give its id, or its label, such as 12_3 for a task of"
-            f" an array; what waits or runs is in `berth queue`{slurm}"
+            f"{history} has no job '{job_id}'{of} that has ended; give its id, its label, such as 12_3 for a task of"
+            f" an array, or its name; what waits or runs is in `berth queue`{slurm}"
         )
     if as_json:
         print(json.dumps([*map(report_json, found)], ensure_ascii=False, allow_nan=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import signal
 import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,11 +20,13 @@ from berth.cli import kubernetes_node
 from berth.cli.kubernetes_node import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
-from berth.errors import ApiError, KubernetesError, SettingError
+from berth.console.certificate import own_certificate
+from berth.errors import ApiError, KubernetesError, MissingExtraError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
 from berth.live.driver.words import span
-from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
+from berth.live.kubernetes.names import GATHERED, GATING, HISTORY_FOLDER, NAMESPACE
+from berth.live.local.cards import fake_gpus as checked
 
 if TYPE_CHECKING:
     from berth.live.kubernetes.client import Api
@@ -120,7 +123,7 @@ def steerer(
         if once:
             done = steering.counts
             print(
-                f"placed {done.placed}, advised {done.advised}, removed {done.removed}, failed {done.failed}"
+                f"placed {done.placed}, advised {done.advised}, evicted {done.evicted}, failed {done.failed}"
             )
 
     _ask(run, kubeconfig, context, follows=not once)
@@ -266,12 +269,17 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.installing import apply, check_namespace, gate_tls, serves_claims, take_away
+    from berth.live.kubernetes.installing import (
+        apply,
+        check_namespace,
+        gate_tls,
+        lift_gates,
+        serves_claims,
+        take_away,
+    )
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
 
     if fake_gpus:
-        from berth.live.local.cards import fake_gpus as checked
-
         checked(fake_gpus)
     for option, text in (("--image", image), ("--agent-image", agent_image or image)):
         if not text or any(letter.isspace() for letter in text):
@@ -290,7 +298,8 @@ def install(
         from berth.live.kubernetes.tenants import tenants_in
 
         flags = {"borrow": str(borrow).lower(), "reclaim": str(reclaim).lower()}
-        tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
+        with contextlib.suppress(MissingExtraError):  # the steerer's image has it
+            tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
     how = Install(
         image,
         agent_image,
@@ -352,6 +361,9 @@ def install(
         for each in [*manifests_of_0_2(), *unused]:
             if done := await take_away(api, each):
                 print(done)
+        if mode is Mode.ADVISE:  # no steerer lifts them any more
+            for done in await lift_gates(api):
+                print(done)
 
     _ask(run, kubeconfig, context)
 
@@ -388,9 +400,6 @@ def _certificate() -> tuple[str, str]:
     """A new certificate of the webhook and its key, both base64."""
     from tempfile import TemporaryDirectory
 
-    from berth.console.certificate import own_certificate
-    from berth.live.kubernetes.names import GATING, NAMESPACE
-
     with TemporaryDirectory() as folder:
         made = own_certificate(Path(folder), f"{GATING}.{NAMESPACE}.svc", days=3650)
         if made is None:
@@ -404,7 +413,6 @@ def _certificate() -> tuple[str, str]:
 
 def _check_names(policy: str, knowledge: str) -> None:
     """Refuse what no steerer would know. What has a colon or a path may be in the image alone."""
-    from berth.errors import MissingExtraError
     from berth.knowledge import check_knowledge
     from berth.policies import make_policy
 
@@ -465,7 +473,6 @@ def _ask(
 async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
     """Await something that SIGTERM cancels."""
     import asyncio
-    import signal
 
     task = asyncio.current_task()
     assert task is not None

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from berth.errors import SettingError
+from berth.errors import BerthError, SettingError
+from berth.live.local.cards import fake_gpus as settings_of
 
 
 class Grow(StrEnum):
@@ -95,8 +96,6 @@ def node(
     if os.geteuid() != 0:
         raise SettingError("the node's agent makes device nodes and sockets of the kubelet; run it as root")
     if fake_gpus:
-        from berth.live.local.cards import fake_gpus as settings_of
-
         os.environ.update(settings_of(fake_gpus))
         os.environ.setdefault("BERTH_FAKE_CARD", str(state_folder / "fake-card"))
     settings = NodeSettings(
@@ -124,7 +123,6 @@ def node(
 async def _run(settings: object, kubeconfig: str | None) -> None:
     import asyncio
 
-    from berth.errors import BerthError
     from berth.live.kubernetes.access import find_access
     from berth.live.kubernetes.client import Api
     from berth.live.kubernetes.node.service import NodeSettings, run_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,9 @@ from berth.errors import LiveError
 from berth.live.driver.snapshot import gpu_dict, job_dict
 from berth.live.local import client
 from berth.live.local.protocol import Flags
+
+if TYPE_CHECKING:
+    from berth.live.local.config import Setting
 
 _ID_HELP = "Job ids as shown by `berth queue`: 12, or 12_3 for one array task; or names of jobs."
 
@@ -554,6 +557,7 @@ def up(
         starting.uninstall()
         return
     values, _ = flags_of("up", option_names(context.command))
+    _check_up({**values, **given})
     if install:
         starting.install(given, values, as_json)
     else:
@@ -574,6 +578,7 @@ def config(as_json: JsonOrCsv = None) -> None:
     from berth.live.local.config import paths, settings
 
     found = settings({name: option_names(load(name)) for name in ("up", "submit")})
+    _check(found)
     rows = [
         {"table": each.table, "key": each.key.replace("_", "-"), "value": each.value, "file": each.path}
         for each in found
@@ -586,6 +591,33 @@ def config(as_json: JsonOrCsv = None) -> None:
     for row in rows:
         value = ", ".join(row["value"]) if isinstance(row["value"], list) else row["value"]
         print(f"[{row['table']}] {row['key']} = {value}    ({row['file']})")
+
+
+def _check(found: list[Setting]) -> None:
+    """Refuse a value that `berth up` or `berth submit` would refuse; LiveError names its file and line."""
+    from berth.live.local.config import NOTIFY
+    from berth.live.local.request import request_of, tasks_of
+
+    for each in found:
+        key = NOTIFY[each.key] if each.table == "notify" else each.key
+        flags: Flags = {key: each.value} if key != "mem_max" else {"mem": "1M", key: each.value}
+        try:
+            if each.table == "up":
+                _check_up(flags)
+            else:
+                request_of(flags, argv=["true"], cwd="/", now_ms=0)
+                tasks_of(flags)
+        except LiveError as error:
+            raise LiveError(f"{each.where}: {error}") from error
+
+
+def _check_up(values: Flags) -> None:
+    from berth.live.local.cards import fake_gpus
+    from berth.live.local.starting import check
+
+    check(values)
+    if "fake_gpus" in values:
+        fake_gpus(str(values["fake_gpus"]))
 
 
 _NO_FLAGS: Final = {"arguments", "command", "ids", "as_json", "pty", "wait", "install", "uninstall"}

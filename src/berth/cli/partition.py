@@ -7,22 +7,33 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from berth import partition as partitions
+from berth.cli.app import load
 from berth.cli.output import AsJson, JsonOrCsv, console, printed
 from berth.counts import counted
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from berth.partition import Partition, Summary
-    from berth.partition.reconciling import Counted
+from berth.partition import Partition, Summary, oci, proof
+from berth.partition.gpus import (
+    bytes_of_processes,
+    driver_version,
+    gpu_named,
+    gpus,
+    knows_instance,
+    plain_uuid,
+)
+from berth.partition.launch import environment as partition_environment
+from berth.partition.launch import run_folder, sweep
+from berth.partition.oci import specification
+from berth.partition.reconciling import Counted, Reconciler
+from berth.partition.sizes import size_text
 
 app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
@@ -76,14 +87,17 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a command and its children under limits: berth run --mem 4G -- python train.py"""
-    from berth import partition as partitions
-
     if interactive:
         others = {"--burst": burst, "--priority": priority, "--fake-gpu": fake_gpu, "--json": as_json}
         if unfit := ", ".join(name for name, given in others.items() if given):
             raise SettingError(f"--interactive runs the command in the queue; leave out {unfit}")
         asked = {"--mem": mem, "--core-pct": core_pct or None, "--gpu": gpu}
         words = [word for name, value in asked.items() if value is not None for word in (name, str(value))]
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise SettingError(
+                "berth run --interactive needs a terminal as its input and output; without one, use: berth submit "
+                "--interactive COMMAND"
+            )
         raise typer.Exit(_submitted(["--interactive", "--pty", *words, "--", *command]))
 
     mem_mib = None if mem is None else partitions.mem_mib(mem, "--mem")
@@ -112,8 +126,6 @@ def execute(
     as_json: AsJson = False,
 ) -> None:
     """Run a command and its children in a partition: berth partition exec blue -- python train.py"""
-    from berth import partition as partitions
-
     with _command_found():
         summary = partitions.run(command, partition=name, fake_gpu=fake_gpu)
     _end(summary, as_json)
@@ -121,8 +133,6 @@ def execute(
 
 def _submitted(words: list[str]) -> int:
     """What `berth submit` ends with."""
-    from berth.cli.app import load
-
     return int(load("submit").main(words, "berth submit", standalone_mode=False) or 0)
 
 
@@ -149,8 +159,6 @@ def _end(summary: Summary, as_json: bool) -> None:
 
 def _visible_gpu(text: str, fake_gpu: bool) -> str:
     """The UUID of the GPU, or instance of MIG, that a user has named."""
-    from berth.partition.gpus import gpu_named, knows_instance
-
     if text.startswith("MIG-") and knows_instance(text, _driver(fake_gpu)):
         return text
     return gpu_named(text, _known_gpus(fake_gpu)).uuid
@@ -158,8 +166,6 @@ def _visible_gpu(text: str, fake_gpu: bool) -> str:
 
 def _check_card(mem_mib: int, gpu: str | None) -> None:
     """Refuse more than the card has where the card can be asked."""
-    from berth.partition.gpus import gpus
-
     try:
         known = gpus()
     except BerthError:
@@ -171,14 +177,10 @@ def _check_card(mem_mib: int, gpu: str | None) -> None:
 
 
 def _known_gpus(fake_gpu: bool) -> list[Any]:
-    from berth.partition.gpus import gpus
-
     return gpus(_driver(fake_gpu))
 
 
 def _driver(fake_gpu: bool) -> Path | None:
-    from berth import partition as partitions
-
     return partitions.fake_driver_folder() if fake_gpu else None
 
 
@@ -201,7 +203,7 @@ def create(
         typer.Option(
             "--native/--no-native",
             help="Let the driver enforce --mem on cgroups; needs root, driver 615 and cgroup v2. "
-            "Default: if they are here and neither --owner nor --group is given.",
+            "Default: if they are here, without --owner, --group or --overcommit.",
         ),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="The user who may join, by name or number.")] = None,
@@ -214,11 +216,6 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a partition of a GPU, for your own processes and containers, or for a user or group."""
-    from berth import partition as partitions
-    from berth.partition.gpus import gpu_named
-    from berth.partition.scratch import sweep
-    from berth.partition.sizes import size_text
-
     if mig is not None and (
         mem is not None or core_pct or burst or mps or overcommit or priority is not None
     ):
@@ -260,9 +257,7 @@ def create(
 @app.command("list")
 def list_partitions(as_json: JsonOrCsv = None) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
-    from berth import partition as partitions
     from berth.cli.partition_table import partition_table, unreadable_text
-    from berth.partition.scratch import sweep
 
     sweep()
     regions = partitions.regions()
@@ -291,10 +286,8 @@ def watch(
     from rich.live import Live
     from rich.text import Text
 
-    from berth import partition as partitions
     from berth.cli.partition_table import partition_lines, partition_table, uncounted_text, unreadable_text
     from berth.partition import native
-    from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
     printed: list[str] = []
@@ -310,6 +303,8 @@ def watch(
             found = [one for one in regions if isinstance(one, partitions.Partition)]
             lost = [unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
             lost += map(uncounted_text, reconciler.look(_counted(found, _driver(fake_gpu))))
+            if not regions:
+                lost = ["there is no partition yet; make one with: berth partition create NAME --mem 8G"]
             used = {
                 one.name + one.uuid: (one.gpu_ns - before[one.name + one.uuid][1])
                 / 1e7
@@ -319,8 +314,10 @@ def watch(
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if live is None:
-                shown = partition_lines(found, used, time.strftime("%H:%M:%S"))
-                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(shown))
+                for line in partition_lines(found, used, time.strftime("%H:%M:%S")) if not as_json else ():
+                    typer.echo(line)
+                if as_json:
+                    typer.echo(json.dumps([_plain(one) for one in found]))
                 for text in lost:
                     if text not in printed:
                         typer.echo(f"berth: {text}", err=True)
@@ -339,11 +336,8 @@ def watch(
 
 def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
     """What partitions count beside what NVML shows; empty where there is no NVML."""
-    from berth.partition.gpus import bytes_of_processes, gpus
-    from berth.partition.reconciling import Counted
-
     try:
-        cards = {gpu.uuid.removeprefix("GPU-").lower(): gpu for gpu in gpus(driver)}
+        cards = {plain_uuid(gpu.uuid): gpu for gpu in gpus(driver)}
         shown = {plain: bytes_of_processes(gpu.uuid, driver) for plain, gpu in cards.items()}
     except PartitionError:
         return []
@@ -375,9 +369,6 @@ def resize(
     as_json: AsJson = False,
 ) -> None:
     """Change a partition's limits while it is in use; if they shrink, new allocations are refused."""
-    from berth import partition as partitions
-    from berth.partition.sizes import size_text
-
     partitions.find(name)  # a name that is not there is the first thing to tell
     unchecked = (
         [f"the limit of {mem} against the GPU's memory and what others are promised of it"] if mem else []
@@ -421,8 +412,6 @@ def remove(
     fake_gpu: Fake = False,
 ) -> None:
     """Remove a partition; refused while processes use it, unless forced."""
-    from berth import partition as partitions
-
     partitions.remove(name, force=force, driver_folder=_driver(fake_gpu))
 
 
@@ -455,12 +444,7 @@ def prove(
     Each way is a process of its own that takes at most twice the limit. The exit status is 1 if a way passed that
     berth's documentation does not name, or if what fits was refused.
     """
-    from berth import partition as partitions
     from berth.cli.proofs import known_texts, page, rows, sentences, table
-    from berth.partition import proof
-    from berth.partition.gpus import driver_version, gpu_named
-    from berth.partition.launch import environment as partition_environment
-    from berth.partition.scratch import run_folder, sweep
 
     limit_mib = partitions.mem_mib(mem, "--mem")
     if sets and not as_is:
@@ -527,8 +511,6 @@ def _assignment(text: str) -> tuple[str, str]:
 @app.command()
 def library() -> None:
     """Print the path of libberth.so, for LD_PRELOAD."""
-    from berth import partition as partitions
-
     typer.echo(str(partitions.library_path()))
 
 
@@ -542,9 +524,6 @@ def cdi(
     fake_gpu: Fake = False,
 ) -> None:
     """Print a CDI specification that gives a container this partition: device berth.dev/gpu=NAME."""
-    from berth import partition as partitions
-    from berth.partition.cdi import specification
-
     found, library = partitions.find(name), partitions.library_path()
     _print_json(specification(name, found, library, device, _hook(fake_gpu, "--limit", name)))
 
@@ -552,8 +531,6 @@ def cdi(
 @app.command()
 def hook(fake_gpu: Fake = False) -> None:
     """Print the file for /etc/containers/oci/hooks.d that makes Podman or CRI-O call `berth partition inject`."""
-    from berth.partition import oci
-
     _print_json(oci.definition(_hook(fake_gpu)))
 
 
@@ -577,7 +554,6 @@ def inject(
     fake_gpu: Fake = False,
 ) -> None:
     """Act as the OCI hook: read the container's state from standard input and mount the partition that it asks for."""
-    from berth import partition as partitions
     from berth.partition import native, oci
 
     text, driver = sys.stdin.read(), _driver(fake_gpu)

@@ -78,8 +78,6 @@ def uncounted_text(found: Difference) -> str:
 
 def partition_lines(found: list[Partition], used_pct: dict[str, float], clock: str) -> list[str]:
     """One line a partition, for a pipe or a file: the words of the table after the time of day."""
-    if not found:
-        return [f"{clock}  no partition that can be read"]
     return [
         "  ".join([clock, *_amounts(one), _time_text(one, used_pct), f"{one.refused} refused"])
         for one in found

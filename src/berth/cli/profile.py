@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.files import write_whole
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
+from berth.errors import ProfileError
 
 if TYPE_CHECKING:
     from berth.model import Profile
@@ -99,7 +101,7 @@ def show(
     profile, table = _found(application, history), as_json is None
     if out is not None:
         from berth.plots.profiles import profile_figure
-        from berth.report.page import write_picture
+        from berth.report.report import write_picture
 
         write_picture(profile_figure(profile), out, [_in_a_sentence(profile)])
         print(f"wrote {out}", file=sys.stdout if table else sys.stderr)
@@ -148,7 +150,6 @@ def import_(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Import profiles into the history; each replaces the earlier profile of its application."""
-    from berth.errors import ProfileError
     from berth.profiles import IN_HISTORY, is_profile, keep_profile, read_profile
 
     if source.is_dir():
@@ -183,7 +184,6 @@ def export(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write a profile as CSV with the unit in every column's name; `import` reads it again."""
-    from berth.cli.files import write_whole
     from berth.profiles import profile_text
 
     text = profile_text(_found(application, history))
@@ -230,7 +230,6 @@ def record(
 
 def read_profiles(folder: Path, *, in_history: bool = False) -> Profiles:
     """The profiles of a folder, or of a history; files that are wrong are named on standard error and left out."""
-    from berth.errors import ProfileError
     from berth.profiles import Profiles
 
     wrong: list[ProfileError] = []
@@ -251,8 +250,6 @@ def _known(history: Path) -> Profiles:
 
 
 def _found(application: str, history: Path) -> Profile:
-    from berth.errors import ProfileError
-
     known = _known(history)
     if application not in known:
         raise ProfileError(f"no profile of '{application}'; there are {', '.join(known)}")

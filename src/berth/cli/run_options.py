@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from berth.card_speeds import ALL_ALIKE
 from berth.cli.output import JsonOrCsv
-
-if TYPE_CHECKING:
-    from berth.model import Node
+from berth.cli.profile import read_profiles
+from berth.errors import SettingError
+from berth.history.values.durations import since_ms
+from berth.model import Node
+from berth.traces import read_nodes
 
 
 def _checked(name: str) -> str:
@@ -34,11 +38,11 @@ Knowledge = Annotated[
 ]
 """The option of every command that runs policies."""
 Columns = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--map",
         metavar="FIELD=COLUMN,…",
-        help="The columns of your own table: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
+        help="The columns of your own table: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=…; repeatable.",
     ),
 ]
 ClusterOption = Annotated[
@@ -66,11 +70,11 @@ Until = Annotated[
     ),
 ]
 NodeColumns = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--map-nodes",
         metavar="FIELD=COLUMN,…",
-        help="The columns of your own node list in --cluster: name=…,gpus=…,model=…,cpus=…,mem_gib=….",
+        help="The columns of your own node list in --cluster: name=…,gpus=…,model=…,cpus=…,mem_gib=…; repeatable.",
     ),
 ]
 
@@ -79,9 +83,9 @@ NodeColumns = Annotated[
 class RunOptions:
     """The options that all commands with simulated runs share."""
 
-    map: Columns = ""
+    map: Columns = None
     cluster: ClusterOption = None
-    map_nodes: NodeColumns = ""
+    map_nodes: NodeColumns = None
     compress: Annotated[
         float, typer.Option(min=0.001, metavar="FACTOR", help="Divide submission times by this factor.")
     ] = 1.0
@@ -92,6 +96,14 @@ class RunOptions:
             help="How jobs on one GPU slow each other: none, time-sliced, mps, mig, FILE.json, or my.module:thing.",
         ),
     ] = "none"
+    when_full: Annotated[
+        str | None,
+        typer.Option(
+            metavar="kill|relaunch|grow|suspend",
+            help="For a job that needs more GPU memory than it was given: kill it, relaunch it alone on a card, let"
+            " its limit grow, or suspend others for it too.",
+        ),
+    ] = None
     profiles: Annotated[
         Path | None,
         typer.Option(
@@ -198,27 +210,25 @@ def period_asked(since: str, until: str) -> tuple[int, int | None]:
 
     Raises SettingError for what is no time.
     """
-    import time
-
-    from berth.history.values.moments import since_ms
-
     now_ms = time.time_ns() // 1_000_000
     begin_ms = since_ms(since, now_ms, "--since") if since else 0
     return begin_ms, since_ms(until, now_ms, "--until") if until else None
 
 
-def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
-    """The nodes of --cluster and --map-nodes; none where no cluster was named."""
-    from berth.errors import SettingError
-    from berth.traces import read_nodes
+def joined(columns: list[str] | None) -> str:
+    """What an option such as --map says, given once or several times."""
+    return ",".join(columns or ())
 
+
+def cluster_named(cluster: str | None, columns: list[str] | None) -> tuple[Node, ...]:
+    """The nodes of --cluster and --map-nodes; none where no cluster was named."""
     if cluster and columns and not Path(cluster).exists():
         raise SettingError(
             f"--map-nodes names the columns of a file, but there is no file '{cluster}'; a --cluster such as"
             " 10x8:V100 goes without --map-nodes"
         )
     if cluster:
-        return read_nodes(cluster, columns)
+        return read_nodes(cluster, joined(columns))
     if columns:
         raise SettingError(
             "--map-nodes says what the columns of a node list are; name the list with --cluster FILE"
@@ -228,9 +238,7 @@ def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
 
 def conditions_asked(options: RunOptions) -> dict[str, Any]:
     """What every run is under, as `berth.compare` takes it."""
-    from berth.card_speeds import ALL_ALIKE
     from berth.cluster.outages import FailureRate, Recovery
-    from berth.errors import SettingError
     from berth.policies.schemes.quotas import quotas_of
 
     failures = None
@@ -248,7 +256,8 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
     return {
         "compress": options.compress,
         "skip_bad": options.skip_bad,
-        **_interference(options.interference, options.profiles),
+        **_interference(options.interference, options.profiles, options.when_full),
+        "when_full": options.when_full,
         "outages": () if options.outages is None else options.outages,
         "reservations": () if options.reservations is None else options.reservations,
         "failures": failures,
@@ -267,27 +276,28 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
     }
 
 
-def _interference(name: str, folder: Path | None) -> dict[str, Any]:
+def _interference(name: str, folder: Path | None, when_full: str | None) -> dict[str, Any]:
     if folder is None:
         return {"interference": name}
-    if name == "none":
+    if name == "none" and when_full is None:
         raise typer.BadParameter(
             "without --interference jobs on one GPU do not slow each other, so profiles have no effect;"
-            " add --interference mps, or leave --profiles out",
+            " add --interference mps or --when-full grow, or leave --profiles out",
             param_hint="--profiles",
         )
-    from berth.cli.profile import read_profiles
     from berth.interference import make_interference
+    from berth.interference.profiled import thesis_unhindered
     from berth.profiles import thesis_profiles
 
-    model = make_interference(name, thesis_profiles() | read_profiles(folder))
+    profiles = thesis_profiles() | read_profiles(folder)
+    if name == "none":
+        return {"interference": thesis_unhindered().with_profiles(profiles), "interference_name": name}
+    model = make_interference(name, profiles)
     return {"interference": model, "interference_name": name}
 
 
 def _whole_ms(value: float, unit_ms: int, option: str) -> int:
     """A time as whole milliseconds; SettingError for one that is no number or without end."""
-    from berth.errors import SettingError
-
     if not math.isfinite(value):
         raise SettingError(f"{option} is {value}; expected a number")
     return round(value * unit_ms)

@@ -9,6 +9,10 @@ from typing import Annotated
 import typer
 
 from berth.counts import counted
+from berth.sampling.nvml import Nvml
+from berth.sampling.sampler import Settings
+from berth.sampling.sampler import sample as run
+from berth.sampling.spool import SpoolWriter
 
 
 def sample(
@@ -48,11 +52,6 @@ def sample(
     `berth import samples DIR` adds the spool to the history, at any time and as often as you like.
     """
     import socket
-
-    from berth.sampling.nvml import Nvml
-    from berth.sampling.sampler import Settings
-    from berth.sampling.sampler import sample as run
-    from berth.sampling.spool import SpoolWriter
 
     name = node or socket.gethostname().partition(".")[0]
     stopped_by: list[int] = []

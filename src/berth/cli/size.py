@@ -12,8 +12,10 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
+from berth.cli.files import command_line, made_folder, write_whole
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, plain_table, printed
+from berth.cli.progress import progress_bar
 from berth.cli.run_options import (
     FromHistory,
     Processes,
@@ -21,10 +23,13 @@ from berth.cli.run_options import (
     Since,
     Until,
     conditions_asked,
+    joined,
     period_asked,
 )
 from berth.cli.shared_options import with_options
 from berth.counts import counted
+from berth.errors import SettingError
+from berth.traces import read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,9 +91,6 @@ def size(
     options: RunOptions,
 ) -> None:
     """Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy."""
-    from berth.cli.files import made_folder
-    from berth.cli.progress import progress_bar
-    from berth.errors import SettingError
     from berth.experiments.compare.conditions import conditions_of
     from berth.experiments.size import keep_of, smallest_sizes
     from berth.experiments.what_if import nodes_and_conditions
@@ -140,7 +142,7 @@ def size(
         printed(
             options.as_json,
             _rows(found),
-            {"answers": answers, "sizes": _rows(found), **_points(found)},
+            _numbers(found, answers),
         )
         return
     _show(found, answers)
@@ -159,9 +161,8 @@ def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple
 
 def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node, ...]]:
     from berth.experiments.compare.comparison import nodes_of
-    from berth.traces import read_trace
 
-    source = read_trace(trace, columns=options.map)
+    source = read_trace(trace, columns=joined(options.map))
     nodes = nodes_of(source, options.nodes or None)
     bad: list[Any] | None = [] if options.skip_bad else None
     return tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress)), nodes
@@ -189,8 +190,13 @@ def _rows(found: Sizes) -> list[dict[str, object]]:
     ]
 
 
-def _points(found: Sizes) -> dict[str, object]:
+def _numbers(found: Sizes, answers: list[str]) -> dict[str, object]:
     return {
+        "answers": answers,
+        "caution": found.caution,
+        "jobs": found.jobs,
+        "weeks": found.weeks,
+        "sizes": _rows(found),
         "points": [
             {
                 "policy": curve.policy,
@@ -203,17 +209,16 @@ def _points(found: Sizes) -> dict[str, object]:
             }
             for curve in found.curves
             for point in curve.points
-        ]
+        ],
     }
 
 
 def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
-    from berth.cli.files import command_line, write_whole
     from berth.experiments.size.page import write_page
 
     write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
-    numbers = {"answers": answers, "sizes": _rows(found), **_points(found)}
-    write_whole(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")
+    numbers = json.dumps(_numbers(found, answers), allow_nan=False, indent=1)
+    write_whole(out / "result.json", numbers + "\n")
 
 
 def _show(found: Sizes, answers: list[str]) -> None:

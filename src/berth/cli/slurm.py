@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import os
 import re
+import shutil
+import signal
 import sys
+import time
 from collections.abc import Iterable, Set
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
+from berth.cli.job_report import report_lines
 from berth.cli.kubernetes_node import Grow
-from berth.cli.output import AsJson, JsonOrCsv, printed
+from berth.cli.output import AsJson, JsonOrCsv, console, printed
+from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import BerthError, LiveError, SettingError
+from berth.history.jobs.job_report import job_reports, report_json
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
+from berth.live.slurm import install as site_install
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.decisions import compare as compared
+from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.measured_use import COMPUTE_PCT, Measured
-
-if TYPE_CHECKING:
-    from berth.live.slurm.nodes import SlurmPartition
+from berth.live.slurm.nodes import SlurmPartition
+from berth.partition import mem_mib
 
 app = typer.Typer(
     help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -106,8 +118,6 @@ def _settings(settings: list[str] | None) -> dict[str, str]:
 
 
 def _cards(cards: list[str] | None) -> dict[str, int]:
-    from berth.partition import mem_mib
-
     found = {}
     for each in cards or []:
         kind, equals, size = each.partition("=")
@@ -196,15 +206,17 @@ def run(
 
     With --mode advise it prints at its end how long jobs waited, and how long they would have with berth.
     """
-    import signal
-    import time
-    from dataclasses import asdict
-
-    from berth.live.slurm.claim import Claim, close_to_others, lock, owner_of
-    from berth.live.slurm.compare import compare as compared
-    from berth.live.slurm.controller import Controller
-    from berth.live.slurm.decisions import read_decisions
-    from berth.live.slurm.service import CLAIM_INTERVALS, DECISIONS, LEAST_CLAIM_S, Service, Settings
+    from berth.live.slurm.service import (
+        CLAIM_INTERVALS,
+        DECISIONS,
+        LEAST_CLAIM_S,
+        Claim,
+        Service,
+        Settings,
+        close_to_others,
+        lock,
+        owner_of,
+    )
 
     places = mode is Mode.PLACE
     if places and not _names(partitions) and not _names(qos):
@@ -290,7 +302,6 @@ def agent(
 ) -> None:
     """Run on each node as root: let the GPU memory of jobs grow, and suspend and resume jobs."""
     import asyncio
-    import os
     import socket
 
     from berth.live.slurm.agent import serve
@@ -311,7 +322,6 @@ def suspend(
 ) -> None:
     """Free a running job's GPUs: move what it holds to the machine's memory, and have Slurm stop it."""
     from berth.live.slurm.agent import suspend as suspend_job
-    from berth.live.slurm.controller import Controller
 
     note = suspend_job(Controller(), state, job)
     print(f"job {job} is suspended{f'; {note}' if note else ''}")
@@ -324,7 +334,6 @@ def resume(
 ) -> None:
     """Continue a suspended job as soon as its GPUs have room."""
     from berth.live.slurm.agent import resume as resume_job
-    from berth.live.slurm.controller import Controller
 
     resume_job(Controller(), state, job)
     print(f"job {job} runs on as soon as its GPUs have room")
@@ -333,11 +342,6 @@ def resume(
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: JsonOrCsv = None) -> None:
     """Show whether berth runs with Slurm, and what Slurm's GPUs and jobs are doing."""
-    import time
-
-    from berth.cli.output import console
-    from berth.cli.snapshot_table import snapshot_tables
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.snapshot import look, read_status
 
     shown = read_status(state)
@@ -377,7 +381,6 @@ def why(
     """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs. Of one that runs, show
     its GPU memory."""
     from berth.live.slurm.agent import memory_text, reports
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.snapshot import is_held_by_berth, read_status, why_of
 
     slurm, ours, nodes = why_of(Controller(), state, job)
@@ -421,12 +424,6 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Report on a job that has ended: waits, GPU use against its promise, cost, and what would have been enough."""
-    import json
-    import time
-
-    from berth.cli.job_report import report_lines
-    from berth.history.jobs.job_report import job_reports, report_json
-    from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.job_log import LoggedJobs, ending_lines
     from berth.live.slurm.service import DECISIONS
 
@@ -461,11 +458,7 @@ def check(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Check Slurm's configuration and print the line that fixes each fault; exit 1 if berth cannot place."""
-    from dataclasses import asdict
-
-    from berth.live.slurm.check import faults
-    from berth.live.slurm.configuration import read_setup
-    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.check import faults, read_setup
     from berth.live.slurm.requests import Cards
 
     cards = Cards(_cards(card))
@@ -514,27 +507,22 @@ def install(
     state: State = DEFAULT_STATE,
 ) -> None:
     """Show as a diff what to change in Slurm's files, and try it in a copy; --apply changes them."""
-    import shutil
-
-    from berth.live.slurm import installed
-    from berth.live.slurm.configuration import conf_folder, read_files
-    from berth.live.slurm.controller import Controller
-    from berth.live.slurm.install import OWN_FILES, Plan, diff, plan
-    from berth.live.slurm.trial import fault_of
+    from berth.live.slurm.check import conf_folder, read_files
+    from berth.live.slurm.install import OWN_FILES, Plan, diff, fault_of, plan
 
     controller, settings = Controller(), _settings(setting)
     own = _own_folder(folder)
     folder, state = str(own), state.absolute()
-    if others := installed.strangers(own, OWN_FILES):
+    if others := site_install.strangers(own, OWN_FILES):
         raise SettingError(
             f"--folder {folder} has files that are not berth's, such as {others[0]}; name a folder for berth alone"
         )
     if apply:
-        installed.finish(own)
+        site_install.finish(own)
     configuration, today = read_files(controller, own)
     if apply:
-        installed.check_first(today, own)
-    there = installed.as_before(today, own) if installed.is_installed(own) else today
+        site_install.check_first(today, own)
+    there = site_install.as_before(today, own) if site_install.is_installed(own) else today
     names, known = _names(partitions), controller.partitions()
     _check_partitions(names, known)
     chosen = {name for each in known if each.name in names for name in each.nodes}
@@ -583,7 +571,7 @@ def install(
     before = {name: there[name] for name in planned.files if name in there}
     if apply:
         try:
-            installed.put(how.conf, own, before, planned.files)
+            site_install.put(how.conf, own, before, planned.files)
         except OSError as error:
             raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
         _say(
@@ -599,19 +587,17 @@ def uninstall(
     ] = "/etc/slurm/berth",
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
-    from berth.live.slurm import installed
-    from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import OWN_FILES
     from berth.live.slurm.snapshot import is_held_by_berth
 
     own = Path(folder)
-    installed.finish(own)
-    if not installed.is_installed(own):
+    site_install.finish(own)
+    if not site_install.is_installed(own):
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    there = installed.conf_of(own)
-    today = installed.texts_of(there, own)
+    there = site_install.conf_of(own)
+    today = site_install.texts_of(there, own)
     held: list[str] = []
     with contextlib.suppress(LiveError):  # where Slurm does not run, none can be given back
         held = [job.id for job in Controller().jobs() if is_held_by_berth(job)]
@@ -621,7 +607,7 @@ def uninstall(
             f" with `{own}/watchdog.sh 0 STATE` (the folder of --state), and run uninstall again"
         )
     try:
-        names = installed.remove(there, own, installed.as_before(today, own), OWN_FILES)
+        names = site_install.remove(there, own, site_install.as_before(today, own), OWN_FILES)
     except OSError as error:
         raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
     _say(f"as before: {', '.join(names)}; copy them to all machines, and restart slurmctld and slurmd")
@@ -636,10 +622,6 @@ def compare(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Compare waits under berth's decisions with Slurm's, by berth's log."""
-    from dataclasses import asdict
-
-    from berth.live.slurm.compare import compare as compared
-    from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
 
     answer = asdict(compared([*read_decisions(state / DECISIONS)], gpus))

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth.cli.comma_separated import names_of
+from berth.cli.files import checked_place
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
-from berth.history.values.moments import moment_ms
+from berth.errors import HistoryError, SettingError
+from berth.history.values.durations import moment_ms
 
 if TYPE_CHECKING:
-    from berth.errors import HistoryError
+    from rich.table import Table
+
     from berth.statistics.accounting import Usage
-    from berth.statistics.tables import Tables
+    from berth.statistics.tables import JobUse, Tables, Totals
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from berth.cli.output import console, plain_table
+from berth.history.values.durations import duration_text, hours, hours_column, hours_of
 
 By = Annotated[
     str,
@@ -47,7 +57,6 @@ Only = Annotated[
 
 @contextmanager
 def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> Iterator[Tables]:
-    from berth.errors import SettingError
     from berth.history.store.folder import open_history
     from berth.statistics.tables import Period, Tables
 
@@ -68,7 +77,6 @@ def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> It
 
 def _groups(by: str, measure: str, *, summed: bool = True) -> tuple[str, ...]:
     """The dimensions; with `summed` the measure must be one that adds up, as bars and shares need it."""
-    from berth.errors import SettingError
     from berth.statistics.accounting import MEASURES, USES, check_dimensions
 
     names = names_of(by)
@@ -97,7 +105,6 @@ def stats(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Show usage, waste, waits and their causes, and lost work."""
-    from berth.cli.usage_table import show_jobs, show_usage
     from berth.statistics.accounting import USES, largest_first
 
     if by.strip() == "job":
@@ -178,11 +185,7 @@ def report(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write the history, or a period of it, as one self-contained page."""
-    import shlex
-    from datetime import UTC, datetime
-
     from berth import __version__
-    from berth.cli.files import checked_place
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures, sentences
 
@@ -227,15 +230,11 @@ def _ends(tables: Tables, begin: str, end: str) -> tuple[int, int]:
 
 
 def _day(ms: int) -> str:
-    from datetime import UTC, datetime
-
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
 
 def _nothing(history: Path, begin: str, end: str, only: list[str] | None) -> HistoryError:
     """That there is nothing to show under these conditions."""
-    from berth.errors import HistoryError
-
     conditions = [
         *([f"--from {begin}"] if begin else []),
         *([f"--to {end}"] if end else []),
@@ -258,5 +257,115 @@ def applications(
     listed = [{"name": n, "comment": c, "gpu_hours": h, "jobs": j} for n, c, h, j in rows]
     if printed(as_json, listed):
         return
-    for name, comment, hours, jobs in rows:
-        print(f"{hours:12,.2f} GPU-hours {jobs:8,} jobs  {name}" + (f"  ({comment})" if comment else ""))
+    for name, comment, amount, jobs in rows:
+        print(f"{amount:12,.2f} GPU-hours {jobs:8,} jobs  {name}" + (f"  ({comment})" if comment else ""))
+
+
+def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
+    """A row for each group; a name that the terminal is too narrow for goes on in the next line, never cut off."""
+    share = []
+    if whole:
+        share = [(f"share of {measure}", [f"{row.measure(measure) / whole * 100:.2f} %" for row in rows])]
+    columns = [
+        hours_column("GPU-hours", [row.gpu_hours for row in rows]),
+        hours_column("run-hours", [row.run_hours for row in rows]),
+        ("jobs", [f"{row.jobs:,}" for row in rows]),
+        ("users", [f"{row.users:,}" for row in rows]),
+        *share,
+        hours_column("failed GPU-hours", [row.wasted_gpu_hours for row in rows]),
+        *_use_columns(rows),
+    ]
+    return _table(names, [row.keys for row in rows], columns)
+
+
+def _table(
+    names: Sequence[str], keys: Sequence[Sequence[str]], columns: Sequence[tuple[str, list[str]]]
+) -> Table:
+    """The names of each row on the left, then columns of numbers."""
+    numbers = zip(*(cells for _, cells in columns), strict=True)
+    rows = [(*key, *cells) for key, cells in zip(keys, numbers, strict=True)]
+    return plain_table((*names, *(heading for heading, _ in columns)), rows, left=len(names))
+
+
+_USES = {
+    "idle-gpu-hours": "idle GPU-hours",
+    "gpu-use": "GPU use",
+    "cpu-use": "CPU use",
+    "mem-use": "memory use",
+}
+
+
+_OF_GPUS = (
+    "the GPU use of these jobs was not measured; `berth import samples` and `berth import series` bring it"
+)
+_OF_STEPS = (
+    "the {} of these jobs was not measured; `berth import slurmdbd`, or sacct's text with steps, brings it"
+)
+_UNKNOWN = {
+    "idle-gpu-hours": _OF_GPUS,
+    "gpu-use": _OF_GPUS,
+    "cpu-use": _OF_STEPS.format("CPU use"),
+    "mem-use": _OF_STEPS.format("memory use"),
+}
+"""What to say if a measure is known of no row."""
+
+
+def _measured(rows: Sequence[Usage]) -> list[str]:
+    """The uses that were measured in at least one row."""
+    return [name for name in _USES if any(row.known(name) is not None for row in rows)]
+
+
+def _use_columns(rows: Sequence[Usage]) -> list[tuple[str, list[str]]]:
+    """A column of each use that was measured."""
+    columns = []
+    for name in _measured(rows):
+        known = [row.known(name) for row in rows]
+        if name == "idle-gpu-hours":
+            columns.append(hours_column(_USES[name], known))
+        else:
+            columns.append((_USES[name], ["–" if part is None else f"{part * 100:.1f} %" for part in known]))
+    return columns
+
+
+def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
+    """Print a line for each job, those first that are first by the measure."""
+    screen = console()
+    if not rows:
+        screen.print(_UNKNOWN.get(measure, "no jobs"))
+        return
+    used = [row.use for row in rows]
+    keys = [(row.use.keys[0], row.cluster, row.user, row.application, row.state) for row in rows]
+    columns = [
+        ("attempts", [f"{row.attempts:,}" for row in rows]),
+        hours_column("GPU-hours", [each.gpu_hours for each in used]),
+        hours_column("failed GPU-hours", [each.wasted_gpu_hours for each in used]),
+        *_use_columns(used),
+    ]
+    screen.print(_table(("job", "cluster", "user", "application", "state"), keys, columns))
+
+
+def show_usage(
+    names: Sequence[str],
+    measure: str,
+    rows: Sequence[Usage],
+    whole: float,
+    totals: Totals,
+    waits: Mapping[str, float],
+) -> None:
+    """Print the table, and what all of its jobs were and waited for."""
+
+    screen = console()
+    screen.print(usage_table(names, measure, rows, whole))
+    if rows and measure in _UNKNOWN and measure not in _measured(rows):
+        screen.print(_UNKNOWN[measure])
+    screen.print(
+        f"{counted(totals.jobs, 'job')} in {counted(totals.tries, 'attempt')} of {counted(totals.users, 'user')},"
+        f" {hours_of('GPU', totals.gpu_hours, 2)}",
+    )
+    if totals.wait_s[0] is not None:
+        screen.print(
+            f"waited: median {duration_text(totals.wait_s[0])}, 90 % within {duration_text(totals.wait_s[1] or 0)}; "
+            f"ran: median {duration_text(totals.run_s[0] or 0)}"
+        )
+    for cause, waited_h in sorted(waits.items(), key=lambda item: -item[1]):
+        screen.print(f"  {' '.join(hours(waited_h, 2))} waited for {cause}")

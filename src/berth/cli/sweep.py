@@ -9,9 +9,12 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.files import command_line, interruption_explained, write_whole
 from berth.cli.output import JsonOrCsv, console, printed
+from berth.cli.progress import compiling_shown, progress_bar
 from berth.cli.run_options import Processes
 from berth.counts import counted
+from berth.errors import SettingError
 
 
 def sweep(
@@ -36,8 +39,6 @@ def sweep(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Simulate every policy and seed of a plan at every load, size and condition, as one table."""
-    from berth.cli.files import command_line, interruption_explained, write_whole
-    from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.sweep import read_plan
     from berth.experiments.sweep import sweep as run_plan
 
@@ -77,8 +78,6 @@ def sweep(
 
 def _part(text: str, out: Path | None) -> tuple[int, int] | None:
     """`3/10` as numbers; None where no part is asked for."""
-    from berth.errors import SettingError
-
     if not text:
         return None
     number, _, parts = text.partition("/")

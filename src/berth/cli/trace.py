@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.files import checked_place
 from berth.cli.output import JsonOrCsv, console, printed
-from berth.cli.run_options import Columns
+from berth.cli.progress import progress_bar
+from berth.cli.run_options import Columns, joined
 from berth.counts import counted
+from berth.errors import ClusterError, FetchError
 from berth.history.values.durations import duration_text, hours_text
+from berth.traces import read_trace, write, write_nodes
+from berth.traces.formats import FORMATS
 
 if TYPE_CHECKING:
     from berth.errors import TraceError
     from berth.traces import Trace
-    from berth.traces.catalogue import RemoteFile
     from berth.traces.description import Description
+    from berth.traces.fetch import RemoteFile
 
 app = typer.Typer(no_args_is_help=True, help="Describe, convert and fetch traces of GPU jobs.")
 
@@ -38,15 +43,14 @@ _LISTED_VALUES = 12
 @app.command()
 def describe(
     trace: TraceArgument,
-    columns: Columns = "",
+    columns: Columns = None,
     skip_bad: SkipBad = False,
     as_json: JsonOrCsv = None,
 ) -> None:
     """Summarise a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
-    from berth.traces import read_trace
     from berth.traces.description import describe_jobs
 
-    source = read_trace(trace, columns=columns)
+    source = read_trace(trace, columns=joined(columns))
     bad: list[TraceError] = []
     description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
     answer = {"path": source.path, "format": source.format, **asdict(description)}
@@ -60,7 +64,7 @@ def describe(
 def convert(
     trace: TraceArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .csv, .csv.gz or .parquet.")],
-    columns: Columns = "",
+    columns: Columns = None,
     skip_bad: SkipBad = False,
     compress: Annotated[
         float, typer.Option(metavar="F", min=0.001, help="Divide submission times by this factor.")
@@ -72,11 +76,10 @@ def convert(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Write a trace as berth's own table of jobs, which `berth simulate` reads fastest and exactly."""
-    from berth.errors import ClusterError
-    from berth.traces import read_trace, write, write_nodes
-
+    for path in filter(None, (out, nodes)):
+        checked_place(path)
     bad: list[TraceError] = []
-    source = read_trace(trace, columns=columns)
+    source = read_trace(trace, columns=joined(columns))
     if nodes is not None and source.nodes is None:
         raise ClusterError(f"{trace} brings no cluster to write to {nodes}")
     numbers = count()
@@ -107,8 +110,7 @@ def fetch(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Download a public trace from its publisher; resumes, and verifies the download."""
-    from berth.errors import FetchError
-    from berth.traces.catalogue import public_trace
+    from berth.traces.fetch import public_trace
 
     trace = public_trace(name)
     folder = to or Path(name)
@@ -129,7 +131,6 @@ def fetch(
 
 
 def _fetched(file: RemoteFile, folder: Path) -> str:
-    from berth.cli.progress import progress_bar
     from berth.traces.fetch import fetch_file
 
     with progress_bar(file.name) as update:
@@ -144,8 +145,7 @@ def _fetched(file: RemoteFile, folder: Path) -> str:
 @app.command()
 def formats(as_json: JsonOrCsv = None) -> None:
     """List the formats that are recognised, the synthetic workloads and the public traces."""
-    from berth.traces.catalogue import PUBLIC_TRACES
-    from berth.traces.formats import FORMATS
+    from berth.traces.fetch import PUBLIC_TRACES
     from berth.traces.synthetic import WORKLOADS, defaults_of
 
     known: dict[str, list[dict[str, Any]]] = {

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.comma_separated import names_of
+from berth.cli.files import checked_place
 from berth.cli.output import AsJson
+from berth.cli.profile import read_profiles
+from berth.cli.progress import progress_bar
 from berth.counts import counted
+from berth.files import whole_file
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
@@ -76,15 +80,12 @@ def train(
 
     Writes the network that measured best, as a model that decides without JAX: `--policies learned?model=FILE`.
     """
-    from berth.cli.files import checked_place
-    from berth.cli.progress import progress_bar
-    from berth.files import whole_file
     from berth.learning.learners import learners
     from berth.learning.plan import Plan, file_of, make
     from berth.learning.training import TrainingSettings
     from berth.learning.training import train as learn
     from berth.profiles import WORKLOADS
-    from berth.report.page import check_picture
+    from berth.report.report import check_picture
 
     models = names_of(interference)
     plan = Plan(learner, workload, models, slots, family=family)
@@ -145,7 +146,6 @@ def _start(plan: Plan, name: str) -> Model | None:
 
 
 def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, start: Model | None) -> Made:
-    from berth.cli.profile import read_profiles
     from berth.history.store.folder import open_history
     from berth.learning.history_jobs import history_sets
     from berth.learning.jobsets import make_task
@@ -164,7 +164,7 @@ def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, s
 
 def _plot(path: Path, learner: str, found: Trained, greedy: float | None) -> None:
     from berth.plots.training import training_curve
-    from berth.report.page import write_picture
+    from berth.report.report import write_picture
 
     begun = {} if found.begun is None else {learner: found.begun}
     others = {} if greedy is None else {"greedy": greedy}

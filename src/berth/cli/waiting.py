@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,7 +13,10 @@ import typer
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, printed
 from berth.counts import counted
-from berth.history.values.durations import duration_text
+from berth.errors import HistoryError, LiveError, SettingError
+from berth.history.values.durations import duration_text, moment_ms
+from berth.live.local.places import find_socket
+from berth.live.local.protocol import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,7 +124,7 @@ def request(
     warning.
     """
     from berth.history.importing.pending import Queued
-    from berth.history.store.pseudonyms import pseudonym
+    from berth.history.store.lookups import pseudonym
     from berth.waiting import WaitModel
     from berth.waiting.now import questions_now
     from berth.waiting.refit import MODEL_NAME
@@ -248,8 +253,6 @@ def _more(answer: Answer) -> str:
 
 def _together(lines: Sequence[tuple[Queued, str]]) -> Iterator[str]:
     """A line for each job; tasks of one array that follow each other and have one answer share it."""
-    from itertools import groupby
-
     for (_, text), same in groupby(lines, key=lambda each: (each[0].job_id.partition("_")[0], each[1])):
         ids = [job.job_id for job, _ in same]
         yield f"{ids[0]}{f' to {ids[-1]} ({len(ids):,} tasks)' if len(ids) > 1 else ''}: {text}"
@@ -258,9 +261,7 @@ def _together(lines: Sequence[tuple[Queued, str]]) -> Iterator[str]:
 def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, ...], int]:
     """The queue and when it was so, in ms: of a file, of this machine's own queue where one is up, or of squeue; with
     pseudonyms by a key."""
-    from berth.errors import HistoryError
     from berth.history.importing.pending import hidden, read_queue, run_squeue
-    from berth.history.values.moments import moment_ms
 
     if file is None:
         try:
@@ -277,12 +278,7 @@ def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, .
 
 def _queue_here() -> tuple[tuple[Queued, ...], int] | None:
     """The jobs of this machine's own queue, and the moment; None where no queue is up."""
-    import time
-
-    from berth.errors import LiveError
     from berth.history.importing.pending import Queued
-    from berth.live.local.places import find_socket
-    from berth.live.local.protocol import Connection
 
     try:
         connection = Connection(find_socket())
@@ -331,9 +327,8 @@ def _numbers(answer: Answer, held: tuple[float, float] | None) -> dict[str, obje
 
 def _key(path: Path | None, history: Path) -> bytes:
     """The key of a history's pseudonyms, nothing where it has real names; SettingError where they do not fit."""
-    from berth.errors import SettingError
     from berth.history.store.folder import open_history
-    from berth.history.store.pseudonyms import key_mark, read_key
+    from berth.history.store.lookups import key_mark, read_key
 
     mark = open_history(history, must_exist=True).index().key_mark or 0
     if path is None:
@@ -357,9 +352,8 @@ def _doubts(history: Path, named: dict[str, str], shown: dict[str, str], gpus: i
 
     `named` are values as the history has them, `shown` as they were given.
     """
-    from berth.errors import SettingError
-    from berth.history.store.filter_values import most_gpus, unknown_values
     from berth.history.store.folder import open_history
+    from berth.history.store.reader import most_gpus, unknown_values
 
     with open_history(history, must_exist=True).database() as database:
         unknown, most = unknown_values(database, named), most_gpus(database)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from berth.console.history.access import own_of
+from berth.console.history.question import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer
 from berth.console.pages import page

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
+from berth.arrays import FloatArray
 from berth.console.audit import now_ms
+from berth.console.formats import decimal, span
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.pages import page, texts_of
-from berth.console.recent import SPANS
-from berth.console.recent_page import Pictures, pictures_of
+from berth.console.recent import SPANS, Window
 from berth.console.roles import Role, Viewer
 from berth.console.source import Source
+from berth.counts import natural
 
 router = APIRouter(include_in_schema=False)
 MOST_OPTIONS = 500
@@ -74,4 +79,233 @@ def _commands(source: Source) -> dict[str, str | None]:
 
 
 def _options(values: Any) -> list[str]:
-    return sorted(set(values) - {""})[:MOST_OPTIONS]
+    return sorted(set(values) - {""}, key=natural)[:MOST_OPTIONS]
+
+
+MOST_USERS = 20
+MOST_PICTURES = 64
+"""Pictures of GPUs, or of nodes where there are more GPUs."""
+Say = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One small picture, with what it says in words and of what."""
+
+    said: str
+    gaps: str
+    layers: list[tuple[str, str]]
+    """A class of live.css and a path each, the lowest first."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OfUser:
+    """What a user held and waited for."""
+
+    user: str
+    held: str
+    held_picture: Picture
+    waiting: str
+    waiting_picture: Picture
+    wait: str
+
+
+@dataclass(slots=True)
+class Pictures:
+    """All of them, as the template draws them."""
+
+    span: str
+    points: int
+    from_ms: int
+    totals: list[Picture] = field(default_factory=list)
+    legend: list[tuple[str, str]] = field(default_factory=list)
+    users: list[OfUser] = field(default_factory=list)
+    users_caption: str = ""
+    gpus: list[Picture] = field(default_factory=list)
+    gpus_title: str = ""
+    gpus_note: str = ""
+
+
+def pictures_of(window: Window, t: Say) -> Pictures:
+    """The pictures of a window; none where nothing was sampled."""
+    found = Pictures(window.span.name, window.span.points, window.from_ms)
+    if not window.sampled.any():
+        return found
+    no_samples = gaps(np.where(window.sampled, 1.0, np.nan))
+    cards, most_mib = np.nanmax(window.cards), np.nanmax(window.mem_mib)
+    most_waiting = max(1.0, np.nanmax(window.waiting))
+    found.totals = [
+        Picture(
+            t(
+                "{held} of {cards} held on average, {working} at work",
+                held=_mean(window.held),
+                cards=f"{cards:,.0f}",
+                working=_mean(window.working),
+            ),
+            no_samples,
+            [
+                ("held", area(window.held, cards)),
+                ("work", area(window.working, cards)),
+                ("edge", line(window.held, cards)),
+            ],
+            t("GPUs"),
+        ),
+        Picture(
+            t(
+                "{used} of {all} GiB in use on average, {peak} at most",
+                used=_mean(window.used_mib / 1024),
+                all=f"{most_mib / 1024:,.0f}",
+                peak=_peak(window.used_mib / 1024),
+            ),
+            no_samples,
+            [("memory", area(window.used_mib, most_mib))],
+            t("GPU memory"),
+        ),
+        Picture(
+            t(
+                "{waiting} on average, {peak} at most; the longest wait was {wait}",
+                waiting=_mean(window.waiting),
+                peak=f"{np.nanmax(window.waiting):,.0f}",
+                wait=span(float(np.nanmax(window.wait_s)), t),
+            ),
+            no_samples,
+            [("waiting", area(window.waiting, 1.1 * most_waiting))],
+            t("Jobs waiting"),
+        ),
+    ]
+    found.legend = [("held", t("held by jobs")), ("work", t("at work")), ("memory", t("memory in use"))]
+    found.legend += [("waiting", t("waiting"))]
+    if not window.sampled.all():
+        found.legend.append(("gap", t("no samples")))
+    _add_users(found, window, no_samples, t)
+    _add_gpus(found, window, t)
+    return found
+
+
+def _add_users(found: Pictures, window: Window, no_samples: str, t: Say) -> None:
+    order = sorted(
+        window.users,
+        key=lambda user: [
+            -np.nansum(window.users[user][0]),
+            -np.nansum(window.users[user][1]),
+            natural(user),
+        ],
+    )
+    shown = order[:MOST_USERS]
+    top = max((float(np.nanmax(window.users[user][0])) for user in shown), default=1.0)
+    top_waiting = max((float(np.nanmax(window.users[user][1])) for user in shown), default=1.0)
+    for user in shown:
+        held, waiting, wait_s = window.users[user]
+        now = int(np.flatnonzero(window.sampled)[-1])
+        said = _mean(held)
+        found.users.append(
+            OfUser(
+                user,
+                said,
+                Picture(
+                    t("GPUs that {user} held: {held} on average", user=user, held=said),
+                    no_samples,
+                    [("held", area(held, top))],
+                ),
+                f"{waiting[now]:,.0f}",
+                Picture(
+                    t("jobs of {user} that waited: {peak} at most", user=user, peak=_peak(waiting)),
+                    no_samples,
+                    [("waiting", area(waiting, max(top_waiting, 1.0)))],
+                ),
+                span(float(np.nanmax(wait_s)), t) if np.nanmax(wait_s) > 0 else "–",
+            )
+        )
+    found.users_caption = t("{shown} of {users:# user|# users}", shown=len(shown), users=len(order))
+
+
+def _add_gpus(found: Pictures, window: Window, t: Say) -> None:
+    """A picture of each GPU, or of each node where there are many."""
+    groups: dict[str, list[tuple[str, str, int]]] = {}
+    each_gpu = len(window.gpus) <= MOST_PICTURES
+    for key in window.gpus:
+        groups.setdefault(f"{key[1]} · {t('GPU')} {key[2]}" if each_gpu else key[1], []).append(key)
+    for name, keys in list(groups.items())[:MOST_PICTURES]:
+        values = np.stack([window.gpus[key] for key in keys])  # (gpus, 3, points)
+        mem_mib = sum(window.gpu_mem_mib[key] for key in keys)
+        use, used = _summed(values[:, 0]) / len(keys), _summed(values[:, 1])
+        held = _summed(np.minimum(values[:, 2], 1000)) / len(keys)
+        said = t(
+            "{use} % used, {memory} GiB of {all} on average",
+            use=_mean(use, digits=0),
+            memory=_mean(used / 1024),
+            all=f"{mem_mib / 1024:,.0f}",
+        )
+        layers = [
+            ("promised", area(held, 1000)),
+            ("work", area(use, 100)),
+            ("memory-line", line(used, mem_mib)),
+        ]
+        found.gpus.append(Picture(said, gaps(held), layers, name))
+    found.gpus_title = t("By GPU over time") if each_gpu else t("By node over time")
+    if len(groups) > MOST_PICTURES:
+        found.gpus_note = t("The first {shown} of {all}.", shown=MOST_PICTURES, all=len(groups))
+
+
+def _summed(values: FloatArray) -> FloatArray:
+    """(n, points) added up; NaN where none is known."""
+    known = ~np.isnan(values)
+    total: FloatArray = np.where(known, values, 0).sum(axis=0)
+    total[~known.any(axis=0)] = np.nan
+    return total
+
+
+def _mean(values: FloatArray, digits: int = 1) -> str:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return "–"
+    return f"{known.mean():,.0f}" if digits == 0 else decimal(float(known.mean())).removesuffix(".0")
+
+
+def _peak(values: FloatArray) -> str:
+    known = values[~np.isnan(values)]
+    return decimal(float(known.max())).removesuffix(".0") if len(known) else "–"
+
+
+HEIGHT = 100
+
+
+def area(values: FloatArray, top: float) -> str:
+    """The filled steps of (points,) values from 0 to `top`; steps without a number stay empty."""
+    return _path(values, top, closed=True)
+
+
+def line(values: FloatArray, top: float) -> str:
+    """The upper edge of these steps."""
+    return _path(values, top, closed=False)
+
+
+def gaps(values: FloatArray) -> str:
+    """The full height of each run of steps without a number."""
+    return area(np.where(np.isnan(values), 1.0, np.nan), 1.0)
+
+
+def _path(values: FloatArray, top: float, *, closed: bool) -> str:
+    known = ~np.isnan(values)
+    heights = np.clip(np.round(HEIGHT * np.where(known, values, 0) / max(top, 1e-9)), 0, HEIGHT).astype(int)
+    words: list[str] = []
+    at = 0
+    while at < len(values):
+        if not known[at]:
+            at += 1
+            continue
+        words.append(f"M{at} {HEIGHT}" if closed else f"M{at} {HEIGHT - heights[at]}")
+        drawn = None
+        while at < len(values) and known[at]:
+            if heights[at] != drawn:
+                drawn = heights[at]
+                words.append(f"V{HEIGHT - drawn}")
+            following = at + 1
+            while following < len(values) and known[following] and heights[following] == drawn:
+                following += 1
+            words.append(f"H{following}")
+            at = following
+        if closed:
+            words.append(f"V{HEIGHT}Z")
+    return "".join(words)

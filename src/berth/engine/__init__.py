@@ -14,10 +14,12 @@ from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.cluster.reservations import check_reservations
+from berth.engine.memory import WhenFull
 from berth.engine.run import Run
 from berth.engine.suspension import Suspension
 from berth.errors import SettingError
 from berth.interference import Interference, no_interference
+from berth.interference.profiled import thesis_unhindered
 from berth.knowledge import Knowledge, make_knowledge
 from berth.model import Event, Job, Outage, Reservation
 from berth.policies import Policy, Setting, make_policy
@@ -35,6 +37,7 @@ def simulate(
     outages: Iterable[Outage] = (),
     recovery: Recovery = AS_THE_JOB_SAYS,
     suspension: Suspension | None = None,
+    when_full: str | None = None,
     reservations: Iterable[Reservation] = (),
     speeds: CardSpeeds = ALL_ALIKE,
     seed: int = 0,
@@ -51,8 +54,10 @@ def simulate(
     it is drawn from while there is something to do. `recovery` tells what a stopped job that keeps its work has left
     of it, and what a restart costs. With `suspension` a job whose policy evicts it is suspended where its nodes have
     the memory, and what that takes is charged: its GPUs are free only when they are copied out, and it runs on only
-    when they are copied back. `reservations` keep nodes for jobs of some users at some times. `speeds` tells
-    how fast applications are on each GPU model; jobs that span models go by the slowest.
+    when they are copied back. `when_full` tells what becomes of a job that needs more GPU memory than it was given,
+    by its application's profile: `kill`, `relaunch`, `grow` or `suspend` (`berth.engine.memory.WhenFull`); None: the
+    model of interference says when memory runs out. `reservations` keep nodes for jobs of some users at some times.
+    `speeds` tells how fast applications are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, SettingError for reservations that the cluster cannot have or an argument of another kind, PolicyError for a
@@ -64,6 +69,11 @@ def simulate(
         raise SettingError(
             f"simulate takes a cluster, such as berth.Cluster(trace.nodes); not {cluster!r:.80}"
         )
+    full = None
+    if when_full is not None:
+        full = WhenFull.of(when_full)
+        if interference is no_interference:
+            interference = thesis_unhindered()
     if knowledge is None or isinstance(knowledge, str):
         workload = jobs if isinstance(jobs, Sequence) else ()
         knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)
@@ -76,7 +86,7 @@ def simulate(
     check_reservations(reserved, cluster.nodes)
     empty = cluster.emptied({user for reservation in reserved for user in reservation.users})
 
-    run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds, suspension)
+    run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds, suspension, full)
     for reservation in reserved:
         run.schedule_reservation(reservation)
     return run.events()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -14,9 +15,10 @@ from berth.cluster.outages import Recovery, check_outage
 from berth.cluster.work_left import WorkLeft
 from berth.engine.arrivals import Arrivals
 from berth.engine.dependencies import Dependencies
+from berth.engine.memory import Memory, WhenFull
 from berth.engine.suspension import Suspension
 from berth.errors import PolicyError, SchedulerError, SimulationError
-from berth.interference import Interference, KnowsMemory, no_interference
+from berth.interference import Interference, KnowsMemory, Outlook, Tenant, no_interference
 from berth.interference.sharing import Sharing, tenant_of
 from berth.knowledge import Knowledge
 from berth.model import (
@@ -31,13 +33,14 @@ from berth.model import (
     Reason,
     RecordState,
     Reservation,
+    Share,
     WakeAt,
     work_of,
 )
 from berth.policies import Policy, Resizing
 from berth.scheduler import Evicted, Refused, Resized, Resumed, Scheduler, Suspended
 
-END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
+END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, MEMORY, RETIME, WAKE, LEAVE = range(11)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE, SUSPEND, RESUME = EventKind
@@ -65,6 +68,7 @@ class Run:
         recovery: Recovery,
         speeds: CardSpeeds,
         suspension: Suspension | None,
+        when_full: WhenFull | None = None,
     ) -> None:
         self.cluster = cluster
         self.alters_work = bool(speeds) or recovery.write_ms > 0
@@ -75,12 +79,13 @@ class Run:
         self.copied: dict[str, Running] = {}
         self.truth: Mapping[str, Running] = self.copied if self.copies else cluster.running
         """What is true of each run: the cluster's own values where the knowledge is certain, else copies of them."""
-        self.sharing = (
-            None
-            if interference is no_interference
-            else Sharing(cluster, interference, self._true_runs_on if self.copies else None)
-        )
-        self.memory = interference if isinstance(interference, KnowsMemory) else None
+        self.knows_memory = interference if isinstance(interference, KnowsMemory) else None
+        self.memory: Memory | None = None
+        runs_on = self._true_runs_on if self.copies else None
+        if when_full is not None:
+            self.memory = Memory(when_full, self, self.scheduler, interference, suspension)
+            interference, runs_on = partial(_never_full, interference), self._going_runs_on
+        self.sharing = None if interference is no_interference else Sharing(cluster, interference, runs_on)
         self.work = WorkLeft(cluster, recovery, speeds)
         self.suspension = suspension
         self.copied_out_ms: dict[GpuSlot, int] = {}
@@ -189,6 +194,8 @@ class Run:
                 continue
             elif kind == WAKE:
                 decide = True
+            elif kind == MEMORY:
+                decide = what(now_ms) or decide
             elif kind == RETIME:
                 if self.sharing is not None:
                     self.sharing.change((what,))
@@ -216,6 +223,8 @@ class Run:
             if (not job.after or self._has_all_before(job, now_ms)) and self._queued(job, now_ms):
                 decide = True
             arrivals.draw(now_ms)
+        if self.memory is not None:
+            decide = self.memory.settle(now_ms) or decide
         return decide and bool(
             len(self.queue) or self.cluster.suspended or (self.resizes and self.cluster.running)
         )
@@ -223,6 +232,8 @@ class Run:
     def end_instant(self, now_ms: int) -> None:
         """What happens once the policy has decided: speeds change, impatient jobs leave."""
         heap = self.heap
+        if self.memory is not None and self.memory.settle(now_ms):
+            self._push(now_ms, WAKE, None)
         if self.sharing is not None and self.sharing.changed:
             self._retime(self.sharing, now_ms)
         left = False
@@ -245,11 +256,13 @@ class Run:
 
     def _queued(self, job: Job, now_ms: int) -> bool:
         """Queue a job for the first time, or reject one that never fits. Returns whether it waits."""
+        if self.memory is not None:
+            job = self.memory.come(job)
         try:
             fits = self.scheduler.submit(job)
         except SchedulerError as error:
             raise SimulationError(str(error)) from error
-        if not fits or not (self.memory is None or self._has_memory_for(job, self.memory)):
+        if not fits or not (self.knows_memory is None or self._has_memory_for(job, self.knows_memory)):
             self.scheduler.withdraw(job.id, now_ms)
             self._reject(job, Reason.NEVER_FITS, now_ms)
             return False
@@ -312,6 +325,8 @@ class Run:
         if self.copied_out_ms:
             self._wait_for_copies(run, now_ms)
         self.idle_outages = 0
+        if self.memory is not None:
+            self.memory.begin(run, now_ms)
         if self.sharing is None or job.gpus == 0:
             self.schedule_end(run, now_ms)
         else:
@@ -323,7 +338,8 @@ class Run:
         """GPU memory that a run holds now on each of its GPUs; None for a job without GPUs, which stops at once."""
         if not run.job.gpus:
             return None
-        held_mib = self._held_mib(self.truth[run.job.id]) if self.memory is not None else run.taken.mem_mib
+        known = self.knows_memory is not None
+        held_mib = self._held_mib(self.truth[run.job.id]) if known else run.taken.mem_mib
         model = self.cluster.nodes[run.slots[0].node].gpu_model
         return held_mib or (model.mem_mib if model is not None else 0)
 
@@ -332,8 +348,8 @@ class Run:
         waits_ms = max(self.copied_out_ms.get(slot, 0) for slot in run.slots) - now_ms
         run.left_us += max(0, waits_ms) * 1000
 
-    def _suspended(self, run: Running, now_ms: int) -> None:
-        """A run leaves its GPUs, which copy its memory out from now on."""
+    def _suspended(self, run: Running, now_ms: int, *, copies: bool = True) -> None:
+        """A run leaves its GPUs, which copy its memory out from now on; unless `copies`, they have done so."""
         job_id = run.job.id
         if self.copies:
             true = self.copied[job_id]
@@ -341,7 +357,9 @@ class Run:
         self.ends.pop(job_id, None)
         if self.sharing is not None:
             self.sharing.change(run.slots)
-        if self.suspension is not None:
+        if self.memory is not None:
+            self.memory.away(run)
+        if copies and self.suspension is not None:
             free_ms = now_ms + self.suspension.takes_ms(run, run.parked_mib, self.cluster.nodes)
             self.copied_out_ms |= {slot: max(free_ms, self.copied_out_ms.get(slot, 0)) for slot in run.slots}
         self._note(SUSPEND, run, now_ms)
@@ -353,8 +371,11 @@ class Run:
             left_us, work_us = self.copied[job_id].left_us, self.copied[job_id].work_us
             run = self.copied[job_id] = copy(run)
             run.left_us, run.work_us = left_us, work_us
-        if self.suspension is not None:
-            run.left_us += self.suspension.takes_ms(run, parked_mib, self.cluster.nodes) * 1000
+        if self.memory is not None:
+            self.memory.back(run)
+        cost = self.suspension if self.memory is None else self.memory.suspension
+        if cost is not None:
+            run.left_us += cost.takes_ms(run, parked_mib, self.cluster.nodes) * 1000
         self._wait_for_copies(run, now_ms)
         self.idle_outages = 0
         if self.sharing is None:
@@ -382,6 +403,8 @@ class Run:
         if in_time:
             finish = (now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
             self.new_events.append(new(Event, finish))
+            if self.memory is not None:
+                self.memory.forget(job)
             if job.gang or self.dependencies.waited_for:
                 for held in self.dependencies.finished(job):
                     self._queued(held, now_ms)
@@ -476,16 +499,50 @@ class Run:
         for run in failed:
             held_mib = self._held_mib(run) if self.copies else 0
             neighbours = self._held_by_neighbours(run) if self.copies else ()
-            self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib, neighbours=neighbours)
-            self._left_its_gpus(run, now_ms)
-            self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
-            self._evicted_with_gang(now_ms)
-            if self.scheduler.waits(run.job.id):
-                self._queued_again(run, now_ms)
-            else:
-                self.work.forget(run.job.id)
-                self._never_finishes(run.job, now_ms)
+            self._out_of_memory(run, held_mib, neighbours, now_ms)
             self._push(now_ms, WAKE, None)
+
+    def _out_of_memory(
+        self, run: Running, held_mib: int, neighbours: Sequence[tuple[Job, int]], now_ms: int
+    ) -> None:
+        """A run ends that held this, and its neighbours that."""
+        self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib, neighbours=neighbours)
+        self._left_its_gpus(run, now_ms)
+        self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
+        self._evicted_with_gang(now_ms)
+        if self.scheduler.waits(run.job.id):
+            self._queued_again(run, now_ms)
+        else:
+            self.work.forget(run.job.id)
+            self._never_finishes(run.job, now_ms)
+
+    # What the memory of runs asks for (`berth.engine.memory.Runs`)
+
+    def later(self, time_ms: int, do: Callable[[int], bool]) -> None:
+        self._push(time_ms, MEMORY, do)
+
+    def resize(self, run: Running, share: Share, now_ms: int) -> None:
+        self._resized(self.scheduler.resize(run.job.id, share, now_ms), now_ms)
+
+    def speed_changed(self, run: Running, now_ms: int) -> None:
+        stands = self.memory is not None and self.memory.stands(run)
+        run.advance(now_ms, 0 if stands else run.speed_milli)
+        self.schedule_end(run, now_ms)
+        if self.sharing is not None:
+            self.sharing.change(run.slots)
+
+    def leave(self, run: Running, held_mib: int, now_ms: int) -> bool:
+        try:
+            left = self.scheduler.suspended(run.job.id, now_ms, held_mib=held_mib)
+        except SchedulerError:  # others have taken the memory of its nodes meanwhile
+            return False
+        self._suspended(left, now_ms, copies=False)
+        return True
+
+    def ran_out(self, run: Running, held_mib: int, now_ms: int) -> None:
+        self._out_of_memory(run, held_mib, (), now_ms)
+        if self.memory is not None and self.scheduler.waits(run.job.id):
+            self.memory.runs_again(run.job, held_mib)
 
     def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
         return self._push(time_ms, RETIME, slot)
@@ -499,6 +556,8 @@ class Run:
 
     def schedule_end(self, run: Running, now_ms: int) -> None:
         """Note when it ends by its work or its time limit, if its speed stays as it is."""
+        if self.memory is not None:
+            self.memory.expect(run, now_ms)
         end_ms = run.end_ms()
         limit_ms = run.job.time_limit_ms
         if limit_ms is not None:
@@ -580,6 +639,8 @@ class Run:
 
     def _never_finishes(self, job: Job, now_ms: int) -> None:
         """A job has ended for good without finishing: those that come after it or its gang are rejected."""
+        if self.memory is not None:
+            self.memory.forget(job)
         for held in self.dependencies.never_finishes(job):
             self._reject(held, Reason.DEPENDENCY, now_ms)
 
@@ -593,15 +654,19 @@ class Run:
             run = self.copied.pop(job.id)
             run.advance(now_ms, run.speed_milli)
         self.ends.pop(job.id, None)
+        if self.memory is not None:
+            self.memory.ended(run, now_ms)
         if self.sharing is not None and job.gpus:
             self.sharing.change(run.slots)
         return run
 
     def _held_mib(self, run: Running) -> int:
         """The GPU memory that a run uses now, as far as the model of interference knows."""
-        if self.memory is None:
+        if self.memory is not None:
+            return self.memory.held_mib(run)
+        if self.knows_memory is None:
             return 0
-        return self.memory.used_mib(tenant_of(run), self.cluster.nodes[run.slots[0].node].gpu_model)
+        return self.knows_memory.used_mib(tenant_of(run), self.cluster.nodes[run.slots[0].node].gpu_model)
 
     def _held_by_neighbours(self, run: Running) -> list[tuple[Job, int]]:
         """The jobs that share a GPU with a run, and the memory that each uses of a GPU now."""
@@ -611,3 +676,13 @@ class Run:
     def _true_runs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
         """The jobs that run on a GPU, in order of their start, as it is true of them."""
         return tuple(self.truth[run.job.id] for run in self.cluster.jobs_on(slot))
+
+    def _going_runs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
+        """Those of them that advance."""
+        memory = self.memory
+        return tuple(run for run in self._true_runs_on(slot) if memory is None or not memory.stands(run))
+
+
+def _never_full(model: Interference, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
+    """What a model says of speeds; when memory runs out is told elsewhere."""
+    return model(tenants, gpu)._replace(out_of_memory=None)

@@ -23,6 +23,8 @@ FIRST = 2
 """Weeks that are learned from before the first prediction."""
 FEWEST_ERRORS = 4
 """Errors of predictions that an 80 % interval needs: with fewer, no rank of them holds 80 %."""
+FEWEST_INTERVALS = 10
+"""Weeks with an interval, from which on it is known how often it holds."""
 LEAST_HALF_WIDTH = 0.02
 """An interval is at least this much wider than its prediction, as a fraction: waits are told no more exactly."""
 MEASURES = ("mean", "p90")
@@ -80,6 +82,18 @@ class Backtest:
         """In how many of the weeks with an interval it held; None if there is none."""
         held = [each.held for each in self.of(measure) if each.held is not None]
         return 100 * fmean(held) if held else None
+
+    @property
+    def caution(self) -> str:
+        """How many weeks are lacking to judge the interval; empty if there are enough."""
+        predicted = len(self.of(MEASURES[0]))
+        lacking = FEWEST_ERRORS + FEWEST_INTERVALS - predicted
+        if lacking <= 0:
+            return ""
+        return (
+            f"Caution: {max(predicted - FEWEST_ERRORS, 0)} of {counted(predicted, 'predicted week')} had an interval;"
+            f" judging it needs {counted(lacking, 'more week')}."
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -193,3 +207,5 @@ def _sentences(found: Backtest) -> Iterator[str]:
             f"In {weeks} the predicted {words[measure]} was off by {error:.0f} % (median), last week's value by"
             f" {naive:.0f} %{interval}."
         )
+    if found.caution:
+        yield found.caution

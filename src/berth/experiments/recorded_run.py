@@ -30,7 +30,7 @@ from berth.experiments.weeks import NO_WAITS, Waits
 from berth.files import whole_file
 from berth.history.store.folder import History
 from berth.model import FOREVER_MS, Job, Node, Outage, Reason, Record, RecordState, Share
-from berth.policies.schemes.limit_settings import Limit
+from berth.policies.schemes.limits import Limit
 from berth.statistics import Cdf, Distribution, Run, cdf, distribution
 from berth.traces import read_nodes, write_nodes
 

@@ -42,4 +42,7 @@ def size_sentences(history: History, begin_ms: int, end_ms: int) -> tuple[str, .
         found = smallest_sizes(real.jobs, nodes, policies, keep_of("p90-wait"), conditions=under)
     except BerthError:  # a digest tells what it can, and `berth size` says what is wrong
         return ()
-    return (*(() if trust.is_believable else (trust.sentence,)), found.sentences[0])
+    return (
+        *(() if trust.is_believable else (trust.sentence,)),
+        *found.sentences[: 2 if found.caution else 1],
+    )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from berth.errors import HistoryError, cause_of
 from berth.files import whole_file
-from berth.policies.schemes.limit_settings import GROUP, Limit
+from berth.policies.schemes.limits import GROUP, Limit
 
 QOS, ASSOCIATIONS = "sacctmgr-qos.txt", "sacctmgr-assoc.txt"
 """Names of the files in a history's folder."""

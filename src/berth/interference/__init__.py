@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import SettingError, cause_of
-from berth.interference.outlook import (
+from berth.interference.speeds import (
     Interference,
     KnowsMemory,
+    KnowsMemoryOverTime,
     KnowsProfiles,
+    OfMode,
     Outlook,
+    Speeds,
     Tenant,
     no_interference,
 )
-from berth.interference.speeds import OfMode, Speeds
 from berth.model import Profile
 from berth.own_code import named_thing
 
@@ -30,6 +32,7 @@ __all__ = [
     "SPEEDS",
     "Interference",
     "KnowsMemory",
+    "KnowsMemoryOverTime",
     "KnowsProfiles",
     "Outlook",
     "Speeds",
@@ -45,9 +48,9 @@ MODES = ("time-sliced", "mps", "mig")
 
 SPEEDS = {
     "none": "berth.interference.speeds:unhindered",
-    "time-sliced": "berth.interference.time_sliced:time_sliced",
-    "mps": "berth.interference.mps:mps()",
-    "mig": "berth.interference.mig:mig()",
+    "time-sliced": "berth.interference.profiled:time_sliced",
+    "mps": "berth.interference.profiled:mps()",
+    "mig": "berth.interference.profiled:mig()",
 }
 """Import string of each function that tells the speeds of co-located jobs from what they use now; with () that of what
 makes it when it is first asked for."""
@@ -102,7 +105,7 @@ def mode_of(model: Interference | Speeds) -> str:
     speeds: object = model.speeds if isinstance(model, KnowsProfiles) else model
     if isinstance(speeds, OfMode):
         return speeds.mode
-    named = {"berth.interference.time_sliced.time_sliced": "time-sliced"}
+    named = {"berth.interference.profiled.time_sliced": "time-sliced"}
     named |= dict.fromkeys(
         ("berth.interference.speeds.unhindered", f"{__name__}.outlook.no_interference"), "none"
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from berth.cluster import Cluster, Running
 from berth.errors import SimulationError, in_one_line
-from berth.interference.outlook import Interference, Outlook, Tenant
+from berth.interference.speeds import Interference, Outlook, Tenant
 from berth.model import FOREVER_MS, GpuSlot
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from berth.gpu_models import GPU_MODELS
 from berth.model import GpuModel
 
 
+@lru_cache(maxsize=1024)
 def card_model(name: str, mem_mib: int) -> GpuModel:
     """The card of the catalogue that NVML's name is about, with the memory that it really has."""
     words = name.upper().replace(" ", "-").split("-")

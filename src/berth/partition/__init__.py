@@ -1,6 +1,5 @@
 """Partitions of a GPU: limits of memory and compute for process trees and containers, kept by libberth.so."""
 
-from berth.partition.access import Access, access_of
 from berth.partition.growth import Demand, Granter, Watching, Wish
 from berth.partition.hardware import Hardware
 from berth.partition.launch import Summary, run
@@ -12,11 +11,13 @@ from berth.partition.lifecycle import (
     resize,
 )
 from berth.partition.regions import (
+    Access,
     Limit,
     Partition,
     Process,
     Refusal,
     Unreadable,
+    access_of,
     find,
     partitions,
     regions,

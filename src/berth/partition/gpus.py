@@ -18,6 +18,11 @@ class Gpu:
     mem_mib: int
 
 
+def plain_uuid(uuid: str) -> str:
+    """A GPU's UUID as its region's files are named by it."""
+    return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
+
+
 class Memory(ctypes.Structure):
     """nvmlMemory_t, in bytes."""
 

@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from berth.errors import NoRoomError, PartitionError, SettingError
-from berth.partition.access import MAKERS, Access, grant
-from berth.partition.gpus import Gpu
-from berth.partition.hardware import Hardware, hardware_in, keep
+from berth.partition.gpus import Gpu, plain_uuid
+from berth.partition.hardware import Hardware, hardware_in, keep, start_daemon, stop_daemon
 from berth.partition.library import make_region, resize_region
 from berth.partition.mig import create_instance, destroy_instance
-from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.native import limits_lock, make_group, release, resize_groups, sweep, why_not
 from berth.partition.regions import (
+    MAKERS,
+    Access,
     Limit,
     Partition,
     Unreadable,
     check_there,
     find,
+    grant,
     locked,
     partitions,
     preload_list,
@@ -54,7 +55,8 @@ def create(
 
     `by` says what keeps the limit. MPS keeps `limit.core_pct` as a part of the GPU's multiprocessors, and the memory of
     each process; libberth keeps that of all together. `native`: the driver keeps the memory for a cgroup (native.py).
-    None: what its other GPUs have; native for its first, if root asks for itself and the machine can; else libberth.
+    None: what its other GPUs have; native for its first, if root asks for itself, without `overcommit`, and the machine
+    can; else libberth.
     A partition by MPS has one GPU. All GPUs are open to the same users: those of `access`, if this is the first.
     """
     root = root or root_folder()
@@ -63,11 +65,11 @@ def create(
         native = (
             any(hardware_in(root / name, uuid) for uuid in there)
             if there
-            else not access.open_to_named and not why_not(gpu.uuid, driver_folder)
+            else not overcommit and not access.open_to_named and not why_not(gpu.uuid, driver_folder)
         )
         by = "native" if native else "libberth"
     _check_new(name, gpu, root, by)
-    others = [] if overcommit else partitions(root, gpu=_plain(gpu.uuid))
+    others = [] if overcommit else partitions(root, gpu=plain_uuid(gpu.uuid))
     _check_room(gpu, limit, others, overcommit)
     if by == "libberth":
         return _make(name, gpu.uuid, limit, access, root)
@@ -107,7 +109,7 @@ def _make_kept(
     try:
         return _make(name, kept.uuid, limit, access, root, kept)
     except BaseException:
-        _clear(root / name, _plain(kept.uuid))
+        _clear(root / name, plain_uuid(kept.uuid))
         _release([kept], root, driver_folder)
         raise
 
@@ -119,7 +121,7 @@ def _check_new(name: str, gpu: Gpu, root: Path, by: str) -> None:
             "letter or digit first"
         )
     there = regions_in(root / name)
-    if _plain(gpu.uuid) in there:
+    if plain_uuid(gpu.uuid) in there:
         raise PartitionError(
             f"there is a partition '{name}' of GPU {gpu.index} already; "
             "resize or remove it, or take another name"
@@ -136,7 +138,7 @@ def _make(
     name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
 ) -> Partition:
     """The region of a partition, and the note of what keeps it besides."""
-    uuid, folder = _plain(gpu_uuid), root / name
+    uuid, folder = plain_uuid(gpu_uuid), root / name
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         _check_owner(root)
@@ -242,7 +244,7 @@ def resize(
     check_there(name, root)
     folder = (root or root_folder()) / name
     _check_writable(folder)
-    cards = {_plain(gpu.uuid): gpu for gpu in gpus or ()}
+    cards = {plain_uuid(gpu.uuid): gpu for gpu in gpus or ()}
     with _still_there(folder), locked(folder):
         given = {"mem_mib": mem_mib, "core_pct": core_pct, "burst": burst, "priority": priority}
         changes = [(part, _changed(part, given)) for part in find(name, root)]
@@ -336,10 +338,6 @@ def _check_idle(name: str, root: Path | None) -> None:
         raise PartitionError(f"{some} the partition '{name}'; end them first, or remove it with --force")
 
 
-def _plain(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
-
-
 def _check_room(
     gpu: Gpu, limit: Limit, existing: list[Partition], overcommit: bool, held: Partition | None = None
 ) -> None:
@@ -350,7 +348,7 @@ def _check_room(
         raise PartitionError(
             f"a limit of {limit.mem_mib} MiB, but GPU {gpu.index} has {gpu.mem_mib} MiB; ask for that or less"
         )
-    here = [partition for partition in existing if partition.uuid == _plain(gpu.uuid)]
+    here = [partition for partition in existing if partition.uuid == plain_uuid(gpu.uuid)]
     promised_mib = sum(partition.limit_bytes for partition in here) >> 20
     promised_pct = sum(
         partition.core_pct if partition.hardware is None else partition.hardware.core_pct

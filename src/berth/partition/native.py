@@ -284,7 +284,7 @@ def _set(group: Path, gpu_uuid: str, soft: int, hard: int, driver_folder: Path |
     if answer != 0:
         raise PartitionError(
             f"NVML does not set the limits of {group} (error {answer}); this needs root, driver 615, a GPU without MIG "
-            "and a cgroup of version 2"
+            "and a cgroup of version 2. Use --no-native"
         )
 
 

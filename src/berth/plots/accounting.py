@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from html import escape
 from typing import Any
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from berth.counts import counted
 from berth.history.values.durations import HOURS_NAMES, hours_unit
-from berth.plots.groups import Series, group_bars, group_lines
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
@@ -42,9 +42,15 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     for at in shown:
         column, variable = lines[:, at], VARIABLES[at]
         top = 1.0 if variable.unit == "fraction" else float(np.nanmax(column)) or 1.0
-        ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
-        texts = [*map(_tick_text, ticks)]
-        if variable.unit == "hours" and np.nanmax(column) > MOST_SPREAD * np.nanmedian(column):
+        factor, unit = hours_unit(top) if variable.unit == "hours" else (1, "h")
+        ticks = _ticks(top * factor, whole=variable.name in ("nNODE", "nGPU"))
+        texts = [_tick_text(tick) + ("" if unit == "h" else f" {unit}") for tick in ticks]
+        ticks = [tick / factor for tick in ticks]
+        if (
+            unit == "h"
+            and variable.unit == "hours"
+            and np.nanmax(column) > MOST_SPREAD * np.nanmedian(column)
+        ):
             logarithmic[variable.name] = LOG_UNIT_H
             ticks = _log_ticks(top)
             texts = [*map(_tick_text, ticks)]
@@ -137,16 +143,21 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
     figure = go.Figure()
     top = max((float(each[variable].values[-1]) for each in cdfs.values() if variable in each), default=0.0)
     shown = next(each for each in VARIABLES if each.name == variable)
+    factor, unit, axis = _fit([top], shown.unit, shown.words)
+    title = f"{variable if factor == 1.0 else variable.removesuffix('_h')}, {unit}"
+    top *= factor
     end = 1.0 if shown.unit == "fraction" else 1.04 * top or 1.0
     medians = [
-        each[variable].values[each[variable].shares >= 0.5][0] for each in cdfs.values() if variable in each
+        factor * each[variable].values[each[variable].shares >= 0.5][0]
+        for each in cdfs.values()
+        if variable in each
     ]
     spread = shown.unit == "hours" and top > MOST_SPREAD * float(max(medians, default=0.0))
     for at, (application, each) in enumerate(cdfs.items()):
         if variable not in each:
             continue
         cdf = each[variable]
-        x = np.concatenate((cdf.values[:1], cdf.values, [end]))
+        x = np.concatenate((cdf.values[:1] * factor, cdf.values * factor, [end]))
         name = escape(application)
         figure.add_trace(
             go.Scatter(
@@ -164,9 +175,9 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
             )
         )
     alone = f"{figure.data[0].name}: " if len(figure.data) == 1 else ""
-    dress(figure, f"{alone}{variable}, {shown.unit}", 350)
+    dress(figure, f"{alone}{title}", 350)
     figure.update_yaxes(range=[0, 102], ticksuffix=" %", title={"text": "attempts with at most this"})
-    figure.update_xaxes(range=[0, float(_log(end)) if spread else end], title={"text": shown.words})
+    figure.update_xaxes(range=[0, float(_log(end)) if spread else end], title={"text": axis})
     if spread:
         ticks = _log_ticks(end)
         figure.update_xaxes(tickvals=_log(ticks).tolist(), ticktext=[*map(_tick_text, ticks)])
@@ -297,7 +308,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
         moment = EPOCH + timedelta(days=number)
         by_year.setdefault(moment.year, []).append((moment, value))
     years = sorted(by_year)
-    factor, _, unit = _fit(hours.tolist(), "", "GPU-hours")
+    factor, title, unit = _fit(hours.tolist(), "GPU-hours by the day on which jobs ended", "GPU-hours")
     hours = hours * factor
     most = float(hours.max()) if len(hours) else 1.0
     for row, year in enumerate(years):
@@ -347,7 +358,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
                 },
             }
         )
-    dress(figure, "GPU-hours by the day on which jobs ended", 90 + 130 * max(len(years), 1))
+    dress(figure, title, 90 + 130 * max(len(years), 1))
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(showgrid=False)
@@ -364,3 +375,116 @@ def waiting_by_cause(hours: Mapping[str, float]) -> go.Figure:
 
 def _day(number: int) -> str:
     return (EPOCH + timedelta(days=number)).isoformat()
+
+
+SHOWN = 12
+"""At most this many groups have bars of their own."""
+MOST_MARKED = 62
+"""Of at most this many moments each has a mark."""
+_BAR_PX = 30
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line, or one set of bars."""
+
+    name: str
+    values: Sequence[float | None]
+    """One for each group or moment; None where there is nothing to tell."""
+    keys: Sequence[str] = ()
+    """What a click on each value hands over."""
+
+
+def group_bars(names: Sequence[str], series: Sequence[Series], axis: str, unit: str = "") -> go.Figure:
+    """Groups from above, a bar of each series for each of the first dozen; `axis` names the amount and its unit.
+
+    What a click picks is in `customdata`.
+    """
+    shown = list(names[:SHOWN])
+    figure = go.Figure()
+    for at, each in enumerate(series):
+        figure.add_trace(
+            go.Bar(
+                x=list(each.values[:SHOWN]),
+                y=list(range(len(shown))),
+                orientation="h",
+                name=escape(each.name),
+                marker={"color": COLOURS[at % len(COLOURS)], "pattern": {"shape": ("", "/", "x")[at % 3]}},
+                customdata=list(each.keys[:SHOWN]),
+                hovertext=[escape(name) for name in shown],
+                hovertemplate="%{hovertext}: %{x:,.3~g}" + f"{unit}<extra>{escape(each.name)}</extra>",
+            )
+        )
+    legend = any(each.name != axis for each in series)
+    dress(figure, "", 96 + _BAR_PX * max(len(shown), 2) * max(1, len(series) * 2 // 3))
+    figure.update_layout(
+        hovermode="closest",
+        barmode="group",
+        showlegend=legend,
+        margin={"l": 8, "r": 20, "t": 30 if legend else 8, "b": 48},
+    )
+    figure.update_yaxes(
+        tickvals=list(range(len(shown))),
+        ticktext=[shortened(name, 24) for name in shown],
+        autorange="reversed",
+        showgrid=False,
+    )
+    figure.update_xaxes(rangemode="tozero", title={"text": escape(axis)})
+    return figure
+
+
+def group_lines(
+    moments: Sequence[str],
+    series: Sequence[Series],
+    axis: str,
+    time_axis: str,
+    unit: str = "",
+    top: float | None = None,
+) -> go.Figure:
+    """Lines over days or months, told apart by colour, dash and mark; what a click picks is in `customdata`.
+
+    The axis ends at `top`, or at the largest value. Of many moments only those have a mark that no line leads to.
+    """
+    figure = go.Figure()
+    for at, each in enumerate(series):
+        figure.add_trace(
+            go.Scatter(
+                x=list(moments),
+                y=list(each.values),
+                name=shortened(each.name, 24),
+                mode="lines+markers",
+                line={
+                    "color": COLOURS[at % len(COLOURS)],
+                    "dash": DASHES[at % len(DASHES)],
+                    "width": 2,
+                },
+                marker={
+                    "symbol": _SYMBOLS[at % len(_SYMBOLS)],
+                    "size": [
+                        6 if len(moments) <= MOST_MARKED or alone else 0 for alone in _alone(each.values)
+                    ],
+                },
+                customdata=list(each.keys),
+                hovertemplate="%{y:,.3~g}" + f"{unit}<extra>{shortened(each.name, 24)}</extra>",
+            )
+        )
+    dress(figure, "", 360)
+    figure.update_layout(
+        hovermode="closest",  # a click is on one point, not on all of its day
+        margin={"l": 8, "r": 16, "t": 52, "b": 52},
+        showlegend=len(series) > 1,
+    )
+    figure.update_xaxes(type="category", nticks=12, title={"text": escape(time_axis)})
+    figure.update_yaxes(rangemode="tozero", title={"text": escape(axis)})
+    if top is not None:
+        figure.update_yaxes(range=[0, 1.02 * top])  # a line at the top is whole
+    return figure
+
+
+def _alone(values: Sequence[float | None]) -> list[bool]:
+    """Whether a value has no neighbour, so that no line would show it."""
+    around = [None, *values, None]
+    return [
+        value is not None and around[at] is None and around[at + 2] is None for at, value in enumerate(values)
+    ]

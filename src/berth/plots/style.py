@@ -121,6 +121,9 @@ def dress(figure: go.Figure, title: str, height: int = HEIGHT_PX) -> None:
     figure.update_xaxes(
         gridcolor=GRID, zeroline=False, automargin=True, title={"standoff": 8, "font": {"size": 13}}
     )
+    # 0.0008 and 1,200,000 in place of 800µ and 1.2M.
+    figure.update_xaxes(exponentformat="none", separatethousands=True)
+    figure.update_yaxes(exponentformat="none", separatethousands=True)
     figure.update_xaxes(ticklabelstandoff=5, spikethickness=1, spikecolor=INK, spikedash="solid")
     figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True, title={"font": {"size": 13}})
 

@@ -32,8 +32,7 @@ from berth.policies.protocol import (
     Setting,
     Wrapping,
 )
-from berth.policies.schemes.giving import Giving
-from berth.policies.schemes.strict import Ordered
+from berth.policies.schemes.strict import Giving, Ordered
 from berth.policies.sort_keys import OfQueue
 
 ORDERS = {
@@ -46,7 +45,7 @@ ORDERS = {
     "longest-expected": "berth.policies.orders:LongestExpected",
     "largest-first": "berth.policies.orders:largest_first",
     "deadline-first": "berth.policies.orders:deadline_first",
-    "fair-share": "berth.policies.fair_share:FairShare",
+    "fair-share": "berth.policies.orders:FairShare",
     "least-attained-service": "berth.policies.orders:LeastAttainedService",
     "gavel": "berth.policies.orders:Gavel",
 }
@@ -55,14 +54,14 @@ ORDERS = {
 PLACEMENTS = {
     "first-fit": "berth.policies.placements.first_fit:FirstFit",
     "best-fit": "berth.policies.placements.by_score:BestFit",
-    "random": "berth.policies.placements.random_fit:Random",
+    "random": "berth.policies.placements.by_score:Random",
     "dot-product": "berth.policies.placements.by_score:DotProduct",
     "gpu-packing": "berth.policies.placements.by_score:GpuPacking",
     "gpu-clustering": "berth.policies.placements.by_score:GpuClustering",
-    "fgd": "berth.policies.placements.fgd:Fgd",
-    "round-robin": "berth.policies.placements.round_robin:RoundRobin",
-    "tetris": "berth.policies.placements.tetris:Tetris",
-    "fastest-fit": "berth.policies.placements.fastest_fit:FastestFit",
+    "fgd": "berth.policies.placements.by_score:Fgd",
+    "round-robin": "berth.policies.placements.first_fit:RoundRobin",
+    "tetris": "berth.policies.placements.by_score:Tetris",
+    "fastest-fit": "berth.policies.placements.first_fit:FastestFit",
     "worst-fit": "berth.policies.placements.by_score:WorstFit",
     "whole-gpus": "berth.policies.placements.by_score:WholeGpus",
 }
@@ -72,7 +71,7 @@ SCHEMES = {
     "easy": "berth.policies.schemes.easy:Easy",
     "conservative": "berth.policies.schemes.conservative:Conservative",
     "preempt": "berth.policies.schemes.preempt:ByPriority",
-    "passing": "berth.policies.schemes.passing:Passing",
+    "passing": "berth.policies.schemes.easy:Passing",
 }
 """What else may happen while the first job of an order does not fit; without one, nothing does."""
 

@@ -27,6 +27,13 @@ class Series:
         """The same as plain numbers, for looking up one row at a time."""
         return tuple(map(tuple, self.usage.tolist()))
 
+    @cached_property
+    def memory_steps(self) -> tuple[tuple[int, int], ...]:
+        """From which ms on it uses how much memory, MiB: the rows in which that changes."""
+        mem_mib = self.usage[:, 1]
+        changed = np.flatnonzero(np.diff(mem_mib, prepend=-1))
+        return tuple((row * self.interval_ms, int(mem_mib[row])) for row in changed.tolist())
+
     def row_at(self, done_ms: int) -> int:
         """The row of a job that has done this much of its work; the last row holds after the end."""
         return min(done_ms // self.interval_ms, len(self.usage) - 1)

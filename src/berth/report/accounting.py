@@ -9,12 +9,17 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from berth.counts import counted
-from berth.history.values.durations import duration_text, hours_of, hours_text
+from berth.history.values.durations import (
+    HOURS_NAMES,
+    duration_text,
+    hours,
+    hours_column,
+    hours_of,
+    hours_text,
+)
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
-from berth.report.page import write_page
-from berth.report.report import Chapter
-from berth.report.sections import sections_of
+from berth.report.report import Chapter, sections_of, write_page
 from berth.statistics.accounting import NO_GPU, UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.tables import Tables, Totals
@@ -166,15 +171,16 @@ def _facts(totals: Totals) -> tuple[tuple[str, str], ...]:
         if measured
         else "not measured"
     )
+    run, unit = hours(totals.run_hours)
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
         (
             "Jobs",
             f"{totals.jobs:,} in {counted(totals.tries, 'attempt')}, of {counted(totals.users, 'user')}",
         ),
-        ("GPU-hours", hours_text(totals.gpu_hours)),
-        ("Run-hours", hours_text(totals.run_hours)),
-        ("Failed GPU-hours", f"{hours_text(totals.wasted_gpu_hours)} ({share:.1f} %)"),
+        ("Held", hours_of("GPU", totals.gpu_hours)),
+        ("Run for", f"{run} {HOURS_NAMES[unit]}"),
+        ("Failed", f"{hours_of('GPU', totals.wasted_gpu_hours)} ({share:.1f} %)"),
         ("Idle while held", idle),
         ("On several nodes", _percent(totals.multi_node_share)),
         ("Waiting", _spread(totals.wait_s)),
@@ -218,34 +224,48 @@ def _tables(tables: Tables, by: tuple[str, ...], measure: str) -> dict[str, obje
     several = tables.multi_node_shares() if by == ("application",) else {}
     whole = sum(row.measure(measure) for row in usage) or 1.0
     largest = max((row.measure(measure) for row in usage), default=0.0) or 1.0
+    listed = usage[:USAGE_LISTED]
+    held_head, held = hours_column("GPU-hours", [row.gpu_hours for row in listed])
+    run_head, run = hours_column("run-hours", [row.run_hours for row in listed])
+    failed_head, failed = hours_column("failed GPU-hours", [row.wasted_gpu_hours for row in listed])
     rows = [
         _UsageRow(
             row.keys,
-            hours_text(row.gpu_hours, 2),
-            hours_text(row.run_hours, 2),
+            held[at],
+            run[at],
             f"{row.jobs:,}",
             f"{row.users:,}",
             f"{row.measure(measure) / whole * 100:.2f} %",
             f"{row.measure(measure) / largest:.3f}",
-            hours_text(row.wasted_gpu_hours, 2),
+            failed[at],
             _percent(several.get(row.keys[0])),
         )
-        for row in usage[:USAGE_LISTED]
+        for at, row in enumerate(listed)
     ]
+    idle_users = [row for row in users[:IDLE_LISTED] if row.idle_gpu_hours]
+    idle_jobs = [row for row in tables.jobs("idle-gpu-hours", IDLE_LISTED) if row.use.idle_gpu_hours]
     return {
         "rows": rows,
+        "hours": (held_head, run_head, failed_head),
         "shown": USAGE_SHOWN,
         "more": max(len(usage) - USAGE_LISTED, 0),
-        "idle_users": [(row.keys[0], *_idle(row)) for row in users[:IDLE_LISTED] if row.idle_gpu_hours],
-        "idle_jobs": [
-            (row.use.keys[0], row.user, row.application, row.state, *_idle(row.use))
-            for row in tables.jobs("idle-gpu-hours", IDLE_LISTED)
-            if row.use.idle_gpu_hours
-        ],
+        "idle_users": _idle(("user",), [(row.keys[0],) for row in idle_users], idle_users),
+        "idle_jobs": _idle(
+            ("job", "user", "application", "state"),
+            [(row.use.keys[0], row.user, row.application, row.state) for row in idle_jobs],
+            [row.use for row in idle_jobs],
+        ),
     }
 
 
-def _idle(row: Usage) -> tuple[str, ...]:
-    """Idle and held GPU-hours, and the parts of GPUs, CPUs and memory that were used."""
-    uses = (_percent(row.known(name)) for name in ("gpu-use", "cpu-use", "mem-use"))
-    return (hours_text(row.idle_gpu_hours, 2), hours_text(row.gpu_hours, 2), *uses)
+def _idle(
+    names: tuple[str, ...], keys: Sequence[tuple[str, ...]], rows: Sequence[Usage]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows: idle and held GPU-hours, and the parts of GPUs, CPUs and memory that were used."""
+    idle_head, idle = hours_column("idle GPU-hours", [row.idle_gpu_hours for row in rows])
+    held_head, held = hours_column("GPU-hours", [row.gpu_hours for row in rows])
+    cells = [
+        (*key, idle[at], held[at], *(_percent(row.known(name)) for name in ("gpu-use", "cpu-use", "mem-use")))
+        for at, (key, row) in enumerate(zip(keys, rows, strict=True))
+    ]
+    return (*names, idle_head, held_head, "GPU use", "CPU use", "memory use"), cells

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Final
 
 from berth.counts import counted
-from berth.history.values.durations import duration_text, hours_of, hours_text
+from berth.history.values.durations import duration_text, hours_column, hours_of, hours_text
 from berth.statistics.accounting import Usage, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
 
@@ -157,9 +157,12 @@ def _lines(now: Tables, before: Tables, one_user: bool, first: Sequence[str]) ->
         yield from ("", "Jobs by GPU-hours of failed attempts")
         yield from _table(_JOB_HEAD, [_job_cells(row) for row in failed])
     waits = sorted(now.waits_by_cause().items(), key=lambda item: (-item[1], item[0]))
-    if waited := [(cause, hours_text(hours)) for cause, hours in waits[:LISTED] if hours]:
+    if waited := [wait for wait in waits[:LISTED] if wait[1]]:
+        heading, cells = hours_column("hours", [hours for _, hours in waited], 1)
         yield from ("", "What jobs waited for")
-        yield from _table(("cause", "hours"), waited)
+        yield from _table(
+            ("cause", heading), [(cause, cell) for (cause, _), cell in zip(waited, cells, strict=True)]
+        )
 
 
 _JOB_HEAD: Final = ("job", "user", "application", "state", "idle", "failed", "held", "GPU use")

@@ -4,10 +4,8 @@
 keeps what a report is made from.
 """
 
-from berth.statistics.answers import answers, best_sentence, lead
 from berth.statistics.columns import AttemptColumns, EventColumns, event_columns
-from berth.statistics.comparison import Mark, Standing, standings
-from berth.statistics.fairness import finish_time_fairness, jain_index, service
+from berth.statistics.comparison import Mark, Standing, answers, best_sentence, lead, standings
 from berth.statistics.measures import (
     GpuHours,
     bounded_slowdown,
@@ -38,7 +36,7 @@ from berth.statistics.metrics import (
     readable_unit,
 )
 from berth.statistics.real_use import RealUse, attempts_of, real_use
-from berth.statistics.run import Run, run_of
+from berth.statistics.run import Film, Run, Schedule, Timeline, run_of, timeline
 from berth.statistics.spread import (
     Cdf,
     Distribution,
@@ -49,5 +47,11 @@ from berth.statistics.spread import (
     paired_difference_95,
     student_t_quantile,
 )
-from berth.statistics.summary import Summary, summarise, summary_dict
-from berth.statistics.timeline import Film, Schedule, Timeline, timeline
+from berth.statistics.summary import (
+    Summary,
+    finish_time_fairness,
+    jain_index,
+    service,
+    summarise,
+    summary_dict,
+)

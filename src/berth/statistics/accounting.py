@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from berth.counts import natural
 from berth.errors import SettingError
 from berth.model import RecordState
 
@@ -92,9 +93,9 @@ def largest_first(rows: Iterable[Usage], measure: str) -> list[Usage]:
     """Rows in order: the largest first; of a use the least first, and what was not measured last."""
     sign = 1 if measure in USES else -1
 
-    def place(row: Usage) -> tuple[float, float, tuple[str, ...]]:
-        value = row.measure(measure)
-        return (math.inf, -row.gpu_hours, row.keys) if math.isnan(value) else (sign * value, 0.0, row.keys)
+    def place(row: Usage) -> tuple[float, float, list[tuple[str | int, ...]]]:
+        value, names = row.measure(measure), [*map(natural, row.keys)]
+        return (math.inf, -row.gpu_hours, names) if math.isnan(value) else (sign * value, 0.0, names)
 
     return sorted(rows, key=place)
 

@@ -200,14 +200,23 @@ def deadlines_missed_pct(columns: EventColumns) -> float | None:
     return _percent(float(np.count_nonzero(end_ms[has] > due_ms[has])), float(np.count_nonzero(has)))
 
 
-def evicted_gpu_hours(columns: EventColumns) -> float:
-    """GPU-hours of attempts that were evicted and kept nothing of their work."""
+def lost_gpu_hours(columns: EventColumns, *kinds: EventKind) -> float:
+    """GPU-hours of attempts that events of these kinds ended, and that kept nothing of their work."""
     attempts = columns.attempts
-    evicted = (attempts.end_event != RUNNING) & (
-        columns.kind[attempts.end_event] == KINDS.index(EventKind.EVICT)
-    )
-    lost = _held_milli_ms(columns)[evicted & ~columns.keeps_work[attempts.job]]
-    return float(lost.sum()) / _MILLI_MS_AN_HOUR
+    ended = np.isin(columns.kind[attempts.end_event], [KINDS.index(kind) for kind in kinds])
+    ended &= (attempts.end_event != RUNNING) & ~columns.keeps_work[attempts.job]
+    return float(_held_milli_ms(columns)[ended].sum()) / _MILLI_MS_AN_HOUR
+
+
+def events_of(columns: EventColumns, kind: EventKind) -> int:
+    """How many events of a kind happened."""
+    return int(np.count_nonzero(columns.kind == KINDS.index(kind)))
+
+
+def suspended_s(columns: EventColumns) -> float:
+    """For how long attempts were suspended, all of them together."""
+    here, there = columns.attempts, columns.holdings
+    return float((here.end_ms - here.start_ms).sum() - (there.end_ms - there.start_ms).sum()) / 1000.0
 
 
 def given_up(columns: EventColumns) -> tuple[str, ...]:

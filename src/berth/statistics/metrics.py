@@ -87,6 +87,8 @@ DEADLINES = _of_kind("deadlines")
 """What is compared too where jobs have deadlines."""
 TIERS = _of_kind("tiers")
 """What is compared too where jobs are of two tiers: a priority above 0, and others."""
+MEMORY = _of_kind("memory")
+"""What is compared too where a run says what becomes of jobs that need more GPU memory."""
 PRICED = _of_kind("prices")
 """What is compared too where a price list says it."""
 
@@ -106,8 +108,9 @@ def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
     runs = list(summaries)
     late = DEADLINES if any(summary.deadlines_missed_pct is not None for summary in runs) else ()
     tiers = TIERS if any(summary.evicted_gpu_hours is not None for summary in runs) else ()
+    memory = MEMORY if any(summary.growths is not None for summary in runs) else ()
     own = dict.fromkeys(name for summary in runs for name in summary.own)
-    last = (*late, *tiers, *_priced(runs), *map(_own, own))
+    last = (*late, *tiers, *memory, *_priced(runs), *map(_own, own))
     if not _knows_use(runs):
         return METRICS + last
     return (

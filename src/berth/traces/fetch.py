@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
+from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from berth.errors import FetchError
-from berth.traces.catalogue import RemoteFile
 
 Progress = Callable[[int, int | None], None]
 """Told how many bytes there are so far, and how many there will be where that is known."""
@@ -40,12 +43,13 @@ def fetch_file(
     target = folder / file.name
     part = folder / f"{file.name}.part"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         if target.exists() and (file.sha256 is None or _sha256(target) == file.sha256):
             return target
         _download(file, part, progress, timeout_s)
         if file.sha256 is not None and (came := _sha256(part)) != file.sha256:
             part.unlink()
+            with suppress(OSError):  # another file is in it
+                folder.rmdir()
             raise FetchError(
                 f"{file.url}: the checksum is {came}, expected {file.sha256}; what came was deleted."
                 " The publisher has changed the file, or somebody between here and there has"
@@ -85,6 +89,7 @@ def _append(file: RemoteFile, answer: HTTPResponse, part: Path, start: int, prog
     if file.size_bytes is not None and total != file.size_bytes:
         raise FetchError(f"{file.url}: the server offers {total} bytes, expected {file.size_bytes}")
     done = start
+    part.parent.mkdir(parents=True, exist_ok=True)
     with part.open("r+b" if start else "wb") as stream:
         stream.seek(start)
         progress(done, total)
@@ -112,3 +117,50 @@ def _starts_at(answer: HTTPResponse) -> int | None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file at its publisher."""
+
+    name: str
+    url: str
+    size_bytes: int | None = None
+    """None if the publisher tells none."""
+    sha256: str | None = None
+    """None if the publisher tells none."""
+
+
+@dataclass(frozen=True)
+class PublicTrace:
+    """A published trace: who may do what with it, and its files."""
+
+    name: str
+    summary: str
+    publisher: str
+    licence: str
+    cite: str
+    files: tuple[RemoteFile, ...]
+    readable: bool
+    """Whether berth reads its files as they are."""
+
+
+def _public_trace(name: str, folder: str, files: list[dict[str, Any]], **known: Any) -> PublicTrace:
+    there = tuple(RemoteFile(url=f"{folder}/{file['name']}", **file) for file in files)
+    return PublicTrace(name=name, files=there, **known)
+
+
+PUBLIC_TRACES: Final = {
+    name: _public_trace(name, **table)
+    for name, table in tomllib.loads(
+        files("berth.traces").joinpath("public_traces.toml").read_text(encoding="utf-8")
+    ).items()
+}
+"""Every trace of the catalogue by its name."""
+
+
+def public_trace(name: str) -> PublicTrace:
+    """The trace of this name; FetchError where the catalogue has none."""
+    if name not in PUBLIC_TRACES:
+        raise FetchError(f"no public trace '{name}'; there are {', '.join(PUBLIC_TRACES)}")
+    return PUBLIC_TRACES[name]

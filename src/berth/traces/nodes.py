@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import ClusterError, SettingError, TraceError
+from berth.files import write_table
 from berth.gpu_models import gpu_model
 from berth.model import GpuModel, Node
 from berth.traces.fields import Field, amount, count, decimal, names, read_map, text
 from berth.traces.opening import open_table
 from berth.traces.table import Table
-from berth.traces.writing import write_table
 
 OWN_HEADER: Final = ("name", "gpus", "model", "gpu_mem_mib", "cpu_milli", "mem_mib", "labels")
 FIELDS: Final = {

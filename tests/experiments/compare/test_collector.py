@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from berth.experiments.compare.collector import held_collector
+from berth.experiments.compare.sweep import held_collector
 
 
 def test_the_collector_is_as_it_was_before() -> None:

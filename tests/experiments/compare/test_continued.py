@@ -27,7 +27,7 @@ from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
-from berth.policies.schemes.limit_settings import Limit
+from berth.policies.schemes.limits import Limit
 from berth.statistics.cost import Prices
 from berth.traces import read_trace
 from tests.experiments.compare.held import HELD, holding
@@ -252,7 +252,7 @@ def test_an_interruption_of_what_fails_is_heard_all_the_same() -> None:
     """In a process of its own, for it gets a real SIGINT."""
     code = """
 import os, signal
-from berth.experiments.compare.interruption import interruption_put_off
+from berth.experiments.compare.kept_file import interruption_put_off
 try:
     with interruption_put_off():
         os.kill(os.getpid(), signal.SIGINT)

@@ -12,15 +12,14 @@ import pytest
 import berth
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.experiments.compare.filling import filling, two_to_show
-from berth.experiments.compare.page import comparison_report
+from berth.experiments.compare.page import comparison_report, filling, two_to_show
 from berth.experiments.compare.table import text_table
 from berth.model import Job, Node, Share
 from berth.plots import policy_styles
 from berth.policies import is_oracle
-from berth.report.page import render
+from berth.report.report import render
 from berth.statistics import Mark, Run, answers, event_columns, lead, metrics_of, run_of, standings
-from berth.statistics.timeline import FILMED_GPUS, film
+from berth.statistics.run import FILMED_GPUS, film
 from tests.experiments.compare.runs import NODES, made_runs
 
 SVG = "{http://www.w3.org/2000/svg}"

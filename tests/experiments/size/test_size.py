@@ -105,11 +105,16 @@ def test_a_size_that_leaves_jobs_unserved_fails_and_names_them() -> None:
     )
 
 
+def uncautioned(found: Sizes) -> tuple[str, ...]:
+    """Its sentences but the caution, which most workloads here are small enough for."""
+    return tuple(text for text in found.sentences if text != found.caution)
+
+
 def test_a_size_that_leaves_jobs_unserved_is_not_said_to_make_them_wait() -> None:
     jobs = [Job(f"j{at}", at * HOUR_MS, 1000) for at in range(30)]
     jobs.append(Job("large", 40 * HOUR_MS, 1000, gpus=4, nodes=2))
     found = smallest_sizes(jobs, [Node("a", 2), Node("b", 2)], ["fifo"], keep_of("p90-wait"))
-    assert found.sentences == (
+    assert uncautioned(found) == (
         "No node can be returned: with fifo on 1 node 1 job does not finish, today 0.",
         "On 1 node fifo does not finish 1 job, such as 'large'; today 0.",
     )
@@ -117,11 +122,11 @@ def test_a_size_that_leaves_jobs_unserved_is_not_said_to_make_them_wait() -> Non
 
 def test_of_one_node_none_can_be_returned() -> None:
     jobs = [Job(f"j{at}", at * HOUR_MS, 1000) for at in range(3)]
-    assert smallest_sizes(jobs, [Node("a", 1)], ["fifo"], keep_of("p90-wait")).sentences == (
+    assert uncautioned(smallest_sizes(jobs, [Node("a", 1)], ["fifo"], keep_of("p90-wait"))) == (
         "No node can be returned: today's is the only one.",
     )
     busy = [Job(f"j{at}", 0, HOUR_MS) for at in range(2)]
-    assert smallest_sizes(busy, machine(2, gpus=1), ["fifo"], keep_of("mean-wait")).sentences == (
+    assert uncautioned(smallest_sizes(busy, machine(2, gpus=1), ["fifo"], keep_of("mean-wait"))) == (
         "No node can be returned: with fifo on 1 node the mean wait is 30.0 min, above 0 s.",
     )
 
@@ -136,12 +141,12 @@ def test_users_of_few_jobs_are_kept_together() -> None:
     all_jobs = smallest_sizes([*one, *few], nodes, ["fifo"], keep_of("p90-wait"))
     each = smallest_sizes([*one, *few], nodes, ["fifo"], keep_of("p90-wait", "user"))
     assert (all_jobs.answers[0].nodes, each.answers[0].nodes) == (1, 2)
-    assert each.sentences == (
+    assert uncautioned(each) == (
         "No node can be returned: with fifo on 1 node the 90th percentile of waits of a user rises.",
         "Users with fewer than 20 jobs each count as one.",
     )
     less = smallest_sizes([*one, *few[:4]], nodes, ["fifo"], keep_of("p90-wait=2h", "user"))
-    assert less.sentences == (
+    assert uncautioned(less) == (
         "With fifo, 1 of 2 nodes keeps the 90th percentile of waits at 2.0 h, also of every user: 1 GPU could be"
         " returned, 168 GPU-hours a week.",
         "Users with fewer than 20 jobs each count only among all jobs.",
@@ -302,6 +307,39 @@ def test_more_jobs_are_said_only_if_asked_for() -> None:
     silent = smallest_sizes(jobs, nodes, ["fifo"], keep_of("mean-wait=5h"))
     assert silent.more_jobs_pct is None
     assert not any("more jobs" in sentence for sentence in silent.sentences)
+
+
+@pytest.mark.parametrize(
+    ("count", "weeks", "caution"),
+    [
+        (8, 1, "Caution: this rests on 8 jobs in 1 week; rely on a size only from 100 jobs in 3 weeks."),
+        (120, 2, "Caution: this rests on 120 jobs in 2 weeks; rely on a size only from 100 jobs in 3 weeks."),
+        (100, 3, ""),
+    ],
+)
+def test_a_size_from_few_jobs_or_weeks_comes_with_a_caution(count: int, weeks: int, caution: str) -> None:
+    last_ms = (weeks - 1) * 7 * 24 * HOUR_MS + HOUR_MS
+    jobs = [Job(f"j{at}", at * last_ms // (count - 1), HOUR_MS, gpus=1) for at in range(count)]
+    found = smallest_sizes(jobs, machine(2), ["fifo"], keep_of("p90-wait"))
+    assert (found.jobs, found.weeks, found.caution) == (count, weeks, caution)
+    assert [text for text in found.sentences if text.startswith("Caution")] == ([caution] if caution else [])
+
+
+def test_the_caution_is_in_text_json_page_and_digest(tmp_path: Path) -> None:
+    write(workload(2, count=8), tmp_path / "t.csv")
+    words = ["size", str(tmp_path / "t.csv"), "--cluster", "6x2:A100", "--out", str(tmp_path / "out")]
+    caution = "Caution: this rests on 8 jobs in 1 week; rely on a size only from 100 jobs in 3 weeks."
+    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert shown.splitlines()[1] == caution
+    told = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
+    assert (told["answers"][1], told["caution"], told["jobs"], told["weeks"]) == (caution, caution, 8, 1)
+    assert json.loads((tmp_path / "out" / "result.json").read_text()) == told
+    assert caution in (tmp_path / "out" / "report.html").read_text()
+    folder = history_of(tmp_path / "made", "fifo+first-fit")
+    week_ms = 7 * 24 * HOUR_MS
+    answer, doubt = size_sentences(open_history(folder), ORIGIN_MS, ORIGIN_MS + week_ms)
+    assert "returned" in answer
+    assert doubt.startswith("Caution: this rests on ")
 
 
 def test_what_cannot_be_kept_is_said() -> None:

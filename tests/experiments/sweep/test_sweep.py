@@ -25,7 +25,7 @@ from berth.experiments.sweep import read_plan, sweep
 from berth.experiments.sweep.page import page_of
 from berth.experiments.sweep.table import by_case, grid
 from berth.model import Job, Node
-from berth.policies.schemes.limit_settings import Limit
+from berth.policies.schemes.limits import Limit
 from berth.statistics import EventColumns
 from tests.policies.schemes.limit_files import write_limits
 

@@ -102,6 +102,14 @@ def test_an_import_that_takes_nothing_over_leaves_the_history_that_was_there(tmp
     assert len(open_history(tmp_path / "h")) == 1
 
 
+def test_a_map_may_be_given_in_parts(tmp_path: Path) -> None:
+    table = tmp_path / "jobs.csv"
+    table.write_text("id,made,began,done\n1,1767225600,1767225660,1767229260\n")
+    words = ("--map", "job=id,submit=made", "--map", "start=began", "--map", "end=done")
+    status, output, _ = berth("import", "csv", table, *words, "--history", tmp_path / "h")
+    assert (status, len(open_history(tmp_path / "h"))) == (0, 1), output
+
+
 def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
     import_text(
         open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")

@@ -40,8 +40,8 @@ for i in $(seq 600); do
     sleep .3; scontrol update JobId=$again StartTime=now 2>/dev/null || true
 done
 for i in $(seq 600); do # slurmdbd hears of an end, of a step's too, a little later
-    sacct -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . || ! sdiag | grep -q 'DBD Agent queue size: *0$' ||
-        break
+    sacct -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . ||
+        ! sdiag | grep -q 'DBD Agent queue size: *0$' || break
     sleep .2
 done
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json
@@ -86,11 +86,11 @@ if $B import slurmdbd $other --history o 2>version.txt; then exit 1; fi
 {python} - >lost.txt <<'END'
 import os, subprocess
 from berth.errors import HistoryError
-from berth.history.importing import mariadb, slurmdbd
+from berth.history.importing import slurmdbd
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 
-stream, calls = mariadb.Connection.stream, []
+stream, calls = slurmdbd.Connection.stream, []
 
 
 def cut(database, query, values):
@@ -101,14 +101,14 @@ def cut(database, query, values):
     yield from stream(database, query, values)
 
 
-mariadb.Connection.stream = cut
+slurmdbd.Connection.stream = cut
 url, history = os.environ["BERTH_SLURMDBD"], open_history("lost")
 try:
     slurmdbd.import_slurmdbd(history, url, Options(), window=4)
 except HistoryError as error:
     print(error)
 print(len(history))
-mariadb.Connection.stream = stream
+slurmdbd.Connection.stream = stream
 slurmdbd.import_slurmdbd(history, url, Options(), window=4)
 print(len(history))
 END

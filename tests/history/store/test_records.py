@@ -18,8 +18,7 @@ from berth.engine import simulate
 from berth.errors import HistoryError, SettingError, TraceError
 from berth.experiments.compare import compare
 from berth.gpu_models import gpu_model
-from berth.history.store.record_files import recorded, write_records
-from berth.history.store.records import OpenAttempt, records
+from berth.history.store.record_files import OpenAttempt, recorded, records, write_records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
 from tests.examples import examples
 from tests.history.histories import read_records

@@ -35,7 +35,7 @@ from berth.partition import Limit, create, fake_driver_folder, find, partitions,
 from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, keep
 from berth.partition.launch import environment
-from tests.partition.test_reconciling import forge
+from tests.partition.test_reconciling import forge, write
 
 AGENT = Path(__file__).with_name("node_agent.py")
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
@@ -238,7 +238,8 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
     forger = node.job("forger", 3000, node.folder / "go", unkind=unkind)
     node.until(lambda: find(forger)[0].used_bytes >= 3000 << 20, "it holds its memory")
     (use,) = find(forger)[0].folder.glob("*.use")
-    forge(use, find(forger)[0].used_bytes)
+    held_bytes, had = find(forger)[0].used_bytes, find(forger)[0].core_pct
+    places = forge(use, held_bytes)
     if leaves:
         node.until_is(forger, suspension="suspended")
         node.kill_agent()
@@ -254,6 +255,8 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
     else:
         node.until(lambda: find(forger)[0].core_pct == 5, "it is left 5 % of the time")
         node.until(lambda: "shares memory" in node.shown()[forger]["why"], "it is told why it stays")
+        write(use, places, held_bytes)
+        node.until(lambda: find(forger)[0].core_pct == had, "it has its share again")
 
 
 def lent_notebook(node: Node) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from berth.live.driver import suspending as module
 from berth.live.driver.suspending import AGAIN_S, Suspending
-from berth.live.driver.tenants import RESUMING, SUSPENDED
 from berth.partition import fake_driver_folder
+from berth.tenants import RESUMING, SUSPENDED
 
 
 @dataclass

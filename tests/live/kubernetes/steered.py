@@ -16,7 +16,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import PodSite, Settings, State
 from berth.live.kubernetes.steering import driving, enough_for, nodes_with_room, switch_cards, waits_of
-from berth.live.kubernetes.steps import Lift, Remove, Step, Tell
+from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
 
 MODEL = "A100-80"
 CARD_MIB = 81_920
@@ -138,13 +138,14 @@ class Steered:
             step.name: step for step in self.steps(now_ms) if isinstance(step, Lift) and not step.is_bound
         }
 
-    def removed(self, now_ms: int) -> list[str]:
+    def evicted(self, now_ms: int) -> list[str]:
         """The pods that are evicted now."""
-        return sorted(step.name for step in self.steps(now_ms) if isinstance(step, Remove))
+        return sorted(step.name for step in self.steps(now_ms) if isinstance(step, Evict))
 
     def told(self, now_ms: int) -> list[str]:
-        """What is told of pods in events."""
-        return [step.message for step in self.steps(now_ms) if isinstance(step, Tell)]
+        """What events say of pods."""
+        events = (step.event if isinstance(step, Patch) else step for step in self.steps(now_ms))
+        return [event.message for event in events if isinstance(event, PodEvent)]
 
     def pods(self, now_ms: int, *changed: api.Pod) -> None:
         """Pods came or changed."""

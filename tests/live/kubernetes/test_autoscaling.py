@@ -7,7 +7,7 @@ import pytest
 from berth.live.kubernetes import names
 from berth.live.kubernetes.objects import Expression, Pod, Term
 from berth.live.kubernetes.pod_site import PATIENCE_MS, RELEASE_TIMES, State
-from berth.live.kubernetes.steps import Lift, Patch, Tell
+from berth.live.kubernetes.steps import Lift, Patch, PodEvent
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import Steered, bound, node, pod, refused, steered
 from tests.live.kubernetes.world import World
@@ -25,13 +25,14 @@ def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_wher
     assert released(board, 1) == []
     assert board.driver.next_ms(1) is None
     assert board.site.next_ms() == LATE_MS - 1
-    (step, _) = board.steps(LATE_MS)
+    (step,) = board.steps(LATE_MS)
     terms = [Term([Expression(names.LABEL_GPU_COUNT, "Gt", ["1"])])]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     spec = {"schedulingGates": None, "affinity": {"nodeAffinity": required}}
     why = "no node can hold it: of 1 nodes, 1 fewer than 2 GPUs. Its gate is lifted, so that an autoscaler may make one"
     meta = {"uid": "uid-large", "annotations": {names.RELEASED: why}}
-    assert step == Patch("uid-large", "n", "large", {"metadata": meta, "spec": spec})
+    event = PodEvent("uid-large", "n", "large", "Released", why, False)
+    assert step == Patch("uid-large", "n", "large", {"metadata": meta, "spec": spec}, event)
     assert (board.state("large"), board.why("large")) == (State.STRAY, why)
     board.pods(LATE_MS + 1, pod("large", 2, gpu_milli=500))  # its patch is not done yet
     board.pods(LATE_MS + 2, pod("large", 2, gates=(), gpu_milli=500))
@@ -112,13 +113,13 @@ def test_a_pod_that_waits_for_room_is_released_after_the_time_that_it_says() -> 
     assert released(board, 3) == []
     assert board.site.next_ms() == 300_003
     assert released(board, 300_002) == []
-    (step, told) = board.steps(300_003)
+    (step,) = board.steps(300_003)
     assert isinstance(step, Patch)
     assert (step.name, step.body["spec"]["schedulingGates"]) == ("eager", None)
     why = "no node has room for it. Its gate is lifted, so that an autoscaler may make one"
     assert (board.state("eager"), board.why("eager")) == (State.STRAY, why)
-    assert isinstance(told, Tell)
-    assert told.message == why
+    assert step.event is not None
+    assert step.event.message == why
     board.pods(300_004, pod("eager", gates=(), new_node_after="5m"))
     board.nodes(300_005, node("n2", 2))
     assert list(board.lifts(300_006)) == ["calm"]

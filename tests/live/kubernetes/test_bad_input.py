@@ -11,7 +11,7 @@ from berth.errors import AskError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Gang, ask_of, cpu_milli, mem_mib
-from berth.live.kubernetes.constraints import NodeTraits, why_not
+from berth.live.kubernetes.constraints import why_not
 from tests.examples import examples
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import steered
@@ -200,10 +200,10 @@ def test_an_affinity_that_compares_with_no_number_is_refused(number: str) -> Non
 
 @pytest.mark.parametrize("label", ["--5", "²", "9" * 5000])
 def test_a_label_that_is_no_number_is_neither_greater_nor_less(label: str) -> None:
-    traits = NodeTraits("n", {"cards": label}, [])
+    labelled = api.Node(api.Meta("n", labels={"cards": label}))
     for operator in ("Gt", "Lt"):
         term = {"matchExpressions": [{"key": "cards", "operator": operator, "values": ["1"]}]}
         affinity = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         }
-        assert why_not(ask_of(pod(affinity=affinity)).constraint, traits)
+        assert why_not(ask_of(pod(affinity=affinity)).constraint, labelled)

@@ -7,10 +7,11 @@ import contextlib
 from typing import Any
 
 from berth.errors import ApiError
-from berth.live.kubernetes.steps import Lift, Tell
+from berth.live.kubernetes.placements import Placed, PlacedGpu
+from berth.live.kubernetes.steps import Lift, PodEvent
 from berth.live.kubernetes.writing import Events, in_words
 
-PLACED = '{"gpus":[{"index":1,"uuid":null,"milli":500,"mem_mib":8000}],"policy":"fifo"}'
+PLACED = Placed([PlacedGpu(index=1, milli=500, mem_mib=8000)], policy="fifo")
 
 
 class Server:
@@ -31,15 +32,15 @@ def events_of(server: Server) -> Events:
     return Events(server, "berth")  # type: ignore[arg-type]
 
 
-def placed(name: str) -> Tell:
+def placed(name: str) -> PodEvent:
     lift = Lift(f"uid-{name}", "n", name, "n1", PLACED)
-    return Tell(*lift[:3], "Placed", in_words(lift), False)
+    return PodEvent(*lift[:3], "Placed", in_words(lift), False)
 
 
 def test_a_flood_of_pods_that_were_placed_drops_no_warning() -> None:
     server = Server()
     events = events_of(server)
-    events.add(Tell("u", "n", "waits", "Waits", "0/1 nodes"))
+    events.add(PodEvent("u", "n", "waits", "Waits", "0/1 nodes"))
     for at in range(5000):
         events.add(placed(f"p{at}"))
     asyncio.run(events.write(2))

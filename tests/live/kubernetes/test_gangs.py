@@ -13,7 +13,7 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.gangs import TIME_OUT_MS
 from berth.live.kubernetes.names import GATE
 from berth.live.kubernetes.pod_site import PATIENCE_MS
-from berth.live.kubernetes.steps import Lift, Remove
+from berth.live.kubernetes.steps import Evict, Lift
 from tests.live.kubernetes.steered import Steered, bound, ended, lifted, node, pod, refused, steered
 
 
@@ -51,7 +51,7 @@ def test_a_gang_gives_way_whole() -> None:
     urgent.spec.priority = 1000
     board.pods(3, urgent)
     steps = board.steps(4)
-    assert sorted(step.name for step in steps if isinstance(step, Remove)) == ["g0", "g1", "g2", "g3"]
+    assert sorted(step.name for step in steps if isinstance(step, Evict)) == ["g0", "g1", "g2", "g3"]
 
 
 def test_a_pod_whose_gang_is_edited_while_it_runs_is_forgotten_by_the_gang_that_it_was_in() -> None:
@@ -64,7 +64,7 @@ def test_a_pod_whose_gang_is_edited_while_it_runs_is_forgotten_by_the_gang_that_
     board.gone(4, edited)
     board.pods(5, refused(lifted(lifts["g1"], gang="g/2", owner="Job/train"), "no"))
     board.steps(5)
-    assert board.removed(5 + PATIENCE_MS) == ["g1"]
+    assert board.evicted(5 + PATIENCE_MS) == ["g1"]
 
 
 def test_gangs_that_never_fit_stop_no_other_and_hold_nothing() -> None:
@@ -236,8 +236,8 @@ def test_a_gang_of_which_one_pod_is_refused_gives_back_all_that_kube_scheduler_h
     lifts = board.lifts(1)
     board.pods(2, refused(lifted(lifts["g0"], **said), "no"), lifted(lifts["g1"], **said))
     board.pods(2, bound(lifts["g2"], **said))
-    assert board.removed(3) == []
-    assert board.removed(2 + PATIENCE_MS) == ["g0", "g1"]
+    assert board.evicted(3) == []
+    assert board.evicted(2 + PATIENCE_MS) == ["g0", "g1"]
 
 
 def in_part(**more: object) -> tuple[Steered, dict[str, object]]:
@@ -247,7 +247,7 @@ def in_part(**more: object) -> tuple[Steered, dict[str, object]]:
     lifts = board.lifts(1)
     board.pods(2, *(bound(lifts[name], **said) for name in ("g0", "g1")))
     board.pods(2, refused(lifted(lifts["g2"], **said), "no"))
-    assert board.removed(2 + PATIENCE_MS) == ["g2"]
+    assert board.evicted(2 + PATIENCE_MS) == ["g2"]
     board.gone(3 + PATIENCE_MS, lifted(lifts["g2"], **said))
     board.pods(4 + PATIENCE_MS, pod("g3", **said))
     assert board.lifts(5 + PATIENCE_MS) == {}  # there is no other node
@@ -256,11 +256,28 @@ def in_part(**more: object) -> tuple[Steered, dict[str, object]]:
 
 def test_a_gang_that_is_started_in_part_for_too_long_gives_all_its_parts_back() -> None:
     board, _ = in_part()
-    late_ms = 2 + PATIENCE_MS + TIME_OUT_MS
+    late_ms = 1 + TIME_OUT_MS
     assert board.site.next_ms() is not None
-    assert board.removed(late_ms - 1) == []
-    assert board.removed(late_ms) == ["g0", "g1"]
-    assert board.removed(late_ms + TIME_OUT_MS) == []
+    assert board.evicted(late_ms - 1) == []
+    assert board.evicted(late_ms) == ["g0", "g1"]
+    assert board.evicted(late_ms + TIME_OUT_MS) == []
+
+
+def test_a_steerer_that_begins_anew_knows_since_when_a_gang_has_been_started_in_part() -> None:
+    said = {"gang": "g/3", "owner": "Job/train"}
+    nodes = [node(f"n{at}", 1) for at in range(3)]
+    lifts = steered(nodes, [pod(f"g{at}", **said) for at in range(3)]).lifts(1000)
+    pods = [bound(lifts["g0"], **said), bound(lifts["g1"], **said), lifted(lifts["g2"], **said)]
+    anew = steered(nodes, pods)
+    late_ms = 1000 + TIME_OUT_MS
+    assert anew.evicted(late_ms - 1) == []
+    assert anew.evicted(late_ms) == ["g0", "g1", "g2"]
+    pods[0].status.start_time = "1970-01-01T00:00:05Z"  # kube-scheduler was down before that
+    pods[1].status.start_time = "1970-01-01T00:00:06Z"
+    again = steered(nodes, pods)
+    assert again.evicted(late_ms) == []
+    assert again.site.next_ms() == 5000 + TIME_OUT_MS
+    assert again.evicted(5000 + TIME_OUT_MS) == ["g0", "g1", "g2"]
 
 
 def test_a_gang_that_is_whole_in_time_runs_on() -> None:
@@ -268,7 +285,7 @@ def test_a_gang_that_is_whole_in_time_runs_on() -> None:
     board.nodes(20_000, node("n4", 1))
     (lift,) = board.lifts(20_001).values()
     board.pods(20_002, bound(lift, **said))
-    assert board.removed(2 + PATIENCE_MS + TIME_OUT_MS) == []
+    assert board.evicted(2 + PATIENCE_MS + TIME_OUT_MS) == []
 
 
 def test_a_gang_of_which_a_gate_stays_gives_its_parts_back_though_none_was_bound_by_then() -> None:
@@ -280,10 +297,10 @@ def test_a_gang_of_which_a_gate_stays_gives_its_parts_back_though_none_was_bound
     board.site.start_failed("uid-g2", "its gate is not lifted")
     nodes[lifts["g2"].node].spec.unschedulable = True
     board.nodes(3, nodes[lifts["g2"].node])
-    assert board.removed(4) == []
+    assert board.evicted(4) == []
     board.pods(5, *(bound(lifts[name], **said) for name in ("g0", "g1")))
-    assert board.removed(4 + TIME_OUT_MS - 1) == []
-    assert board.removed(4 + TIME_OUT_MS) == ["g0", "g1"]
+    assert board.evicted(4 + TIME_OUT_MS - 1) == []
+    assert board.evicted(4 + TIME_OUT_MS) == ["g0", "g1"]
 
 
 def test_bound_pods_that_nothing_would_make_anew_are_not_evicted_with_their_gang() -> None:
@@ -291,7 +308,7 @@ def test_bound_pods_that_nothing_would_make_anew_are_not_evicted_with_their_gang
     lifts = board.lifts(1)
     board.pods(2, bound(lifts["g0"], gang="g/2"), refused(lifted(lifts["g1"], gang="g/2"), "no"))
     board.steps(2 + PATIENCE_MS)
-    assert board.removed(2 + PATIENCE_MS + TIME_OUT_MS) == []
+    assert board.evicted(2 + PATIENCE_MS + TIME_OUT_MS) == []
 
 
 def arrivals_until_large_starts(policy: str, *, gangs: bool, priority: int = 0, most: int = 40) -> int:

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from berth.console.certificate import own_certificate
 from berth.errors import SettingError
-from berth.live.kubernetes import names
+from berth.live.kubernetes import gating, names
 from berth.live.kubernetes.gating import changes, serve
 from berth.live.kubernetes.installing import apply, take_away
 from berth.live.kubernetes.manifests import Install, manifests
@@ -136,6 +137,43 @@ def test_with_right_sizes_parts_are_not_asked_for_as_resources() -> None:
     amounts = {names.ASKED_MILLI: "300"}
     resources = {"limits": {names.RESOURCE: "1", **amounts}, "requests": amounts}
     assert (gated, parts["value"]) == (gate, resources)
+
+
+def test_requests_are_answered_for_a_while_after_the_end_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gating, "DRAIN_S", 1e9)
+    (port,) = free_ports(1)
+    tls = own_certificate(tmp_path, "localhost")
+    assert tls is not None
+    review = {"request": {"uid": "u", "object": {"metadata": {}, "spec": {}}}}
+
+    async def run() -> None:
+        async def answered() -> str:
+            connector = aiohttp.TCPConnector(ssl=False)
+            async with (
+                aiohttp.ClientSession(connector=connector) as session,
+                session.post(f"https://localhost:{port}/", json=review) as reply,
+            ):
+                uid: str = (await reply.json())["response"]["uid"]
+                return uid
+
+        serving = asyncio.create_task(serve(port, *tls))
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    assert await answered() == "u"
+                    break
+                await asyncio.sleep(0.05)
+        serving.cancel()
+        await asyncio.sleep(0)
+        assert await answered() == "u"
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        with pytest.raises(aiohttp.ClientError):
+            await answered()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("text", [None, "no certificate"])

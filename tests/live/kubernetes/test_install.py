@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import re
@@ -15,9 +16,11 @@ from typer.testing import CliRunner
 
 from berth.cli import kubernetes
 from berth.cli.app import app
-from berth.errors import ApiError, KubernetesError, PolicyError, SettingError
+from berth.console.sources.kubernetes import KubernetesSource
+from berth.errors import ApiError, KubernetesError, MissingExtraError, PolicyError, SettingError
 from berth.live.driver.snapshot import Snapshot
-from berth.live.kubernetes import client, names
+from berth.live.kubernetes import client, names, tenants
+from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import TEMPLATE, Install, helm_chart, manifests
@@ -369,7 +372,7 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
     play(test)
     kubeconfig = server.kubeconfig()
     done = berth("steerer", "--once", "--no-elect", kubeconfig=kubeconfig)
-    assert (done.exit_code, done.stdout) == (0, "placed 2, advised 0, removed 0, failed 0\n"), done.output
+    assert (done.exit_code, done.stdout) == (0, "placed 2, advised 0, evicted 0, failed 0\n"), done.output
     status = berth("status", "--json", kubeconfig=kubeconfig)
     shown = json.loads(status.stdout)
     assert set(shown) == {field.name for field in fields(Snapshot)}
@@ -404,6 +407,43 @@ def test_a_server_that_cannot_be_reached_ends_a_command_that_ends_by_itself(
     done = berth(*words, kubeconfig=nowhere(tmp_path))
     assert isinstance(done.exception, ApiError)
     assert str(done.exception).startswith("GET /version: Unreachable: Cannot connect to host 127.0.0.1:1 ")
+
+
+def test_the_console_does_not_wait_for_a_server_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(client, "REACH_S", 0.2)
+    with pytest.raises(ApiError, match=r"^GET /version: Unreachable"):
+        asyncio.run(KubernetesSource(nowhere(tmp_path)).look())
+
+
+def test_quotas_are_installed_from_a_machine_without_what_the_policy_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lacking(*_: object) -> None:
+        raise MissingExtraError("the policy learned", "learn", "jax")
+
+    monkeypatch.setattr(tenants, "make_policy", lacking)
+    made = tmp_path / "chart"
+    done = berth("install", "--image", IMAGE, "--quota", "a=8", "--write", str(made))
+    assert (done.exit_code, done.stdout.split()) == (0, ["wrote", "the", "chart", str(made)]), done.output
+    wrong = berth("install", "--image", IMAGE, "--quota", "a=many", "--write", str(made))
+    assert isinstance(wrong.exception, SettingError)
+
+
+def test_where_only_advice_is_given_from_now_on_no_gate_is_left(play: Played, server: Server) -> None:
+    async def test(world: World) -> None:
+        await world.pod("a", milli=250, mem=20_000)
+
+    async def specs() -> list[dict[str, Any]]:
+        async with Api(from_kubeconfig(server.kubeconfig())) as api:
+            return [pod["spec"] for pod in (await World(api, server.kubeconfig()).pods()).values()]
+
+    play(test)
+    done = berth("install", "--image", IMAGE, "--mode", "advise", kubeconfig=server.kubeconfig())
+    assert done.exit_code == 0, done.output
+    assert "the gate of pod default/a is lifted" in done.stdout.splitlines()
+    assert ["schedulingGates" in spec for spec in asyncio.run(specs())] == [False]
 
 
 @pytest.mark.slow  # rights are given one by one, each after it was missed

@@ -11,7 +11,7 @@ from berth.knowledge import History
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import ask_of
-from berth.live.kubernetes.steps import Lift, Tell
+from berth.live.kubernetes.steps import Lift, PodEvent
 from berth.model import RecordState
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import Steered, node, pod, steered
@@ -145,11 +145,11 @@ def test_a_container_over_its_own_limit_is_told_so_and_gets_no_more_of_the_gpu()
     board.pods(2, failed)
     board.pods(3, of_job("b"))
     steps = board.steps(4)
-    assert ["raise resources.limits.memory" in step.message for step in steps if isinstance(step, Tell)] == [
-        True
-    ]
+    assert [
+        "raise resources.limits.memory" in step.message for step in steps if isinstance(step, PodEvent)
+    ] == [True]
     board.pods(5, failed)
-    assert [step for step in board.steps(6) if isinstance(step, Tell)] == []  # it is told once
+    assert [step for step in board.steps(6) if isinstance(step, PodEvent)] == []  # it is told once
     assert [json.loads(step.placement)["gpus"][0]["mem_mib"] for step in steps if isinstance(step, Lift)] == [
         8_000
     ]

@@ -105,10 +105,10 @@ def test_pods_keep_their_gpu_when_a_node_gives_others() -> None:
 
 def test_a_heartbeat_has_nothing_read_anew() -> None:
     board = steered([node()], [])
-    before = board.site.table.views["n1"].traits
+    before = board.site.table.views["n1"].node
     board.nodes(1, node())
     board.steps(1)
-    assert board.site.table.views["n1"].traits is before
+    assert board.site.table.views["n1"].node is before
 
 
 def test_a_placement_out_of_range_is_none_and_the_pod_gets_one() -> None:

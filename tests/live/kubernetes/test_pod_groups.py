@@ -9,7 +9,6 @@ import pytest
 
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.pod_site import PATIENCE_MS
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import Steered, node, pod, refused, steered
 from tests.live.kubernetes.world import World
@@ -115,10 +114,8 @@ def test_a_groups_own_time_out_says_how_long_it_may_be_started_in_part() -> None
     there = member("m0", owner="Job/m", on=lifts["m0"].node, placement=lifts["m0"].placement)
     left = member("m1", owner="Job/m", placement=lifts["m1"].placement)
     board.pods(2, there, refused(left, "no"))
-    assert board.removed(2 + PATIENCE_MS) == ["m1"]
-    board.gone(3 + PATIENCE_MS, left)
-    assert board.removed(2 + PATIENCE_MS + 6999) == []
-    assert board.removed(2 + PATIENCE_MS + 7000) == ["m0"]
+    assert board.evicted(7000) == []
+    assert board.evicted(7001) == ["m0", "m1"]
 
 
 def test_a_completed_member_counts_after_a_restart() -> None:

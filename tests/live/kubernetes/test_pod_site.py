@@ -18,7 +18,7 @@ from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, SILENCE_MS, State
-from berth.live.kubernetes.steps import Lift, Patch, Remove, Step
+from berth.live.kubernetes.steps import Evict, Lift, Patch, Step
 from berth.live.kubernetes.viewing import snapshot
 from berth.model import Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
@@ -225,7 +225,7 @@ def test_a_part_that_its_node_refuses_is_given_back_and_pods_alike_go_elsewhere(
     assert board.steps(3) == []  # it may pass
     steps = board.steps(2 + PATIENCE_MS)
     if owner:
-        assert [step.name for step in steps if isinstance(step, Remove)] == ["a"]
+        assert [step.name for step in steps if isinstance(step, Evict)] == ["a"]
         board.gone(PATIENCE_MS + 3, lifted(lift, owner=owner))
     else:
         assert withdrawn(steps) == ["a"]
@@ -267,17 +267,17 @@ def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_keeps_its_part_w
     assert board.steps(3) == []
     silent = board.site.entries["uid-a"]
     assert not silent.why
-    assert not board.site.is_unheard(silent)
+    assert not board.site.is_reported_silent(silent)
     board.pods(4, pod("b"))
     later = board.lifts(4)["b"]
     assert board.site.next_ms() == 1 + PATIENCE_MS
     assert board.steps(1 + PATIENCE_MS) == []
     assert "kube-scheduler says nothing of it" in board.why("a")
-    assert board.site.is_unheard(silent)
+    assert board.site.is_reported_silent(silent)
     assert board.site.next_ms() == 1 + SILENCE_MS
-    assert board.removed(1 + SILENCE_MS) == []  # it has bound nothing since
+    assert board.evicted(1 + SILENCE_MS) == []  # it has bound nothing since
     board.pods(2 + SILENCE_MS, bound(later))
-    assert board.removed(2 + SILENCE_MS) == ["a"]  # it runs, and leaves this one aside
+    assert board.evicted(2 + SILENCE_MS) == ["a"]  # it runs, and leaves this one aside
 
 
 def test_each_part_of_a_gang_that_kube_scheduler_leaves_aside_is_given_back_once() -> None:
@@ -413,7 +413,9 @@ def test_what_two_steerers_gave_twice_is_taken_from_the_one_that_came_second() -
     board = steered([node(gpus=1)], pods)
     steps = board.steps(1)
     assert withdrawn(steps) == ["b"]
-    assert [step.name for step in steps if isinstance(step, Remove)] == ["c"]
+    assert [step.name for step in steps if isinstance(step, Evict)] == ["c"]
+    board.nodes(2, node("n2", 1))
+    assert withdrawn(board.steps(3)) == []  # it is under way
     running = steered([node(gpus=1)], [ended(each, "Running") for each in pods[:2]])
     assert running.steps(1) == []  # it has begun
 
@@ -464,7 +466,7 @@ def test_a_pod_of_higher_priority_starts_when_its_victim_has_left() -> None:
     urgent.spec.priority = 1000
     board.pods(3, urgent)
     steps = board.steps(3)
-    assert [step.name for step in steps if isinstance(step, Remove)] == ["low"]
+    assert [step.name for step in steps if isinstance(step, Evict)] == ["low"]
     lifts = [step for step in steps if isinstance(step, Lift)]
     assert [(step.name, step.after) for step in lifts] in ([], [("urgent", frozenset({"uid-low"}))])
     board.gone(4, there)
@@ -486,7 +488,7 @@ def urged() -> tuple[Steered, api.Pod, Lift]:
     urgent.spec.priority = 1000
     board.pods(3, urgent)
     steps = board.steps(3)
-    assert [step for step in steps if isinstance(step, Patch | Remove)] == [suspend("true")]
+    assert [step for step in steps if isinstance(step, Patch | Evict)] == [suspend("true")]
     (lift,) = (step for step in steps if isinstance(step, Lift))
     assert (lift.name, lift.after) == ("urgent", {"uid-low"})
     return board, there, lift
@@ -521,7 +523,7 @@ def test_a_pod_that_could_not_leave_its_gpus_is_evicted() -> None:
     board, there, _ = urged()
     board.pods(4, grown(there, 81_920, "true", why="it uses MPS"))
     steps = board.steps(4)
-    (evicted,) = (step for step in steps if isinstance(step, Remove))
+    (evicted,) = (step for step in steps if isinstance(step, Evict))
     assert (evicted.name, "it uses MPS" in evicted.why) == ("low", True)
     board.gone(5, there)
     assert not board.site.holds("uid-low")
@@ -533,9 +535,9 @@ def test_a_pod_that_does_not_leave_in_time_is_evicted() -> None:
     board.pods(4, grown(there, 81_920, "true", leaves=True))
     due_ms = board.site.next_ms()
     assert due_ms is not None
-    assert board.removed(due_ms - 1) == []
-    assert board.removed(due_ms) == ["low"]
-    assert (board.removed(due_ms + 1), board.site.next_ms()) == ([], None)
+    assert board.evicted(due_ms - 1) == []
+    assert board.evicted(due_ms) == ["low"]
+    assert (board.evicted(due_ms + 1), board.site.next_ms()) == ([], None)
 
 
 def test_a_pod_that_ends_before_it_has_left_keeps_nobody_waiting_and_is_not_evicted() -> None:
@@ -628,13 +630,13 @@ def test_a_pod_within_its_quota_has_pods_evicted_that_borrowed_and_starts_when_t
     board.pods(2, *there.values())
     board.pods(3, of_team("b", pod("b-0")))
     steps = board.steps(3)
-    (removed,) = (step for step in steps if isinstance(step, Remove))
+    (removed,) = (step for step in steps if isinstance(step, Evict))
     assert removed.why == "it borrowed GPUs beyond the quota of its namespace, and another takes back its own"
     (lift,) = (step for step in steps if isinstance(step, Lift))
     assert (lift.name, lift.after) == ("b-0", frozenset({removed.uid}))
     board.gone(4, there[removed.name])
     board.pods(5, of_team("b", pod("b-1")), of_team("b", pod("b-2")))
-    assert len(board.removed(5)) == 1  # of two that wait one is within the quota
+    assert len(board.evicted(5)) == 1  # of two that wait one is within the quota
 
 
 def test_who_looks_is_told_where_a_steerer_that_only_advises_would_place_a_pod() -> None:

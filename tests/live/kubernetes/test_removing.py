@@ -125,11 +125,15 @@ def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(
     else:
         on(server, lambda world: world.until("the policy is in force", lambda: is_gated(world)))
     said = berth("steerer", "--once", kubeconfig=server.kubeconfig("steerertoken"))
-    assert said == "placed 1, advised 0, removed 0, failed 0\n"
+    assert said == "placed 1, advised 0, evicted 0, failed 0\n"
 
     adds_gate = "MutatingAdmissionPolicy" if policies else "MutatingWebhookConfiguration"
-    assert f"{adds_gate} berth-gate deleted\n" in berth(*install, "--mode", "advise", kubeconfig=kubeconfig)
+    said = berth(*install, "--mode", "advise", kubeconfig=kubeconfig)
+    assert f"{adds_gate} berth-gate deleted\n" in said
+    assert "the gate of pod default/waits is lifted\n" in said
     berth(*install, kubeconfig=kubeconfig)
+    on(server, lambda world: world.delete("waits"))
+    on(server, lambda world: world.pod("waits", 2))
     said = berth("uninstall", kubeconfig=kubeconfig)
     try:
         assert f"{adds_gate} berth-gate deleted\n" in said

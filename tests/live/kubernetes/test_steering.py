@@ -7,7 +7,7 @@ import json
 import pytest
 
 from berth.live.kubernetes import names, pod_site
-from berth.live.kubernetes.steps import Tell
+from berth.live.kubernetes.steps import PodEvent
 from berth.live.kubernetes.writing import note_waiting
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
@@ -310,7 +310,7 @@ def test_a_reason_that_comes_late_does_not_hide_what_became_of_a_pod(play: Playe
     async def test(world: World) -> None:
         uid = await world.pod("a")
         version = (await world.pods())["a"]["metadata"]["resourceVersion"]
-        tell = Tell(uid, "default", "a", "Waits", "others come first")
+        tell = PodEvent(uid, "default", "a", "Waits", "others come first")
         assert await note_waiting(world.api, tell, version)
         assert not await note_waiting(world.api, tell._replace(message="too late"), version)
         assert await world.until_told("a") == "others come first"

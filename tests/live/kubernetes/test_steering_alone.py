@@ -16,10 +16,10 @@ from berth.live.driver.driver import Driver, Round
 from berth.live.kubernetes import steering
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.names import PLACEMENT
-from berth.live.kubernetes.placements import Placed, lifted_at, said_of
+from berth.live.kubernetes.placements import Placed, read_annotation
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.steering import Options, Steering
-from berth.live.kubernetes.steps import Lift
+from berth.live.kubernetes.steps import Lift, Patch, PodEvent
 from tests.live.kubernetes.steered import bound, node, pod, steered
 
 POLICY = "preempt+fifo+best-fit"
@@ -69,7 +69,7 @@ def test_once_gives_up_an_eviction_that_a_budget_forbids_and_what_waits_for_it(
         return steerer
 
     counts = asyncio.run(run()).counts
-    assert (counts.placed, counts.removed, counts.failed) == (0, 0, 2)
+    assert (counts.placed, counts.evicted, counts.failed) == (0, 0, 2)
     assert server.asked.count("POST eviction") == steering.MOST_ATTEMPTS + 1
     assert "PATCH urgent" not in server.asked
 
@@ -134,7 +134,7 @@ def test_what_is_decided_under_a_lease_that_was_lost_is_not_done_under_the_next(
 def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then() -> None:
     steerer = once(Still())
     decided = steered([node()], [pod("a")]).lifts(1)["a"]
-    before = said_of({PLACEMENT: decided.placement}, Placed)
+    before = read_annotation({PLACEMENT: decided.placement}, Placed)
     assert before is not None
     assert before.at_ms == 1
     steerer._held = [decided._replace(after=frozenset({"uid-gone"}))]
@@ -142,9 +142,23 @@ def test_a_gate_that_was_held_until_a_place_is_empty_counts_as_lifted_only_then(
     steerer._release_held()
     released = steerer._steps.get_nowait()
     assert isinstance(released, Lift)
-    assert released == decided._replace(placement=lifted_at(decided.placement, 500_000))
-    after = said_of({PLACEMENT: released.placement}, Placed)
+    assert released == decided._replace(placed=msgspec.structs.replace(decided.placed, at_ms=500_000))
+    after = read_annotation({PLACEMENT: released.placement}, Placed)
     assert after == msgspec.structs.replace(before, at_ms=500_000)
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_of_two_steerers_only_the_one_that_changed_a_pod_says_so(changed: bool) -> None:
+    server = Still()
+    steerer = once(server)
+
+    async def change(*_: object, **__: object) -> bool:
+        return changed
+
+    server.change = change
+    event = PodEvent("uid-a", "n", "a", "Overcommitted", "its part is given back")
+    asyncio.run(steerer._write_once(Patch("uid-a", "n", "a", {}, event)))
+    assert len(steerer._events) == changed
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -169,7 +183,7 @@ def test_no_reason_to_wait_is_told_of_a_pod_that_advice_was_given_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(steering, "QUIET_MS", 0)
-    monkeypatch.setattr(steering, "TELL_S", 0.01)
+    monkeypatch.setattr(steering, "REPORT_S", 0.01)
     told: list[tuple[str, str]] = []
 
     class Heard(Still):

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import LiveError, StoreError
 from berth.live.local.cards import fake_gpus
-from berth.live.local.commits import Commits
+from berth.live.local.keeping import Commits
 from berth.live.local.places import SYSTEM_STATE, Places, find_socket, queue_folder, state_folder
 from berth.live.local.request import duration_ms, moment_ms, request_of
 from berth.live.local.store import Store, of_meta
@@ -423,7 +423,7 @@ def test_a_file_where_metrics_are_to_be_served_stays(tmp_path: Path) -> None:
     kept = tmp_path / "results.csv"
     kept.write_text("1,2\n")
     with pytest.raises(LiveError, match="this is not a socket and is left alone"):
-        starting._check({"metrics": str(kept)})
+        starting.check({"metrics": str(kept)})
     with pytest.raises(LiveError, match="this is not a socket and is left alone"):
         asyncio.run(exporter.serve_metrics(str(kept), dict))
     assert kept.read_text() == "1,2\n"

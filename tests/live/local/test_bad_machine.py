@@ -12,7 +12,7 @@ import pytest
 from berth.errors import StoreError
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look, Stranger
-from berth.live.local.commits import Commits
+from berth.live.local.keeping import Commits
 from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.request import request_of, tasks_of

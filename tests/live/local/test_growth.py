@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from berth import partition as partitions
 from berth.errors import LiveError
-from berth.live.driver.growth import ASK_MS, AWAY_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
+from berth.growth import ASK_MS, AWAY_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
 from berth.live.local.entry import End, Entry, Limits
@@ -187,8 +187,8 @@ class Machine:
         self, monkeypatch: pytest.MonkeyPatch, jobs: int, *, kept: set[str] | None = None, **changed: Any
     ) -> None:
         """`kept` are jobs that cannot be suspended; None: none is for another that grows."""
-        monkeypatch.setattr("berth.live.driver.growth.Granter", Granter)
-        monkeypatch.setattr("berth.live.driver.growth.TELL_S", 0.0)
+        monkeypatch.setattr("berth.growth.Granter", Granter)
+        monkeypatch.setattr("berth.growth.REPORT_S", 0.0)
         Granter.made = {}
         self.book = Book(Limits((CARD.mem_mib,), grows=True))
         self.others_mib = 0

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -19,9 +19,9 @@ import pytest
 
 from berth.errors import LiveError
 from berth.live.local import notices
-from berth.live.local.notices import Notices, send, text_of
+from berth.live.local.notices import Notices, Unsent, send, text_of
 from berth.live.local.request import request_of
-from tests.live.local.world import World
+from tests.live.local.world import World, berth
 
 NOTICE = {
     "event": "end", "job": "7", "name": "train", "user": "ann", "uid": 0, "state": "failed", "exit_code": 3,
@@ -67,11 +67,13 @@ def inbox() -> Iterator[Inbox]:
     server.server_close()
 
 
-def sent_from(folder: Path, log: Callable[..., None]) -> None:
+def sent_from(
+    folder: Path, log: Callable[..., None], keep: Callable[[Unsent], Awaitable[None]] | None = None
+) -> Notices:
     """Send the notices of a folder until none is left."""
 
-    async def run() -> None:
-        notices = Notices(str(folder), log)
+    async def run() -> Notices:
+        notices = Notices(str(folder), log, None, keep)
         running = asyncio.create_task(notices.run())
         until = time.monotonic() + 60
         while list(folder.iterdir()):
@@ -80,8 +82,9 @@ def sent_from(folder: Path, log: Callable[..., None]) -> None:
             await asyncio.sleep(0.01)
         running.cancel()
         notices.close()
+        return notices
 
-    asyncio.run(run())
+    return asyncio.run(run())
 
 
 def test_a_sender_that_starts_as_the_broker_ends_leaves_its_notice_to_the_next(tmp_path: Path) -> None:
@@ -187,6 +190,40 @@ def test_a_job_of_the_queue_tells_of_its_start_and_its_failure(world: World) -> 
     world.until(lambda: told.exists() and len(told.read_text().splitlines()) == 2, "the user is told")
     assert sorted(told.read_text().splitlines()) == [f"{job} fail 3", f"{job} start"]
     world.until(lambda: not list((world.state / "notices").iterdir()), "no notice is left")
+
+
+def test_a_notice_that_failed_is_shown_at_its_job_and_in_the_status(world: World) -> None:
+    job = world.submit("true", notify=["command:exit 9"], notify_on="end")
+    world.wait(job)
+    said = "the notice of its end by command was not sent: it ended with exit status 9; berth tries again"
+    world.until(lambda: world.job(job)["unsent"] == [said], "the job says so")
+    assert f"notice:      {said}" in berth(world, "job", job).stdout
+    assert said in berth(world, "why", job).stdout
+    listed = f"notices that were not sent: of job {job}; berth job {job} says why"
+    assert f"trouble: {listed}" in berth(world, "status").stdout
+
+
+def test_only_the_last_word_on_a_notice_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "PAUSES_S", (0.0,))
+    kept: list[Unsent] = []
+
+    async def keep(unsent: Unsent) -> None:
+        kept.append(unsent)
+
+    folder = tmp_path / "notices"
+    folder.mkdir()
+    where = f"command:test -e {tmp_path}/again || {{ touch {tmp_path}/again; false; }}"
+    (folder / "1").write_text(json.dumps({**NOTICE, "where": where}))
+    (folder / "2").write_text(json.dumps({**NOTICE, "job": "8", "where": "command:exit 1"}))
+    sender = sent_from(folder, lambda *_, **__: None, keep)
+    assert sender.unsent_of("7") == [], "the second attempt succeeded"
+    (said,) = sender.unsent_of("8")
+    assert said == (
+        "the notice of its end by command was not sent: it ended with exit status 1; berth gave up after 2 attempts"
+    )
+    assert Notices(str(folder), lambda *_, **__: None, json.loads(json.dumps(kept[-1]))).unsent_of("8") == [
+        said
+    ]
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from berth.live.local.samples import Sample
 from berth.live.local.store import Reader, Store, of_attempt, of_request
 from berth.model import Job, Profile, RecordState, Share
 from berth.profiles import SHARED, Profiles, keep_profile, peak_mem_mib
-from berth.sampling.jobs import job_of_process
+from berth.sampling.sampler import job_of_process
 from tests.live.local.test_enforcement import gpu_job
 from tests.live.local.world import BERTH, World
 

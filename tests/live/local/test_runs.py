@@ -17,7 +17,7 @@ from berth.live.local.cards import Card
 from berth.live.local.entry import RUNNING, SUSPENDING, Entry
 from berth.live.local.request import Request
 from berth.live.local.runs import Process, Run
-from berth.partition.access import Access
+from berth.partition.regions import Access
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

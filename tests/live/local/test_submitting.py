@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from berth.cli.app import load
+from berth.cli.local import option_names
 from berth.errors import LiveError
-from berth.live.local.config import flags_of, settings
+from berth.live.local.config import LISTS, SWITCHES, flags_of, settings
 from berth.live.local.request import request_of
 from berth.live.local.submitting import _with_configured
 from berth.partition.sizes import mem_mib
+from tests.command import berth as berth_here
 from tests.live.local.world import World, berth
 
 
@@ -70,7 +73,7 @@ def test_a_job_takes_from_berth_toml_what_command_line_and_script_leave_out(
     assert {"table": "submit", "key": "mem", "value": "4G", "file": str(configured)} in shown
     configured.write_text('[submit]\nmem = "many"\n')
     done = berth(shared, "submit", "true")
-    assert done.stderr.startswith(f"berth: {configured}: --mem 'many'; write a size")
+    assert done.stderr.startswith(f"berth: {configured}, line 2: --mem 'many'; write a size")
     shared.wait(job, cpu_only)
 
 
@@ -97,7 +100,12 @@ def test_what_the_file_says_of_memory_that_grows_spoils_no_command_line(
         ("[submit", r"berth\.toml: "),
         ("[sumbit]\nmem = 1", r"no table \[sumbit\]; there are \[up\], \[submit\], \[notify\]"),
         ("[submit]\nmemory = 1", r"\[submit\] has no key 'memory'; there are mem"),
-        ("[submit]\nmem = {a = 1}", r"\[submit\] mem is a dict; expected a text"),
+        ("[submit]\nmem = {a = 1}", r"toml, line 2: \[submit\] mem is {'a': 1}; expected a text or a number"),
+        ("[submit]\nmem = true", r"toml, line 2: \[submit\] mem is True; expected a text or a number"),
+        (
+            "[up]\n[submit]\n\nexclusive = 'no'",
+            r"line 4: \[submit\] exclusive is 'no'; expected true or false",
+        ),
     ],
 )
 def test_a_mistake_in_berth_toml_is_told_with_its_place(
@@ -107,7 +115,44 @@ def test_a_mistake_in_berth_toml_is_told_with_its_place(
     path.write_text(text)
     monkeypatch.setenv("BERTH_CONFIG", str(path))
     with pytest.raises(LiveError, match=said):
-        settings({"up": ["policy"], "submit": ["mem"]})
+        settings({"up": ["policy"], "submit": ["mem", "exclusive"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[submit]\nname = "a"\nmem = "8Q"', "line 3: --mem '8Q'; write a size with M, G or T"),
+        ("[submit]\nparam = ['lr']", "line 2: --param 'lr'; write NAME=VALUE,VALUE"),
+        ('[submit]\n"host-mem" = "lots"', "line 2: --host-mem 'lots'; write a size"),
+        ('[notify]\non = "ends"', "line 2: --notify-on 'ends'; there are start, end"),
+        (
+            '[up]\nper-gpu = 0\n[submit]\nmem = "8G"',
+            "line 2: berth up: --per-gpu '0'; expected a number of jobs",
+        ),
+        ('[up]\nfake-gpus = "4xA100-80Q"', "line 2: --fake-gpus '4xA100-80Q'; write NxMODEL-SIZE"),
+    ],
+)
+def test_config_refuses_a_value_that_no_job_could_have(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "berth.toml"
+    path.write_text(text)
+    monkeypatch.setenv("BERTH_CONFIG", str(path))
+    done = berth_here("config")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"berth: {path}")
+    assert said in done.stderr
+
+
+def test_the_options_that_are_true_or_false_are_the_commands_own() -> None:
+    flags = [
+        each
+        for name in ("up", "submit")
+        for each in load(name).params
+        if each.name in option_names(load(name))
+    ]
+    assert {each.name for each in flags if each.is_flag} == SWITCHES
+    assert {each.name for each in flags if each.multiple} <= LISTS
 
 
 def test_the_users_file_wins_over_the_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,5 +165,5 @@ def test_the_users_file_wins_over_the_sites(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "berth" / "berth.toml").write_text('[submit]\nmem = "2G"\n')
     flags, files = flags_of("submit", ["mem", "comment", "notify"])
     assert flags == {"mem": "2G", "comment": "site", "notify": "ann@example.org"}
-    assert files["--mem"].endswith("berth/berth.toml")
-    assert files["--notify"] == str(site)
+    assert files["--mem"].endswith("berth/berth.toml, line 2")
+    assert files["--notify"] == f"{site}, line 5"

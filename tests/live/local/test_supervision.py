@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 
 from berth.errors import LiveError, StoreError
-from berth.live.local.broker import Broker
-from berth.live.local.commits import Commits
+from berth.live.local.broker import Broker, supervised
 from berth.live.local.entry import Entry
+from berth.live.local.keeping import Commits
 from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.protocol import Caller
-from berth.live.local.recovery import started_since
 from berth.live.local.request import Request, tasks_of
+from berth.live.local.runner import started_since
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
-from berth.live.local.supervision import supervised
 from tests.live.local.world import World, berth
 
 
@@ -81,7 +80,7 @@ def test_a_task_that_fails_for_ever_is_started_again_ever_more_rarely(
         if len(runs) <= 1100:
             raise StoreError("the disk is full")
 
-    monkeypatch.setattr("berth.live.local.supervision.asyncio.sleep", pause)
+    monkeypatch.setattr("berth.live.local.broker.asyncio.sleep", pause)
     asyncio.run(supervised("keep", work, lambda event, **fields: None))
     assert (len(runs), pauses[:7], set(pauses[5:])) == (1101, [1, 2, 4, 8, 16, 30, 30], {30})
 

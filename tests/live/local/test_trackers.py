@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from berth.live.local.trackers import tracker_variables
+from berth.live.local.runner import tracker_variables
 from tests.live.local.world import World
 
 HOST = os.uname().nodename

@@ -58,6 +58,25 @@ def test_a_job_that_unloads_the_library_is_found_reported_and_throttled(acting: 
     assert world.log().count('"event": "uncounted"') == 1
 
 
+def test_it_has_its_share_again_when_the_difference_is_gone(acting: World) -> None:
+    world = acting
+    gone, end = world.folder / "gone", world.folder / "end"
+    past = f"env -u LD_PRELOAD {sys.executable} {GPU_JOB} 4000 {gone}"
+    job = world.submit(
+        ["sh", "-c", f"{past}; exec {sys.executable} {GPU_JOB} 100 {end}"], mem="1G", gpus="0.5"
+    )
+
+    def share() -> str:
+        return berth(world, "partition", "list", "--json").stdout
+
+    world.until(lambda: '"core_pct": 5,' in share(), "it is throttled")
+    gone.touch()
+    world.until(lambda: '"core_pct": 50,' in share(), "it has its half of the time again")
+    assert not _trouble(world)
+    end.touch()
+    assert world.wait(job) == {job: ("completed", 0)}
+
+
 @pytest.mark.parametrize("policy", ["suspend"])
 def test_it_is_suspended_with_the_process_that_nobody_counted(acting: World) -> None:
     world = acting

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from berth.history.values.applications import read_rules
 from berth.live.driver.driver import Driver, Settings
-from berth.live.slurm.attempts import Attempts
-from berth.live.slurm.candidates import Reader, Scope
+from berth.live.slurm.attempts import Attempts, Journal
+from berth.live.slurm.candidates import Priorities, Reader, Scope
 from berth.live.slurm.controller import Controller, View
-from berth.live.slurm.journal import Journal
-from berth.live.slurm.priorities import Priorities
+from berth.live.slurm.measured_use import Result, keep
 from berth.live.slurm.requests import Cards
-from berth.live.slurm.results import Result, keep
 from berth.live.slurm.site import SlurmSite
 from berth.model import Record, RecordState
 from tests.live.driver.worlds import CARD_MIB, Asked, Seen

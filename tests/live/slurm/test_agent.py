@@ -30,8 +30,8 @@ from berth.live.slurm.agent import (
     suspend,
 )
 from berth.live.slurm.controller import Controller
+from berth.live.slurm.measured_use import taken
 from berth.live.slurm.requests import Cards, memory_of
-from berth.live.slurm.results import taken
 from berth.live.slurm.snapshot import snapshot_of
 from berth.partition import fake_driver_folder, partitions
 from tests.live.slurm.fake_slurm import FakeSlurm

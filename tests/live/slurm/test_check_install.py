@@ -17,17 +17,19 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import SettingError
-from berth.live.slurm import controller
-from berth.live.slurm.check import SlurmSetup, faults
-from berth.live.slurm.configuration import read_setup
+from berth.live.slurm.check import SlurmSetup, faults, read_setup
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.install import OWN_FILES, Plan, diff, plan, shipped
-from berth.live.slurm.installed import (
+from berth.live.slurm.install import (
+    OWN_FILES,
+    Plan,
     as_before,
     check_first,
+    diff,
+    plan,
     put,
     read_text,
     remove,
+    shipped,
     strangers,
     texts_of,
     undone,
@@ -378,7 +380,7 @@ def test_an_uninstall_leaves_no_job_that_is_held_for_berth(
 ) -> None:
     conf, own, slurm = tmp_path / "etc", tmp_path / "berth", FakeSlurm()
     put(conf, own, {"slurm.conf": "old\n"}, {"slurm.conf": "new\n"})
-    monkeypatch.setattr(controller, "Controller", lambda: Controller(slurm))
+    monkeypatch.setattr("berth.cli.slurm.Controller", lambda: Controller(slurm))
     slurm.held("7")
     with pytest.raises(SettingError, match=r"1 jobs are held for berth, 7 first.*watchdog\.sh 0"):
         uninstall(own)

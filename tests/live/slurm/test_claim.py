@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import BerthError
-from berth.live.slurm.claim import Claim, ClaimLostError, close_to_others, owner_of
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.service import Service, Settings
+from berth.live.slurm.service import Claim, ClaimLostError, Service, Settings, close_to_others, owner_of
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 
@@ -95,7 +94,7 @@ def test_a_berth_that_is_told_nonsense_makes_no_folder_and_claims_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
 ) -> None:
     slurm = FakeSlurm()
-    monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(slurm))
+    monkeypatch.setattr("berth.cli.slurm.Controller", lambda: Controller(slurm))
     place = ("slurm", "run", "--mode", "place", "--partitions", "gpu", "--state", str(tmp_path / "state"))
     done = CliRunner().invoke(app, [*place, *words])
     assert isinstance(done.exception, BerthError)
@@ -130,8 +129,8 @@ def test_a_berth_claims_the_nodes_of_its_partitions_and_of_those_that_take_its_q
                 )
             return said
 
-    monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(Two()))
-    monkeypatch.setattr("berth.live.slurm.claim.SETTLE_S", 0.0)
+    monkeypatch.setattr("berth.cli.slurm.Controller", lambda: Controller(Two()))
+    monkeypatch.setattr("berth.live.slurm.service.SETTLE_S", 0.0)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # this process keeps its own
     place = ["slurm", "run", "--mode", "place", "--for", "0.1", "--state", str(tmp_path / "state"), *words]
     done = CliRunner().invoke(app, place)
@@ -148,7 +147,7 @@ def test_a_berth_claims_the_nodes_of_its_partitions_and_of_those_that_take_its_q
 def test_an_unknown_partition_and_a_slurm_that_is_away_are_told_before_a_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], gone: bool, said: str
 ) -> None:
-    monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(FakeSlurm(gone=gone)))
+    monkeypatch.setattr("berth.cli.slurm.Controller", lambda: Controller(FakeSlurm(gone=gone)))
     done = CliRunner().invoke(app, ["slurm", "run", "--state", str(tmp_path / "state"), *words])
     assert (str(done.exception), [*tmp_path.iterdir()]) == (said, [])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.live.slurm.results import Result, keep
+from berth.live.slurm.measured_use import Result, keep
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import events, service
 

@@ -22,14 +22,13 @@ from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.live.slurm import node
-from berth.live.slurm.claim import owner_of
-from berth.live.slurm.compare import compare, decided_ms
 from berth.live.slurm.controller import Change, Controller
-from berth.live.slurm.decisions import Decision, append, attempts_of, read_decisions
+from berth.live.slurm.decisions import Decision, append, attempts_of, compare, decided_ms, read_decisions
 from berth.live.slurm.install import shipped
 from berth.live.slurm.job_log import measured
+from berth.live.slurm.measured_use import Result, keep, taken
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
-from berth.live.slurm.results import Result, keep, taken
+from berth.live.slurm.service import owner_of
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 

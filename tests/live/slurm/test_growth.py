@@ -11,9 +11,9 @@ import pytest
 
 from berth.live.driver.idling import Need
 from berth.live.driver.node_tenants import Shown
-from berth.live.driver.tenants import SUSPENDED
 from berth.live.slurm.agent import REPORTS, SILENT_S, STATUS, Wanted
 from berth.live.slurm.service import Service
+from berth.tenants import SUSPENDED
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import service
 

@@ -13,7 +13,7 @@ from berth.errors import LiveError
 from berth.history.jobs.job_report import Wait, job_reports
 from berth.live.slurm.decisions import ENDED, PLACED, STARTED, TAKEN_BACK, Decision, append
 from berth.live.slurm.job_log import LoggedJobs, ending_lines, waits_of
-from berth.live.slurm.results import Result, keep, taken
+from berth.live.slurm.measured_use import Result, keep, taken
 from berth.live.slurm.service import DECISIONS
 from berth.model import RecordState, Share
 

@@ -9,8 +9,7 @@ import pytest
 
 from berth.live.slurm import measured_use
 from berth.live.slurm.decisions import ENDED, STARTED, Decision
-from berth.live.slurm.measured_use import Kind, Measured, MeasuredUse
-from berth.live.slurm.results import Result, keep
+from berth.live.slurm.measured_use import Kind, Measured, MeasuredUse, Result, keep
 from berth.live.slurm.snapshot import read_status
 from berth.model import Job, Share
 from tests.live.slurm.fake_slurm import FakeSlurm

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from berth.live.slurm.claim import owner_of
+from berth.live.slurm.service import owner_of
 from tests.live.slurm.real_slurm import as_before, needs_root, needs_slurm, tell
 
 pytestmark = [pytest.mark.slow, needs_slurm]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.history.values.gres import gres_list
+from berth.history.values.tres import gres_list
 from tests.live.slurm.real_slurm import needs_slurm, tell
 
 pytestmark = [pytest.mark.slow, needs_slurm]

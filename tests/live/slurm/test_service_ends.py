@@ -13,7 +13,7 @@ from berth.errors import LiveError
 from berth.live.driver.driver import Round
 from berth.live.slurm.controller import forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
-from berth.live.slurm.results import Result, keep
+from berth.live.slurm.measured_use import Result, keep
 from berth.live.slurm.service import DECISIONS
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, events, service

@@ -9,10 +9,9 @@ import pytest
 
 from berth.errors import LiveError, PolicyError, SchedulerError
 from berth.live.driver.site import Gpu
-from berth.live.slurm.claim import lock
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
-from berth.live.slurm.service import DECISIONS
+from berth.live.slurm.service import DECISIONS, lock
 from berth.live.slurm.site import leaked_shards
 from berth.model import Job
 from berth.scheduler import Scheduler
@@ -72,7 +71,7 @@ def test_a_log_that_cannot_be_written_places_nothing_and_loses_nothing(
         raise LiveError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("berth.live.slurm.journal.append", full)
+        patch.setattr("berth.live.slurm.attempts.append", full)
         with pytest.raises(LiveError, match="No space"):
             ours.step()
     assert slurm.jobs["2"].get("State", "PENDING") == "PENDING"

@@ -33,7 +33,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     found.jobs = {"8": {"JobID": "8", **HELD}}
     service(found, tmp_path, places=False).step()
     asked = controller.Controller(found)
-    monkeypatch.setattr(controller, "Controller", lambda: asked)
+    monkeypatch.setattr("berth.cli.slurm.Controller", lambda: asked)
     return found
 
 

@@ -11,13 +11,12 @@ import pytest
 from berth.errors import LiveError
 from berth.history.values.applications import read_rules
 from berth.history.values.durations import slurm_s
-from berth.history.values.gres import Gres, base_type, gres_list, indices
-from berth.history.values.tres import Resources, resources
+from berth.history.values.tres import Gres, Resources, base_type, gres_list, indices, resources
 from berth.live.slurm import node
+from berth.live.slurm.candidates import Priorities
 from berth.live.slurm.controller import Change, Controller, run_program
 from berth.live.slurm.jobs import jobs_of, tasks_of
 from berth.live.slurm.nodes import SlurmPartition, nodes_of, partitions_of
-from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Share
 from tests.live.slurm.fake_slurm import NODE, TYPED, FakeSlurm, row

@@ -6,8 +6,8 @@ import pytest
 from berth.arrays import FloatArray
 from berth.cluster import Cluster
 from berth.model import GpuModel, Job, Node
-from berth.policies.genetic.scarcity import demand_by_kind, detours, kinds_of
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.genetic.search import demand_by_kind, detours, kinds_of
+from berth.policies.placements.by_score import typical_requests
 
 A100, T4 = GpuModel("A100", 80_000), GpuModel("T4", 16_000)
 NODES = [Node("a", 4, A100, 64_000), Node("b", 4, T4, 64_000), Node("c", 0, None, 64_000)]

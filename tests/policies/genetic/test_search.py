@@ -19,7 +19,7 @@ from berth.policies import Setting, make_policy, names
 from berth.policies.genetic.batch import batch_of, shortage_of
 from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings, Weights
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.placements.by_score import typical_requests
 from tests.examples import examples
 
 MODELS = [GpuModel("T4", mem_mib=16_000), GpuModel("V100", mem_mib=32_000)]

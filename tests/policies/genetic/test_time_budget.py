@@ -7,13 +7,11 @@ import pytest
 
 from berth.cluster import Cluster
 from berth.model import GpuModel, Job, Node, Share
-from berth.policies.genetic import nodes as genetic_nodes
 from berth.policies.genetic import search as genetic_search
 from berth.policies.genetic.batch import batch_of
 from berth.policies.genetic.search import Found, packing_of, search
-from berth.policies.genetic.settings import GeneticSettings
-from berth.policies.genetic.time_budget import TimeBudget
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.genetic.settings import GeneticSettings, TimeBudget
+from berth.policies.placements.by_score import typical_requests
 
 
 class Clock:
@@ -88,8 +86,8 @@ def test_a_search_ends_within_its_budget(
 ) -> None:
     """Also if it looks at some nodes alone, and what is left over is tried on all of them in the end."""
     if not nodes_a_type:
-        monkeypatch.setattr(genetic_nodes, "NODES_A_JOB", 0)
-        monkeypatch.setattr(genetic_nodes, "MORE_NODES", 1)
+        monkeypatch.setattr(genetic_search, "NODES_A_JOB", 0)
+        monkeypatch.setattr(genetic_search, "MORE_NODES", 1)
     clock = Clock()
     on_nodes = []
     original = {name: getattr(genetic_search, name) for name in ("build", "improve")}

@@ -5,11 +5,10 @@ import pytest
 from berth.cluster import Cluster
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Share
 from berth.policies import PLACEMENTS, Ordered, make_policy
-from berth.policies.placements.by_score import BestFit
-from berth.policies.placements.round_robin import RoundRobin
-from berth.policies.placements.tetris import Tetris
+from berth.policies.placements.by_score import BestFit, Tetris
+from berth.policies.placements.first_fit import RoundRobin
 from berth.policies.protocol import refuses_by_request
-from berth.policies.schemes.giving import Giving
+from berth.policies.schemes.strict import Giving
 
 T4 = GpuModel("T4")
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from berth.policies.schemes.limit_settings import FORMAT, Limit
+from berth.policies.schemes.limits import FORMAT, Limit
 
 
 def write_limits(path: Path, *limits: Limit, policy: str = "") -> None:

@@ -16,8 +16,7 @@ from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Placement, placement_of
 from berth.policies import Ordered, make_policy
 from berth.policies.placements.by_score import BestFit
-from berth.policies.placements.first_fit import FirstFit
-from berth.policies.placements.round_robin import RoundRobin
+from berth.policies.placements.first_fit import FirstFit, RoundRobin
 from berth.policies.protocol import Order, Place
 from berth.policies.schemes.easy import Easy
 from berth.policies.sort_keys import key_of

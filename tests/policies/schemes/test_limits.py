@@ -15,8 +15,7 @@ from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
 from berth.model import Event, EventKind, Job, Node, Outage, Placement
 from berth.policies import make_policy
-from berth.policies.schemes.limit_settings import Limit, LimitSettings, read_limits
-from berth.policies.schemes.limits import Limits
+from berth.policies.schemes.limits import Limit, Limits, LimitSettings, read_limits
 from tests.examples import examples
 from tests.policies.schemes.limit_files import write_limits
 

@@ -12,7 +12,7 @@ from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.model import EventKind, GpuSlot, Job, Node, Placement, gang_of, placement_of
 from berth.policies import Order, Place, make_policy
-from berth.policies.schemes.passing import Passing
+from berth.policies.schemes.easy import Passing
 from tests.examples import examples
 from tests.policies.test_orders import workloads
 

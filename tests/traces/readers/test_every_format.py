@@ -14,8 +14,7 @@ import pytest
 
 from berth import traces
 from berth.errors import TraceError
-from berth.history.store.record_files import write_records
-from berth.history.store.records import records
+from berth.history.store.record_files import records, write_records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason
 from berth.traces import formats
 from berth.traces.table import Table

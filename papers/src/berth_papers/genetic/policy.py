@@ -14,8 +14,8 @@ from berth.cluster.kernels import GPU_MEM
 from berth.errors import SettingError
 from berth.model import WakeAt
 from berth.policies.genetic.batch import Batch
-from berth.policies.genetic.batching import Batching
-from berth.policies.genetic.random_kernels import seeded
+from berth.policies.genetic.packing_kernels import seeded
+from berth.policies.genetic.policy import Batching
 from berth.policies.options import settings_from
 from berth.policies.protocol import Decision, Progress, Setting
 from berth_papers.genetic.fitness import decode, evaluate

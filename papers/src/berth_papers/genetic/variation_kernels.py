@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import BoolArray, FloatArray, IntArray, compiled, released
-from berth.policies.genetic.random_kernels import below, uniform
+from berth.policies.genetic.packing_kernels import below, uniform
 from berth_papers.genetic.fitness import evaluate
 
 

@@ -21,11 +21,11 @@ from berth.arrays import FloatArray, IntArray, compiled
 from berth.cluster import Cluster, parts_of
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
-from berth.experiments.compare.collector import held_collector
+from berth.experiments.compare.sweep import held_collector
 from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import FOREVER_MS, Event, EventKind, Job, Node
 from berth.policies import Setting, make_policy
-from berth.policies.placements.fgd import typical_requests
+from berth.policies.placements.by_score import typical_requests
 from berth.policies.placements.score_kernels import node_fragmentation
 
 UP_TO_PCT = 130

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from berth.plots.lines import add_line, by_policy
+from berth.experiments.compare.plots import add_line, by_policy
 from berth.plots.style import INK, Style, dress
 from berth_papers.inflate.inflation import InflationCurve
 

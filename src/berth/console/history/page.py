@@ -11,19 +11,16 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from markupsafe import Markup
 
 from berth.console.formats import gpu_time, hours_cell, span, spans
-from berth.console.history.access import has_pseudonyms, missing, own_of
-from berth.console.history.api import applications, lines_for
-from berth.console.history.question import Measure, Question, asked
-from berth.console.history.results import Answer, Group, answer, settled
+from berth.console.history.api import Answer, Group, answer, applications, lines_for, settled
+from berth.console.history.question import Measure, Question, asked, has_pseudonyms, missing, own_of
 from berth.console.identity import viewer
-from berth.console.pages import page, texts_of
+from berth.console.pages import Texts, page, texts_of
 from berth.console.roles import Viewer
-from berth.console.texts import Texts
 from berth.history.store.cached_history import CachedHistory
 from berth.history.values.durations import hours_unit
+from berth.plots.accounting import Series, group_bars, group_lines
 from berth.plots.accounting import parallel_coordinates as draw
-from berth.plots.groups import Series, group_bars, group_lines
-from berth.report.sections import as_json
+from berth.report.report import as_json
 from berth.statistics.accounting import NO_GPU, UNKNOWN
 from berth.statistics.tables import Tables
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from berth.console.roles import Role, Viewer
-from berth.console.sources.rights import check_operator, word_of
+from berth.console.source import check_operator, word_of
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
 
+if TYPE_CHECKING:
+    from berth.live.kubernetes.client import Api
+
+T = TypeVar("T")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
 _ANY_GPU: Final = ("NODE", "INDEX")
@@ -83,28 +88,27 @@ class KubernetesSource:
         return _LACKS if viewer.role is Role.OPERATOR else {**dict.fromkeys(_OF_PODS, _NO_OWNERS), **_LACKS}
 
     def _snapshot(self) -> Snapshot:
-        from berth.live.kubernetes.access import find_access
-        from berth.live.kubernetes.client import Api
         from berth.live.kubernetes.viewing import look
 
-        async def ask() -> Snapshot:
-            async with Api(find_access(str(self._kubeconfig)), agent="berth-console") as api:
-                return await look(api, most_waits=50_000)
-
-        return asyncio.run(ask())
+        return self._ask(lambda api: look(api, most_waits=50_000))
 
     def _request(self, change: _Change) -> None:
+        from berth.live.kubernetes.client import MERGE_PATCH
+
+        method = "DELETE" if change.body is None else "PATCH"
+        self._ask(lambda api: api.request(method, change.path, change.body, content_type=MERGE_PATCH))
+
+    def _ask(self, what: Callable[[Api], Awaitable[T]]) -> T:
+        """Ask the API server something. Raises ApiError soon if it does not answer at all."""
         from berth.live.kubernetes.access import find_access
-        from berth.live.kubernetes.client import MERGE_PATCH, Api
+        from berth.live.kubernetes.client import Api, check_reachable
 
-        async def ask() -> None:
+        async def whole() -> T:
             async with Api(find_access(str(self._kubeconfig)), agent="berth-console") as api:
-                if change.body is None:
-                    await api.request("DELETE", change.path)
-                else:
-                    await api.request("PATCH", change.path, change.body, content_type=MERGE_PATCH)
+                await check_reachable(api)
+                return await what(api)
 
-        asyncio.run(ask())
+        return asyncio.run(whole())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.console.roles import Role, Viewer
+from berth.console.source import check_job_owners, check_operator, number_of, word_of
 from berth.console.sources.endings import logged_ending
-from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import AccessError, LiveError, SettingError
 from berth.history.jobs.job_report import job_reports
 from berth.live.driver.snapshot import Snapshot

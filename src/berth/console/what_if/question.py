@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from berth.errors import SettingError
-from berth.history.values.moments import since_ms
+from berth.history.values.durations import since_ms
 from berth.interference import MODES
 from berth.policies import WRAPPERS, make_policy
 from berth.traces.nodes import nodes_from_spec

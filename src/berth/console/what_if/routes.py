@@ -20,9 +20,8 @@ from berth.console.identity import user, viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
 from berth.console.what_if.answer import Answer, SizesAnswer, answer_of
-from berth.console.what_if.child import starter
 from berth.console.what_if.question import INTERFERENCES, Question, QuestionBody, asked, command
-from berth.console.what_if.queue import Queue
+from berth.console.what_if.queue import Queue, starter
 from berth.console.what_if.store import Entry, Place
 from berth.console.what_if.worker import ANSWER, PICTURES
 from berth.errors import BerthError, HistoryError, LiveError, SettingError

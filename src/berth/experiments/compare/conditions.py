@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,12 +12,16 @@ from typing import Any
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_speeds
 from berth.cluster.outages import FailureRate, Recovery, read_outages
 from berth.cluster.reservations import check_reservations, read_reservations
-from berth.errors import SettingError
+from berth.engine.memory import WhenFull
+from berth.errors import SettingError, SimulationError
 from berth.interference import Interference, make_interference, no_interference
+from berth.interference.profiled import thesis_unhindered
 from berth.knowledge import check_knowledge
-from berth.model import Node, Outage, Reservation
-from berth.policies.schemes.limit_settings import Limit, read_limits
+from berth.model import Job, Node, Outage, Reservation
+from berth.own_code import named_thing
+from berth.policies.schemes.limits import Limit, read_limits
 from berth.policies.schemes.quotas import check_quotas
+from berth.statistics import EventColumns
 from berth.statistics.cost import Prices, check_prices, read_prices
 
 AS_THE_JOB_SAYS = Recovery()
@@ -61,6 +66,9 @@ class Conditions:
     """What GPU-hours and energy cost; may be given as a file. None: cost is not a metric."""
     knowledge: str = "oracle"
     """What policies believe of jobs; `oracle`: the truth."""
+    when_full: str | None = None
+    """What becomes of a job that needs more GPU memory than it was given (`berth.engine.memory.WhenFull`); None: what
+    the model of interference says."""
 
 
 AS_THE_TRACE_SAYS = Conditions()
@@ -109,4 +117,40 @@ def conditions_of(
     if found.prices is not None:
         check_prices(found.prices, nodes)
     check_knowledge(found.knowledge)
+    if found.when_full is not None:
+        WhenFull.of(found.when_full)
+        if found.interference is no_interference:
+            found = replace(found, interference=thesis_unhindered())
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMetrics:
+    """Measures a run by functions `module:function`, each called with the run's events, nodes and jobs."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, events: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]) -> dict[str, float]:
+        """One number per function; NaN where it answers None. SimulationError if a function fails."""
+        return {name: _number(name, function_named(name), (events, nodes, jobs)) for name in self.names}
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """The function that `module:function` names. SettingError where there is none."""
+    if not all(name.partition(":")):
+        raise SettingError(f"'{name}' is no metric; expected module:function")
+    found: Callable[..., Any] = named_thing(name, "metric", SettingError)
+    if not callable(found):
+        raise SettingError(f"'{name}' is no metric: {found!r} cannot be called")
+    return found
+
+
+def _number(name: str, function: Callable[..., Any], run: tuple[object, ...]) -> float:
+    try:
+        value = function(*run)
+        return math.nan if value is None else float(value)
+    except Exception as error:
+        raise SimulationError(
+            f"the metric '{name}' fails: {type(error).__name__}: {error}; it is called with the events, the nodes and"
+            " the jobs of a run, and answers a number or None"
+        ) from error

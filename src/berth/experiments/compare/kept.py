@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import TraceError
+from berth.experiments.compare.conditions import OwnMetrics
 from berth.experiments.compare.kept_file import (
     KeptFile,
     digest_of,
@@ -21,12 +22,10 @@ from berth.experiments.compare.kept_file import (
     read_kept,
     write_kept,
 )
-from berth.experiments.compare.own_metrics import OwnMetrics
 from berth.experiments.compare.sweep import Result, Task
 from berth.interference import Interference
 from berth.interference.contention import Contention
-from berth.interference.mig import Mig
-from berth.interference.profiled import ProfiledInterference
+from berth.interference.profiled import Mig, ProfiledInterference
 from berth.model import Reason
 from berth.statistics import (
     Cdf,

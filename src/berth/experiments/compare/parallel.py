@@ -17,9 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from berth.errors import BerthError, SettingError, SimulationError
-from berth.experiments.compare.interruption import interruption_put_off
-from berth.experiments.compare.sweep import Loader, Result, Task, run_task
-from berth.experiments.compare.warned import Warned
+from berth.experiments.compare.kept_file import interruption_put_off
+from berth.experiments.compare.sweep import Loader, Result, Task, Warned, run_task
 from berth.policies import Progress
 
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]

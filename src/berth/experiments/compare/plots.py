@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from berth.plots.lines import add_line, by_policy
-from berth.plots.style import Style, dress
-from berth.statistics import Cdf, Metric, Run, Timeline, Unit, confidence_interval_95, readable_unit
+from berth.plots.style import COLOURS, DASHES, Style, dress
+from berth.statistics import Cdf, Metric, Run, Schedule, Timeline, Unit, confidence_interval_95, readable_unit
 
 CDF_POINTS = 600
 
@@ -262,3 +261,143 @@ def _cdfs(
 
 def _share_at_most(cdf: Cdf, grid: Floats) -> NDArray[np.float64]:
     return np.append(0.0, cdf.shares)[np.searchsorted(cdf.values, grid, side="right")]
+
+
+ROW = 0.86
+"""How much of a GPU's row its jobs fill."""
+
+
+MOST_USERS = 6
+"""Users with a colour of their own; all others share one."""
+
+
+def schedule(bars: Schedule, gpus: Sequence[str]) -> go.Figure:
+    """Which job held which GPU when: a row for each GPU, by its name, and a colour for each of the busiest users."""
+    figure = go.Figure()
+    took = bars.end_ms - bars.begin_ms
+    names, of_bar = np.unique(bars.users, return_inverse=True)
+    busiest = np.argsort(-np.bincount(of_bar, took * bars.milli, minlength=len(names)), kind="stable")
+    origin_ms = int(bars.begin_ms.min())
+    factor, unit = readable_unit(Unit.SECONDS, [(int(bars.end_ms.max()) - origin_ms) / 1000])
+    high = np.full(len(gpus), 1000)  # tenants that share a GPU by best effort may each hold all of it
+    np.maximum.at(high, bars.cell, bars.from_milli + bars.milli)
+    scale = ROW / high[bars.cell]
+    groups = [(str(names[at]), of_bar == at) for at in busiest[:MOST_USERS].tolist()]
+    if len(names) > MOST_USERS:
+        groups.append(("others", np.isin(of_bar, busiest[MOST_USERS:])))
+    for at, (name, mine) in enumerate(groups):
+        begin = (bars.begin_ms[mine] - origin_ms) / 1000 * factor
+        length = took[mine] / 1000 * factor
+        parts = bars.milli[mine] / 1000
+        figure.add_trace(
+            go.Bar(
+                orientation="h",
+                base=begin,
+                x=length,
+                y=bars.cell[mine] + (bars.from_milli + bars.milli / 2)[mine] * scale[mine] - ROW / 2,
+                width=bars.milli[mine] * scale[mine],
+                name=escape(name) or "no user",
+                marker={"color": COLOURS[at % len(COLOURS)], "line": {"color": "#FFFFFF", "width": 0.6}},
+                customdata=[
+                    [escape(job), gpus[cell], f"{first:.4g} to {first + long:.4g} {unit}", f"{100 * part:g} %"]
+                    for job, cell, first, long, part in zip(
+                        bars.jobs[mine].tolist(), bars.cell[mine].tolist(), begin.tolist(), length.tolist(),
+                        parts.tolist(), strict=True,
+                    )
+                ],
+                hovertemplate="job %{customdata[0]} on %{customdata[1]} (%{customdata[3]})<br>%{customdata[2]}",
+            )
+        )  # fmt: skip
+    dress(figure, "GPUs by the jobs that held them", max(260, 110 + 18 * len(gpus)))
+    figure.update_layout(barmode="overlay", hovermode="closest", bargap=0)
+    figure.update_xaxes(
+        title={"text": f"{unit[0].upper()}{unit[1:]} since the first start"}, rangemode="tozero"
+    )
+    rows = range(0, len(gpus), max(1, len(gpus) // 32))
+    figure.update_yaxes(
+        tickvals=list(rows), ticktext=[escape(gpus[row]) for row in rows], range=[len(gpus) - 0.4, -0.6]
+    )
+    return figure
+
+
+class OfPolicy(Protocol):
+    """What was measured of one policy."""
+
+    @property
+    def policy(self) -> str:
+        """Its name."""
+
+
+Item = TypeVar("Item", bound=OfPolicy)
+
+
+def add_line(
+    figure: go.Figure,
+    group: Sequence[OfPolicy],
+    styles: Mapping[str, Style],
+    x: NDArray[np.generic],
+    middle: Floats,
+    low: Floats,
+    high: Floats,
+    hover: str,
+    shape: str = "hv",
+    raw: Floats | None = None,
+    label: str = "",
+) -> None:
+    """A policy's line, and behind it a shade from low to high where they differ from it, and thin the `raw` line that
+    it smooths. `label` is its name in the legend, by default the policy's."""
+    name = group[0].policy
+    style = styles[name]
+    if len(x) == len(middle) + 1:  # bins: the last level lasts to the last edge
+        middle, low, high = (np.append(level, level[-1]) for level in (middle, low, high))
+        raw = None if raw is None else np.append(raw, raw[-1])
+    if float(np.max(high - low, initial=0.0)) > 0.02:
+        for level, fill in ((high, None), (low, "tonexty")):
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=level.astype(np.float32),
+                    mode="lines",
+                    line={"width": 0, "shape": shape, "color": style.colour},
+                    fill=fill,
+                    fillcolor=style.shade(),
+                    legendgroup=name,
+                    showlegend=False,
+                    hoverinfo="skip",
+                )
+            )
+    if raw is not None and float(np.max(np.abs(raw - middle), initial=0.0)) > 0.02:
+        figure.add_trace(
+            go.Scatter(
+                x=x,
+                y=raw.astype(np.float32),
+                mode="lines",
+                line={"width": 1, "shape": shape, "color": style.shade(0.4)},
+                legendgroup=name,
+                showlegend=False,
+                hoverinfo="skip",
+            )
+        )
+    y = middle.astype(np.float32)
+    # Dashed over the line that it lies on, both are seen.
+    same = sum(np.array_equal(trace.y, y) for trace in figure.data if trace.name)
+    dash = DASHES[(DASHES.index(style.dash) + same) % len(DASHES)]
+    figure.add_trace(
+        go.Scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            name=escape(label or name),
+            line={"color": style.colour, "dash": dash, "width": 2, "shape": shape},
+            legendgroup=name,
+            hovertemplate=hover,
+        )
+    )
+
+
+def by_policy(items: Sequence[Item]) -> list[list[Item]]:
+    """The items of each policy, in the order in which policies come first."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.policy, []).append(item)
+    return list(groups.values())

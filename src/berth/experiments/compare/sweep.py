@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -12,10 +16,7 @@ from typing import cast
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import TraceError
-from berth.experiments.compare.collector import held_collector
-from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
-from berth.experiments.compare.own_metrics import OwnMetrics
-from berth.experiments.compare.warned import Warnings, gathered
+from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, OwnMetrics
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
@@ -27,6 +28,10 @@ from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
 from berth.traces.job_table import JobTable, compressed
 
+Warnings = Mapping[str, tuple[str, ...]]
+"""The different messages of each text, by the text as the code has it."""
+
+_log = logging.getLogger(__name__)
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
 """Makes something of the events of a run, its nodes and its jobs."""
 
@@ -66,6 +71,26 @@ class Result:
     """What the task's `measure` has made of the run."""
     warned: Warnings = field(default_factory=dict)
     """What was logged as a warning."""
+
+
+@contextmanager
+def held_collector() -> Iterator[None]:
+    """Hold the collector while jobs are read and replayed.
+
+    They are a million values without a cycle among them, and it would look through all of them again and
+    again, for up to a third of the time. What is left of them in the end counts as old, so that it does not look
+    through it at once.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            if not gc.get_freeze_count():  # else a caller has frozen what is to stay so
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
 
 
 @held_collector()
@@ -119,6 +144,7 @@ def _run(
         recovery=under.recovery,
         speeds=speeds,
         seed=task.seed,
+        when_full=under.when_full,
     )
     if task.events is not None:
         from berth.history.store.events import written
@@ -134,7 +160,10 @@ def _run(
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
     pictures = task.measure is None  # who measures draws what was measured
-    run = run_of(columns, task.nodes, task.policy, task.seed, use, under.prices, pictures=pictures)
+    memory = under.when_full is not None
+    run = run_of(
+        columns, task.nodes, task.policy, task.seed, use, under.prices, memory=memory, pictures=pictures
+    )
     if isinstance(task.measure, OwnMetrics):
         own = cast("dict[str, float]", measured)
         run, measured = replace(run, summary=replace(run.summary, own=own)), None
@@ -210,3 +239,51 @@ def _counted(jobs: Sequence[Job], progress: Callable[[int], None]) -> Iterator[J
         if number % 2048 == 0:
             progress(number)
         yield job
+
+
+@contextmanager
+def gathered() -> Iterator[dict[str, dict[str, None]]]:
+    """Keep what berth's loggers warn of in this block, instead of handing it to the root's handlers."""
+    logger, handler = logging.getLogger("berth"), _Gathers(logging.WARNING)
+    before = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield handler.messages
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
+
+
+class Warned:
+    """Counts what the runs of a sweep warned of."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._messages: dict[str, dict[str, None]] = {}
+        self._runs: Counter[str] = Counter()
+
+    def add(self, warnings: Warnings) -> None:
+        """Count one more run."""
+        for text, messages in warnings.items():
+            self._messages.setdefault(text, {}).update(dict.fromkeys(messages))
+            self._runs[text] += 1
+
+    def log(self) -> None:
+        """Log the first message of each text, with how many others there were and in how many of the runs."""
+        for text, messages in self._messages.items():
+            others = len(messages) - 1
+            counts = [f"{others:,} more like it"] if others else []
+            if self._total > 1:
+                counts.append(f"in {self._runs[text]:,} of {self._total:,} runs")
+            more = f" ({', '.join(counts)})" if counts else ""
+            _log.warning("%s%s", next(iter(messages)), more)
+
+
+class _Gathers(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.messages: dict[str, dict[str, None]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.setdefault(str(record.msg), {})[record.getMessage()] = None

@@ -39,6 +39,8 @@ FEWEST_WEEKS = 3
 """Fewer weeks tell nothing of how weeks differ."""
 FEWEST_JOBS = 20
 """Users or partitions of fewer jobs have one target together."""
+FEWEST_TO_RELY_ON = 100
+"""Of fewer jobs, fewer than ten lie beyond the 90th percentile."""
 HOUR_MS = 3_600_000
 _Key = tuple[str, str, int]
 """A policy, a GPU model and its nodes; or a policy, no model and the load in per cent above today's."""
@@ -137,6 +139,21 @@ class Sizes:
     more_jobs_pct: Mapping[str, int] | None = None
     """By policy how many per cent more jobs today's cluster takes if they come as much faster; MOST_MORE_PCT: that many
     or more. Without policies that do not keep the number today; None if it was not asked for."""
+
+    @property
+    def weeks(self) -> int:
+        """From the first submission to the last; the last week may be cut short."""
+        return _weeks(self.curves[0].points[0].run)
+
+    @property
+    def caution(self) -> str:
+        """What a size to rely on would need; empty if there is enough."""
+        if self.jobs >= FEWEST_TO_RELY_ON and self.weeks >= FEWEST_WEEKS:
+            return ""
+        return (
+            f"Caution: this rests on {counted(self.jobs, 'job')} in {counted(self.weeks, 'week')}; rely on a size only"
+            f" from {FEWEST_TO_RELY_ON} jobs in {FEWEST_WEEKS} weeks."
+        )
 
     @property
     def best(self) -> Answer:
@@ -412,8 +429,7 @@ def _interval(curve: Curve, scan: _Scan) -> tuple[int | None, int | None]:
     """The 80 % interval of the smallest size over weeks drawn again, the same weeks for every size and for the first
     policy on today's cluster, which tells what is to be kept unless a target was given."""
     first, points = cast("Served", scan.first), curve.points
-    week = first.submit_ms // WEEK_MS
-    weeks = int(week.max(initial=0)) + 1
+    week, weeks = first.submit_ms // WEEK_MS, _weeks(first)
     if weeks < FEWEST_WEEKS:
         return None, None
     measure = scan.keep.measure
@@ -438,6 +454,10 @@ def _interval(curve: Curve, scan: _Scan) -> tuple[int | None, int | None]:
         found.append(smallest)
     low, high = np.quantile(found, (0.1, 0.9), method="nearest")
     return (int(low) if math.isfinite(low) else None), (int(high) if math.isfinite(high) else None)
+
+
+def _weeks(run: Served) -> int:
+    return int(run.submit_ms.max(initial=0)) // WEEK_MS + 1
 
 
 def _sentences(sizes: Sizes) -> Iterator[str]:
@@ -492,6 +512,8 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         else:
             why = f"the {measure.in_words} of a {by} rises"
         yield f"No node can be returned: with {best.policy} on {nodes(best.today - 1, best.model)} {why}."
+    if sizes.caution:
+        yield sizes.caution
     if sizes.more_jobs_pct is not None:
         takes, most = sizes.more_jobs_pct, max(sizes.more_jobs_pct.values(), default=0)
         how_many = f"at least {most}" if most == MOST_MORE_PCT else f"{most}"

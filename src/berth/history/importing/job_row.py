@@ -9,9 +9,8 @@ from typing import Final
 
 import duckdb
 
-from berth.history.store.database import storable
+from berth.history.store.database import make_table, storable
 from berth.history.store.lookups import LOOKUPS, hosts_row
-from berth.history.store.parquet import make_table
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT, NO_RESOURCES, Resources
 
 

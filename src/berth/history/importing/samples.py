@@ -10,11 +10,9 @@ from typing import BinaryIO, Final
 import duckdb
 
 from berth.errors import HistoryError, SamplingError
-from berth.history.store.database import at, connect, count, first_line, literal
-from berth.history.store.folder import History
+from berth.history.store.database import at, connect, count, first_line, literal, make_table
+from berth.history.store.folder import History, Mark
 from berth.history.store.import_result import ImportResult, Rejections
-from berth.history.store.parquet import make_table
-from berth.history.store.spool_marks import Mark
 from berth.history.store.usage import USAGE, UsageRow, write_usage
 from berth.sampling.spool import Segment, checked_lines, first_line_of, segments
 

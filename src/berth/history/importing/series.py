@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import HistoryError
-from berth.history.store.database import connect
+from berth.history.store.database import connect, write_rows
 from berth.history.store.folder import History
-from berth.history.store.gpu_hours import JOB, METRICS, MOST
 from berth.history.store.import_result import ImportResult, Rejections
-from berth.history.store.parquet import write_rows
-from berth.history.store.series_merge import SERIES
+from berth.history.store.series_merge import JOB, METRICS, MOST, SERIES
 
 Value = tuple[str, str, str, str, str, int, float]
 """In the order of SERIES."""

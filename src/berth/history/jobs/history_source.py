@@ -21,7 +21,10 @@ class HistoryJobs:
         self.history = history
 
     def attempts(self, job: str) -> Sequence[Record]:
-        """The attempts of the jobs of this id or label, of every cluster, with what was measured of their GPUs."""
+        """The attempts of the jobs of this id or label, of every cluster, with what was measured of their GPUs.
+
+        What is neither is a name: of the last job that was so named.
+        """
         with self.history.reading() as (database, index):
             if not index.records:
                 return ()
@@ -34,6 +37,10 @@ class HistoryJobs:
                 database.execute(f"CREATE TEMP TABLE found AS {both}", [job, job])
             else:
                 database.execute(f"CREATE TEMP TABLE found AS {found} job_id = ?", [job])
+            if not database.execute("SELECT 1 FROM found LIMIT 1").fetchall():
+                last = f"SELECT cluster, job_id FROM {source} WHERE name = ? ORDER BY queued_ms DESC LIMIT 1"
+                of_name = f"{found} name = ? AND (cluster, job_id) IN ({last})"
+                database.execute(f"INSERT INTO found {of_name}", [job, job])
             measured = "found"
             if index.usage:
                 usage = read_parquet(self.history.folder / name for name in index.usage)

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from berth.errors import HistoryError
 from berth.files import whole_file
-from berth.history.store.database import first_line, literal
-from berth.history.store.parquet import ParquetWriter
+from berth.history.store.database import ParquetWriter, first_line, literal
 from berth.model import NO_GPU, Event, EventKind, GpuSlot, Node, Outage
 
 SCHEMA: Final = {

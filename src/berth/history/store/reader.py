@@ -5,16 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 
 from berth.errors import HistoryError, cause_of
 from berth.history.store.database import connect, first_line, quoted_name, read_parquet
-from berth.history.store.index import VERSION, Index
 from berth.history.store.record_files import SCHEMA, plain_table, record_of, record_table
 from berth.history.store.usage import with_usage
 from berth.model import Record
@@ -133,3 +133,99 @@ class HistoryReader:
         with self.database() as database:
             found = database.execute("SELECT count(*) FROM records").fetchone()
         return int(found[0]) if found else 0
+
+
+LISTED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value that no attempt of the history has."""
+
+    column: str
+    """Of a record."""
+    value: str
+    known: tuple[str, ...]
+    """What there is instead, those of most attempts first; at most LISTED of them."""
+    more: int
+    """How many there are besides."""
+
+
+def unknown_values(database: duckdb.DuckDBPyConnection, asked: Mapping[str, str]) -> tuple[Unknown, ...]:
+    """Which of these values, by column, no attempt of the view `records` has; nothing asked for is no value."""
+    found = []
+    for column, value in asked.items():
+        name = quoted_name(column)
+        if (
+            not value
+            or database.execute(f"SELECT 1 FROM records WHERE {name} = ? LIMIT 1", [value]).fetchone()
+        ):
+            continue
+        rows = database.execute(
+            f"SELECT {name} FROM records WHERE {name} <> '' GROUP BY 1 ORDER BY count(*) DESC, 1"
+        ).fetchall()
+        known = tuple(row[0] for row in rows[:LISTED])
+        found.append(Unknown(column, value, known, len(rows) - len(known)))
+    return tuple(found)
+
+
+def most_gpus(database: duckdb.DuckDBPyConnection) -> int:
+    """The most GPUs that an attempt of the view `records` had; 0 for no attempt."""
+    row = database.execute("SELECT max(gpus) FROM records").fetchone()
+    return int(row[0] or 0) if row else 0
+
+
+VERSION: Final = 1
+UNDOABLE: Final = 3
+"""The number of imports that can be taken back; their files stay until then."""
+KINDS: Final = ("records", "usage", "series", "spools")
+"""The folders of a history's files."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastImport:
+    """An import, and what `index.json` said before it."""
+
+    id: str
+    what: str
+    at_ms: int
+    imported: int
+    updated: int
+    before: Mapping[str, Any]
+
+    def files(self) -> set[str]:
+        """The files that counted before it."""
+        return {name for kind in KINDS for name in self.before.get(kind, ())}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What `index.json` says."""
+
+    records: tuple[str, ...] = ()
+    usage: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
+    spools: tuple[str, ...] = ()
+    """How far the segments of spools have been read (see `spool_marks.py`)."""
+    cursors: Mapping[str, int] = field(default_factory=dict)
+    """How far each source has been read."""
+    next_number: int = 1
+    key_mark: int | None = None
+    """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
+    imports: tuple[PastImport, ...] = ()
+    """The last imports that changed something, the newest last; at most UNDOABLE."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Index:
+        """The index of what `index.json` holds, which may lack what later versions added."""
+        known: dict[str, Any] = {
+            field.name: content[field.name] for field in fields(cls) if field.name in content
+        }
+        known |= {name: tuple(known[name]) for name in KINDS if name in known}
+        known["imports"] = tuple(PastImport(**each) for each in known.get("imports", ()))
+        return cls(**known)
+
+    def files(self) -> set[str]:
+        """Every file that counts, or that would count again if imports were taken back."""
+        files = {*self.records, *self.usage, *self.series, *self.spools}
+        return files.union(*(past.files() for past in self.imports))

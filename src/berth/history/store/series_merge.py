@@ -1,6 +1,11 @@
 """Values of GPU series into the history, and which hours of which GPUs they say something new of.
 
 HISTORY/series/*.parquet    a row a value, in the columns of SERIES; where several files have one, the largest counts
+
+What the series of GPUs say of the jobs that had them, hour by hour, as SQL.
+
+The rows of an hour follow from the values of that hour and of those next to it alone, so that they are the same
+however the series came in.
 """
 
 from __future__ import annotations
@@ -12,7 +17,6 @@ from typing import Final
 import duckdb
 
 from berth.history.store.database import at, count, literal, read_parquet
-from berth.history.store.gpu_hours import HOUR_MS, OF_KINDS, ROWS_OF_HOURS, SOURCE
 
 SERIES: Final = {
     "cluster": "VARCHAR",
@@ -96,3 +100,118 @@ class SeriesMerge:
                 f"{'INSERT INTO made' if first else 'CREATE TABLE made AS'} {ROWS_OF_HOURS}"
             )
         self._database.execute(f"COPY made TO {literal(target)} (FORMAT parquet)")
+
+
+HOUR_MS: Final = 3_600_000
+LONGEST_STEP_MS: Final = 600_000
+"""A value counts until the next one, but no longer than twice the usual step of its GPU, nor than this."""
+LONE_STEP_MS: Final = 15_000
+"""The step of series that have one value."""
+
+JOB: Final = "nvidia_gpu_jobId"
+METRICS: Final = {
+    "DCGM_FI_DEV_GPU_UTIL": ("use", 0.01),
+    "nvidia_gpu_duty_cycle": ("use", 0.01),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("use", 1.0),
+    "DCGM_FI_PROF_SM_ACTIVE": ("sm", 1.0),
+    "DCGM_FI_DEV_FB_USED": ("used", 1.0),
+    "nvidia_gpu_memory_used_bytes": ("used", 1 / 2**20),
+    "DCGM_FI_DEV_FB_FREE": ("free", 1.0),
+    "DCGM_FI_DEV_FB_TOTAL": ("total", 1.0),
+    "nvidia_gpu_memory_total_bytes": ("total", 1 / 2**20),
+    "DCGM_FI_DEV_POWER_USAGE": ("power", 1.0),
+    "nvidia_gpu_power_usage_milliwatts": ("power", 1e-3),
+    JOB: ("job", 1.0),
+}
+"""What each metric measures, and what makes a fraction, MiB or W of its values; of two that measure the same at one
+moment, the first counts."""
+MOST: Final = {name: 1 / factor for name, (kind, factor) in METRICS.items() if kind in ("use", "sm")}
+"""The largest value of the metrics that have one."""
+
+_KINDS: Final = ", ".join(
+    f"('{name}', '{kind}', {factor!r}::DOUBLE, {rank})"
+    for rank, (name, (kind, factor)) in enumerate(METRICS.items())
+)
+_COLUMNS: Final = ", ".join(
+    f"any_value(value) FILTER (kind = '{kind}') AS {kind}"
+    for kind in dict.fromkeys(kind for kind, _ in METRICS.values())
+)
+_TRACK: Final = "slot, label, kind"
+_STEPS: Final = f"SELECT *, ms - lag(ms) OVER (PARTITION BY {_TRACK} ORDER BY ms) AS step FROM"
+
+
+def _mean(name: str) -> str:
+    """The mean of what is known, times all the time; a moment without a value says nothing."""
+    known = f"nullif(sum(lasts) FILTER ({name} IS NOT NULL), 0)"
+    return f"sum({name} * lasts ORDER BY ms) * sum(lasts) / {known}"
+
+
+SOURCE: Final = "concat_ws('/', nullif(cluster, ''), node, gpu, hour)"
+"""What the rows of a GPU's hour have as their source."""
+
+OF_KINDS: Final = f"""
+    WITH kinds AS (FROM (VALUES {_KINDS}) AS t(metric, kind, factor, rank))
+    SELECT card, moment_ms // {HOUR_MS} AS within, job_id AS label, kind, moment_ms AS ms,
+        arg_min(value * factor, rank) AS value
+"""
+"""What values are of, each once; to be selected from values, `kinds` and the numbers of GPUs."""
+
+ROWS_OF_HOURS: Final = f"""
+    WITH next_to AS (SELECT card, slot, hour + away AS within FROM some_hours, (VALUES (-1), (0), (1)) AS t(away)),
+    around AS (
+        SELECT slot, label, kind, ms, value FROM every JOIN next_to USING (card, within)
+    ),
+    usuals AS (
+        SELECT slot, least(coalesce(floor(median(step))::BIGINT, {LONE_STEP_MS}), {LONGEST_STEP_MS}) AS usual
+        FROM ({_STEPS} around WHERE kind <> 'job') GROUP BY ALL
+    ),
+    labels AS (SELECT DISTINCT slot, label FROM around WHERE label <> ''),
+    -- What was told without a job's name fills what was told with it.
+    nameless AS (
+        SELECT slot, labels.label, kind, ms, value FROM around JOIN labels USING (slot)
+        WHERE around.label = '' AND kind <> 'job'
+    ),
+    tracks AS (FROM around UNION ALL FROM nameless ANTI JOIN around USING ({_TRACK}, ms)),
+    lasting AS (FROM tracks WHERE kind IN ('free', 'total', 'job')),
+    reaches AS (
+        SELECT {_TRACK}, coalesce(floor(median(step)), 0) AS own,
+            least(2 * greatest(own, any_value(usual)), {LONGEST_STEP_MS}) AS reach
+        FROM ({_STEPS} lasting) JOIN usuals USING (slot) GROUP BY ALL
+    ),
+    reaching AS (SELECT {_TRACK}, ms, ms AS since, value, reach FROM lasting JOIN reaches USING ({_TRACK})),
+    moments AS (SELECT DISTINCT slot, label, ms FROM around WHERE kind <> 'job'),
+    -- The memory that there is, and the job that has the GPU, count until they are told anew.
+    last_told AS (
+        SELECT {_TRACK}, ms, CASE WHEN ms - since <= reach THEN value END AS value
+        FROM (FROM moments CROSS JOIN (VALUES ('free'), ('total'), ('job')) AS t(kind))
+        ASOF JOIN reaching USING ({_TRACK}, ms)
+    ),
+    told AS (FROM tracks SEMI JOIN moments USING (slot, label, ms) WHERE kind NOT IN ('free', 'total', 'job')),
+    seen AS (
+        SELECT slot, label, ms, {_COLUMNS} FROM (FROM told UNION ALL BY NAME FROM last_told) GROUP BY ALL
+    ),
+    held AS (
+        SELECT *, lead(ms) OVER (PARTITION BY slot, label ORDER BY ms) - ms AS step,
+            least(coalesce(step, usual), 2 * usual, {LONGEST_STEP_MS}) AS lasts,
+            CASE WHEN label <> '' THEN label WHEN job > 0 THEN try_cast(trunc(job) AS HUGEINT)::VARCHAR END AS job_id,
+            coalesce(total, used + free) AS whole, CASE WHEN whole > 0 AND used <= whole THEN used / whole END AS mem
+        FROM seen JOIN usuals USING (slot) JOIN some_hours USING (slot)
+    ),
+    -- Where nothing was seen of a job for long, it was another attempt.
+    runs AS (
+        SELECT *, count(*) FILTER (apart) OVER (PARTITION BY slot, job_id ORDER BY ms) AS run FROM (
+            SELECT *, ms - lag(ms) OVER (PARTITION BY slot, job_id ORDER BY ms) > 2 * usual AS apart FROM held
+            WHERE ms // {HOUR_MS} = hour AND job_id IS NOT NULL
+            AND (label <> '' OR (slot, job_id) NOT IN (SELECT (slot, label) FROM labels)))
+    )
+    -- Each GPU has rows of its own, so the time that the job was watched for is in those of its GPUs alone.
+    SELECT 'series' AS kind, {SOURCE} AS source, node, cluster, job_id, min(ms) AS begin_ms, max(ms + lasts) AS end_ms,
+        count(*) AS samples, 0.0::DOUBLE AS watched_ms, sum(lasts)::DOUBLE AS gpu_ms, {_mean("use")} AS use_ms,
+        {_mean("mem")} AS mem_ms, {_mean("sm")} AS sm_ms, NULL::DOUBLE AS pcie_kb, {_mean("power")} / 1000 AS energy_j,
+        max(use) AS use_peak, max(mem) AS mem_peak
+    FROM runs GROUP BY slot, cluster, node, gpu, hour, job_id, run
+"""
+"""The rows of usage of the GPUs and hours in `some_hours`, each by its number `slot`, by the values in `every`.
+
+A GPU has the number `card` in both, and the values of `every` lie within an hour.
+"""

@@ -14,8 +14,7 @@ from typing import Final
 
 import duckdb
 
-from berth.history.store.database import at, count, literal, read_parquet
-from berth.history.store.parquet import add_rows, write_rows
+from berth.history.store.database import add_rows, at, count, literal, read_parquet, write_rows
 
 
 @dataclass(frozen=True, slots=True)

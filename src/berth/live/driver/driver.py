@@ -15,17 +15,22 @@ from typing import NamedTuple
 from berth.cluster import Cluster, Running
 from berth.counts import counted
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
-from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge, promised_mib
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
-from berth.live.driver.memory_needs import (
+from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
+from berth.knowledge.memory_needs import (
     MOST_KINDS,
+    PROMISE_QUANTILE,
+    PROMISE_STEPS,
     MemoryNeeds,
     as_needed,
+    as_promised,
     asks_for_memory,
+    expected_mib,
     fits,
     need_of_next_attempt,
 )
+from berth.knowledge.out_of_memory import MemoryNeed
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
 from berth.live.driver.records import record_of
 from berth.live.driver.site import (
     Again,
@@ -84,8 +89,6 @@ MUCH_THE_SAME_MS = 30_000
 """Start intervals that differ by no more, or by a tenth of what is left until they end, are not told anew."""
 MOST_ENDS = 10_000
 """Ended attempts that are remembered, so that an end that is told again changes nothing."""
-PROMISE_STEPS = 16
-"""Waiting jobs get a new promise if what they are believed to need has changed by one part in 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Settings:
     """How long it waits if others had taken its room, or it was stopped before it began."""
     missed_looks: int = 2
     """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
-    promise_quantile: float = 0.6
+    promise_quantile: float = PROMISE_QUANTILE
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
     """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
@@ -199,7 +202,7 @@ class Driver:
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._can_suspend = site if isinstance(site, CanSuspend) else None
-        self._told: dict[
+        self._ordered: dict[
             str, bool
         ] = {}  # jobs that the site was told to suspend (True) or resume, until it says so
         quotas = self.settings.quotas
@@ -220,7 +223,7 @@ class Driver:
         self._forecast_of = (FOREVER_MS, 0)  # when the start intervals were made, and the changes until then
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
-        self._told_nodes: Sequence[SiteNode] | None = None
+        self._seen_nodes: Sequence[SiteNode] | None = None
         self._away: dict[str, NodeState] = {}
         self._others: dict[GpuSlot, Share] = {}
         self._in_use: Set[Gpu] = frozenset()
@@ -311,7 +314,7 @@ class Driver:
     def _take_nodes(self, now_ms: int) -> set[str]:
         """Make the nodes those of the site; returns which are back."""
         told, back = self.site.nodes(), set[str]()
-        if told is self._told_nodes and isinstance(told, tuple):
+        if told is self._seen_nodes and isinstance(told, tuple):
             return back  # to compare 5,000 nodes cost 1.5 of the 1.8 ms that a pod took a steerer
         nodes = tuple(each.node for each in told)
         if self._scheduler is None:
@@ -336,7 +339,7 @@ class Driver:
                 self.scheduler.node_back(node.name)
                 back.add(node.name)
         self._away = {node.name: state for node, state in told if state is not NodeState.UP}
-        self._told_nodes = told
+        self._seen_nodes = told
         return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
@@ -366,7 +369,7 @@ class Driver:
         ours = {slot for run in cluster.running.values() for slot in run.slots}
         ours |= {
             slot
-            for job_id in self._told
+            for job_id in self._ordered
             if job_id in cluster.suspended
             for slot in cluster.suspended[job_id].slots
         }
@@ -417,8 +420,8 @@ class Driver:
             elif run.suspended or job_id in cluster.suspended:
                 self._keep_suspension(run, known, now_ms)
             else:
-                if self._told.get(job_id) is False:
-                    del self._told[job_id]  # it comes back, as it was told to
+                if self._ordered.get(job_id) is False:
+                    del self._ordered[job_id]  # it comes back, as it was told to
                 if run.share not in (None, known.share):
                     self._take_size(run, now_ms)
                 if run.started and job_id in self._starting:
@@ -453,11 +456,11 @@ class Driver:
         """Make a job suspended or running as the site has it, unless the site has not come yet to what it was told."""
         scheduler, job_id = self.scheduler, known.job.id
         suspended = job_id in scheduler.cluster.suspended
-        if self._told.get(job_id) is run.suspended:
-            del self._told[job_id]
+        if self._ordered.get(job_id) is run.suspended:
+            del self._ordered[job_id]
         if suspended and run.suspended:
             known.resumes = run.resumes
-        if suspended is run.suspended or job_id in self._told:
+        if suspended is run.suspended or job_id in self._ordered:
             return
         try:
             if run.suspended:
@@ -536,7 +539,7 @@ class Driver:
         self.unplaced.pop(job.id, None)
         self._on_named_gpus.pop(job.id, None)
         self._misfits.pop(job.id, None)
-        self._needs.learn(run.of)
+        self._needs.learn(run.of.alike, run.of.memory)
         self._known[job.id] = run.of
         if run.suspended:
             pass
@@ -613,7 +616,7 @@ class Driver:
         queued = self.scheduler.waits(job_id) or job_id in self._on_named_gpus or job_id in self._misfits
         if before is not None and before != job and _is_resized(before, job):
             self._needs.forget(job.alike)
-        self._needs.learn(job)
+        self._needs.learn(job.alike, job.memory)
         self._known[job_id] = job
         if job.not_before_ms > now_ms:
             self._leave_queue(job_id, now_ms)
@@ -629,7 +632,7 @@ class Driver:
     def _offer(self, job: SiteJob, now_ms: int, *, anew: bool = False) -> None:
         """Have the scheduler decide on a job as it is now; `anew`: also if only what is believed of it is another."""
         job_id = job.job.id
-        needs = self._needs.of(job, self._cards_mib)
+        needs = self._need_of(job)
         asked = as_needed(self._as_promised(job), needs)
         if needs != job.memory and self._remembers is not None:
             self._remembers.remember(job_id, needs)
@@ -664,9 +667,9 @@ class Driver:
             self._last_order = max(order, self._last_order)
             scheduler.submit(asked, ahead_of=ahead_of)
         except SchedulerError as error:  # it makes no sense, and holds up no other
-            self._set_aside(asked, str(error), now_ms)
+            self._is_misfit(asked, str(error), now_ms)
 
-    def _set_aside(self, job: Job, why: str, now_ms: int) -> None:
+    def _is_misfit(self, job: Job, why: str, now_ms: int) -> None:
         """A job or a gang that could not start if nothing else ran waits without holding up others."""
         for task in job.tasks or (job,):
             self._leave_queue(task.id, now_ms)
@@ -782,7 +785,7 @@ class Driver:
     def _release(self, job_id: str, now_ms: int) -> None:
         """Take a job off the cluster that does not run there after all; it is no end of it."""
         self._starting.pop(job_id, None)
-        self._told.pop(job_id, None)
+        self._ordered.pop(job_id, None)
         self.scheduler.release(job_id, now_ms)
 
     # What ended
@@ -831,7 +834,7 @@ class Driver:
         self._starting.pop(job_id, None)
         self._missed.pop(job_id, None)
         self._leaving.pop(job_id, None)
-        self._told.pop(job_id, None)
+        self._ordered.pop(job_id, None)
         if run is not None and scheduler.run_of(job_id) is not None:
             if job_id in scheduler.cluster.running:
                 scheduler.started(job_id)
@@ -863,9 +866,8 @@ class Driver:
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
             # Those like it get what it needs, so that they do not run out too.
-            learned = replace(job, memory=need)
-            self._needs.learn(learned)
-            self._offer_alike(learned, now_ms)
+            self._needs.learn(job.alike, need)
+            self._offer_alike(job, now_ms)
         elif end.state is PREEMPTED:
             why = end.why or "stopped, and queued again"
             self.site.again(Again(job_id, why, attempt, job.memory, keeps_place=False))
@@ -956,13 +958,13 @@ class Driver:
                 decided.placed += self._place_on_named_gpus(decided, now_ms)
                 decided.placed += self._ask(now_ms, decided, for_real=False)
             for misfit in decided.misfits:
-                self._set_aside(misfit.job, misfit.why, now_ms)
+                self._is_misfit(misfit.job, misfit.why, now_ms)
             return
         for placement in self._place_on_named_gpus(decided, now_ms):
             self._start(placement, decided)
         self._ask(now_ms, decided, for_real=True)
         for misfit in decided.misfits:
-            self._set_aside(misfit.job, misfit.why, now_ms)
+            self._is_misfit(misfit.job, misfit.why, now_ms)
 
     def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
         """What the policy starts; for real, the site is told at once."""
@@ -985,7 +987,7 @@ class Driver:
                 elif isinstance(outcome, Suspended):
                     decided.suspended.append(outcome.run.job.id)
                     if for_real and self._can_suspend is not None:
-                        self._told[outcome.run.job.id] = True
+                        self._ordered[outcome.run.job.id] = True
                         outcome.run.resumes = (
                             False  # until the site tells that it has left (`_keep_suspension`)
                         )
@@ -993,7 +995,7 @@ class Driver:
                 elif isinstance(outcome, Resumed):
                     decided.resumed.append(outcome.run.job.id)
                     if for_real and self._can_suspend is not None:
-                        self._told[outcome.run.job.id] = False
+                        self._ordered[outcome.run.job.id] = False
                         self._can_suspend.resume(outcome.run.job.id)
                 elif isinstance(outcome, Resized):
                     if not for_real:
@@ -1032,15 +1034,8 @@ class Driver:
         of = self._known[placement.job.id]
         return Start(
             placement.job.id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version,
-            of.attempt, of.memory, self._peak_mib(placement.job),
+            of.attempt, of.memory, expected_mib(placement.job, self.knowledge),
         )  # fmt: skip
-
-    def _peak_mib(self, job: Job) -> int:
-        """What a job is expected to need at most of each GPU, 0 where nothing is known."""
-        try:
-            return (promised_mib(job, self.knowledge, 0.5) or 0) if job.gpus else 0
-        except BerthError:
-            return 0
 
     def _stop_for_others(self, run: Running, now_ms: int) -> None:
         """Stop a run that the scheduler has released; its job waits when its processes are gone."""
@@ -1054,7 +1049,7 @@ class Driver:
     def _parked_mib(self, run: Running) -> int | None:
         """What the site says a run would take of its node's memory; None for one that it has not seen running."""
         job_id = run.job.id
-        if self._can_suspend is None or job_id in self._starting or job_id in self._told:
+        if self._can_suspend is None or job_id in self._starting or job_id in self._ordered:
             return None
         return self._can_suspend.parked_mib(job_id)
 
@@ -1208,20 +1203,13 @@ class Driver:
         return None if known is None else self._as_needed(known)
 
     def _as_needed(self, job: SiteJob) -> Job:
-        return as_needed(self._as_promised(job), self._needs.of(job, self._cards_mib))
+        return as_needed(self._as_promised(job), self._need_of(job))
 
     def _as_promised(self, job: SiteJob) -> Job:
-        """A job whose memory may grow is promised what it is believed to need, but at least what it asks for."""
-        if not job.mem_max_mib:
-            return job.job
-        try:
-            mem_mib = promised_mib(job.job, self.knowledge, self.settings.promise_quantile)
-        except BerthError:
-            mem_mib = None
-        if mem_mib is None:
-            return job.job
-        mem_mib = min(max(mem_mib, job.job.share.mem_mib), job.mem_max_mib)
-        return replace(job.job, share=Share(job.job.share.milli, mem_mib))
+        return as_promised(job.job, job.mem_max_mib, self.knowledge, self.settings.promise_quantile)
+
+    def _need_of(self, job: SiteJob) -> MemoryNeed:
+        return self._needs.of(job.job, job.alike, job.memory, lambda: self._cards_mib(job))
 
     def _cards_mib(self, job: SiteJob) -> list[int]:
         if job.only_gpus:

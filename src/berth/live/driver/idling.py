@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol
 
 from berth.errors import BerthError
-from berth.live.driver.growth import Growing, Growth
+from berth.growth import Growing, Growth
 from berth.live.driver.suspending import Suspending
-from berth.live.driver.tenants import (
+from berth.tenants import (
     SUSPENDED,
     SUSPENDING,
     WHOLE_MILLI,

@@ -28,10 +28,9 @@ from typing import NamedTuple
 
 from berth.errors import BerthError, PartitionError
 from berth.files import whole_file
-from berth.live.driver.growth import Growth
+from berth.growth import Growth
 from berth.live.driver.idling import Idling, Need
 from berth.live.driver.suspending import Suspending
-from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
 from berth.partition import (
     Partition,
     Unreadable,
@@ -42,10 +41,11 @@ from berth.partition import (
     remove,
     resize,
 )
-from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml
+from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 from berth.partition.regions import regions_in, root_folder
+from berth.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
 
 LOOK_S = 0.2
 ADMIT_S = 3.0
@@ -180,7 +180,7 @@ def room_kept(file: str = ROOM) -> Iterator[None]:
 
 def left_mib(gpu: Gpu) -> int:
     """What partitions leave of a GPU's memory, by their limits of now; for use under `room_kept`."""
-    uuid = _plain(gpu)
+    uuid = plain_uuid(gpu.uuid)
     return max(0, gpu.mem_mib - sum(part.limit_bytes >> 20 for part in partitions() if part.uuid == uuid))
 
 
@@ -244,12 +244,13 @@ class NodeTenants:
         self.gpus, self.log, self._grow, self._mine = gpus, log, grow, mine
         self.fake, self.fake_card = fake, fake_card
         self._driver = fake_driver_folder() if fake else None
-        self._slots = {_plain(gpu): at for at, gpu in enumerate(gpus)}
+        self._slots = {plain_uuid(gpu.uuid): at for at, gpu in enumerate(gpus)}
         self._tenants: dict[str, NodeTenant] = {}
         self._strangers: dict[int, int] = {}
         self._uncounted: dict[str, Difference] = {}
         self._answer = uncounted
-        self._throttled: set[str] = set()
+        self._throttled: dict[str, tuple[int, bool]] = {}
+        """The share of the GPU's time that a throttled partition had before, and whether it could burst."""
         self._busy: frozenset[str] = frozenset()
         """The partitions whose processes kept a GPU busy at the last look."""
         self._busy_us: dict[str, int] = {}
@@ -483,8 +484,11 @@ class NodeTenants:
                 "uncounted", job=name, seen_mib=found[name].seen_mib, counted_mib=found[name].counted_mib
             )
         self._uncounted = found
-        self._throttled &= found.keys()
-        for name in found.keys() & self._tenants.keys() - self._throttled:
+        for name in self._throttled.keys() - found.keys():
+            core_pct, burst = self._throttled.pop(name)
+            with contextlib.suppress(BerthError):  # it has ended
+                resize(name, core_pct=core_pct, burst=burst)
+        for name in found.keys() & self._tenants.keys() - self._throttled.keys():
             self._answer_uncounted(self._tenants[name])
 
     def _answer_uncounted(self, tenant: NodeTenant) -> None:
@@ -495,10 +499,11 @@ class NodeTenants:
         if self._answer == "suspend" and may_leave:
             self._keep(tenant, ordered=True, sent_away=True, why="")
             return
-        self._throttled.add(tenant.id)
         if tenant.sent_away:
             self._keep(tenant, sent_away=False)
-        with contextlib.suppress(BerthError):  # it ends now
+        with contextlib.suppress(BerthError, IndexError):  # it ends now
+            had = find(tenant.id)[0]
+            self._throttled[tenant.id] = (had.core_pct, had.burst)
             resize(tenant.id, core_pct=THROTTLED_PCT, burst=False)
             self.log("throttled", job=tenant.job, why=tenant.why)
 
@@ -521,6 +526,9 @@ class NodeTenants:
     def tenants(self) -> list[NodeTenant]:
         return [*self._tenants.values()]
 
+    def tenants_on(self, at: int) -> list[NodeTenant]:
+        return [tenant for tenant in self._tenants.values() if at in tenant.slots]
+
     def partition_of(self, tenant: NodeTenant) -> str:
         return tenant.id
 
@@ -532,7 +540,7 @@ class NodeTenants:
 
     def others_mib(self, at: int) -> int:
         """What processes outside of partitions hold, and partitions that are no tenant's, as they are now."""
-        uuid = _plain(self.gpus[at])
+        uuid = plain_uuid(self.gpus[at].uuid)
         rest = (part for part in regions() if part.uuid == uuid and part.name not in self._tenants)
         card_mib = self.gpus[at].mem_mib
         held = (card_mib if isinstance(part, Unreadable) else part.limit_bytes >> 20 for part in rest)
@@ -628,10 +636,6 @@ class NodeTenants:
         """A tenant has left its GPUs or come back: those that wait for that go on."""
         self.growth.room_made()
         self.suspending.retry()
-
-
-def _plain(gpu: Gpu) -> str:
-    return gpu.uuid.removeprefix("GPU-").lower()
 
 
 def _pids(part: Partition | Unreadable) -> set[int]:

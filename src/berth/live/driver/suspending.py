@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Generic
 
 from berth.errors import BerthError
-from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING, MovingHost, T
 from berth.partition import fake_driver_folder, find
 from berth.partition.checkpoint import Outcome, read_outcome, why_not
 from berth.partition.gpus import driver_version
+from berth.tenants import RESUMING, SUSPENDED, SUSPENDING, MovingHost, T
 
 MODULE = "berth.partition.checkpoint"
 OLDEST_DRIVER = 570

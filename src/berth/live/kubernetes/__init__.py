@@ -1,1 +1,1 @@
-"""Kubernetes: pods become jobs, the scheduler's decisions become bindings, and the node enforces them."""
+"""Kubernetes: pods become jobs, decisions lift gates, kube-scheduler binds, and the node enforces the shares."""

@@ -94,23 +94,8 @@ _ASKED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAsk:
-    """What a pod asks for of GPUs."""
-
-    gpus: int = 0
-    milli: int = WHOLE
-    """Of each."""
-    mem_mib: int = 0
-    """Of each; 0: not counted, for the whole GPU is asked for, or `mem_milli` says it."""
-    mem_milli: int = 0
-    """Per mille of the memory of each card; 0: `mem_mib` says it."""
-    models: tuple[str, ...] = ()
-    """As the user wrote them: the start of a model's name will do."""
-
-
-def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
-    """What the pod asks for of GPUs, by its annotations and its sums of resources. Raises AskError."""
+def _gpus_asked(pod: Pod, resources: Mapping[str, int]) -> tuple[int, int, int, int, tuple[str, ...]]:
+    """The first fields of a pod's `Ask`, by its annotations and its sums of resources. Raises AskError."""
     said, gpus = pod.metadata.annotations, resources.get(names.RESOURCE, 0)
     if not gpus:
         if asked := [key for key in _ASKED if key in said or resources.get(key)]:
@@ -119,7 +104,7 @@ def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
                 f"{kind} {asked[0]} without the resource {names.RESOURCE}; ask for a number of GPUs in a"
                 " container's limits"
             )
-        return GpuAsk()
+        return 0, WHOLE, 0, 0, ()
     if gpus > MOST_GPUS:
         raise AskError(f"{gpus} GPUs; expected at most {MOST_GPUS}")
     milli = _of_each(resources, gpus, names.ASKED_MILLI, WHOLE, _number(said, names.ASKED_MILLI, WHOLE))
@@ -131,8 +116,7 @@ def gpu_ask_of(pod: Pod, resources: Mapping[str, int]) -> GpuAsk:
     if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
         milli = SHARED_MILLI if mem_mib else WHOLE
     mem_milli = milli if mem_mib is None and milli < WHOLE else 0  # its part of the memory, too
-    models = _models(said, names.MODELS)
-    return GpuAsk(gpus=gpus, milli=milli, mem_mib=mem_mib or 0, mem_milli=mem_milli, models=models)
+    return gpus, milli, mem_mib or 0, mem_milli, _models(said, names.MODELS)
 
 
 def _of_each(resources: Mapping[str, int], gpus: int, key: str, most: int, said: int | None) -> int | None:
@@ -252,8 +236,19 @@ class Gang:
         return f"{'PodGroup' if self.group else 'gang'} {self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask(GpuAsk):
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a pod asks for."""
+
+    gpus: int
+    milli: int
+    """Of each."""
+    mem_mib: int
+    """Of each; 0: not counted, for the whole GPU is asked for, or `mem_milli` says it."""
+    mem_milli: int
+    """Per mille of the memory of each card; 0: `mem_mib` says it."""
+    models: tuple[str, ...]
+    """As the user wrote them: the start of a model's name will do."""
     cpu_milli: int
     host_mem_mib: int
     constraint: Constraint
@@ -276,13 +271,9 @@ def ask_of(pod: Pod) -> Ask:
     resources = {key: value for key, value in pod_resources(pod) if value}
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or controller_of(pod.metadata)
     _text(said.get(names.KIND, ""), names.KIND)
-    limit_s, gpu = pod.spec.active_deadline_seconds, gpu_ask_of(pod, resources)
+    limit_s = pod.spec.active_deadline_seconds
     return Ask(
-        gpus=gpu.gpus,
-        milli=gpu.milli,
-        mem_mib=gpu.mem_mib,
-        mem_milli=gpu.mem_milli,
-        models=gpu.models,
+        *_gpus_asked(pod, resources),
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
         constraint=constraint_of(pod),

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""What is answered to a patch: a whole pod took an API server 2.5 ms of processor time in place of 1.6."""
 REQUEST_S = 30.0
 """How long one answer may take; a slow etcd has been seen to need 10 s."""
 WATCH_S = 240
@@ -35,7 +37,7 @@ REACH_S = 8.0
 PAGE = 2500
 """Objects in one part of a list: 50,000 pods at once would be 98 MB of JSON."""
 MOST_MESSAGE = 500
-MOST_SAID = 1000
+MOST_EVENT_TEXT = 1000
 """Characters of an event or a condition; Kubernetes takes 1,024 of an event."""
 
 _PASSING = (429, 500, 502, 503, 504)
@@ -46,24 +48,33 @@ def backoff_s(attempt: int, *, most_s: float = 10.0) -> float:
     return float(min(most_s, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0))
 
 
-class About(NamedTuple):
-    namespace: str
-    name: str
-    uid: str
-    kind: str = "Pod"
-
-
-def event(about: About, reason: str, message: str, source: str, *, warning: bool = True) -> dict[str, object]:
+def event(
+    namespace: str,
+    name: str,
+    uid: str,
+    reason: str,
+    message: str,
+    source: str,
+    *,
+    kind: str = "Pod",
+    warning: bool = True,
+) -> dict[str, object]:
     """The body of a core/v1 Event."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    name = f"{about.name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}"
+    own_name = f"{name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}"
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": about.namespace},
-        "involvedObject": {"apiVersion": "v1", **about._asdict()},
+        "metadata": {"name": own_name, "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": kind,
+            "namespace": namespace,
+            "name": name,
+            "uid": uid,
+        },
         "reason": reason,
-        "message": message[:MOST_SAID],
+        "message": message[:MOST_EVENT_TEXT],
         "type": "Warning" if warning else "Normal",
         "source": {"component": source},
         "firstTimestamp": now,
@@ -219,6 +230,8 @@ class Api:
         data = None if body is None else msgspec.json.encode(body)
         what = f"{method} {path}"
         headers = {"Content-Type": content_type} if data is not None else {}
+        if method == "PATCH":
+            headers["Accept"] = METADATA_ALONE
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=10)
         try:
             async with self._open(

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from berth.errors import AskError
-from berth.live.kubernetes.objects import Expression, Pod, PodSpec, Taint, Term, Toleration
+from berth.live.kubernetes.objects import Expression, Node, Pod, PodSpec, Taint, Term, Toleration
 
 MOST_TERMS = 64
 MOST_KINDS = 512
@@ -42,13 +42,6 @@ class Constraint:
 
 PLAIN = Constraint()
 """Any node without taints."""
-
-
-@dataclass(slots=True)
-class NodeTraits:
-    name: str
-    labels: Mapping[str, str]
-    taints: list[Taint]
 
 
 def constraint_of(pod: Pod) -> Constraint:
@@ -97,18 +90,18 @@ def keeps_others_away(spec: PodSpec) -> bool:
     return away is not None and bool(away.required_during_scheduling_ignored_during_execution)
 
 
-def why_not(constraint: Constraint, node: NodeTraits) -> str:
+def why_not(constraint: Constraint, node: Node) -> str:
     """Why a node is not chosen for pods of this constraint; empty if it may be. The words are the same for all nodes
     that are refused alike, so that they can be counted."""
-    for taint in node.taints:
+    for taint in node.spec.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not _tolerates(constraint.tolerations, taint):
             return f"taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
     for key, value in constraint.selector:
-        if node.labels.get(key) != value:
+        if node.metadata.labels.get(key) != value:
             return f"no label {key}={value}"
     if constraint.terms and not any(_holds(term, node) for term in constraint.terms):
         return "node affinity"
-    return "refused by kube-scheduler before" if node.name in constraint.avoids else ""
+    return "refused by kube-scheduler before" if node.metadata.name in constraint.avoids else ""
 
 
 _OF_RUNNING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -142,10 +135,12 @@ def _term(term: Term) -> tuple[Requirement, ...]:
     return tuple(sorted(found))
 
 
-def _holds(term: tuple[Requirement, ...], node: NodeTraits) -> bool:
+def _holds(term: tuple[Requirement, ...], node: Node) -> bool:
     """Whether all of a term holds; a term of nothing holds nowhere."""
     return bool(term) and all(
-        OPERATORS[operator](node.name if key.startswith("@") else node.labels.get(key), values)
+        OPERATORS[operator](
+            node.metadata.name if key.startswith("@") else node.metadata.labels.get(key), values
+        )
         for key, operator, values in term
     )
 
@@ -203,7 +198,7 @@ class Kinds:
         self.left = False
         """Whether a kind went out of use after the last look."""
 
-    def join(self, constraint: Constraint, nodes: Iterable[NodeTraits], namespace: str) -> str:
+    def join(self, constraint: Constraint, nodes: Iterable[Node], namespace: str) -> str:
         """One more pod of a namespace waits with this constraint. Returns the label; empty if too many different ones
         wait already."""
         kind = self._kinds.get(constraint)
@@ -213,7 +208,7 @@ class Kinds:
             if self._is_full(namespace) and constraint != PLAIN:
                 return ""
             kind = self._kinds[constraint] = _Kind(f"kind-{self._serial}", namespace)
-            kind.misfits = {each.name for each in nodes if why_not(constraint, each)}
+            kind.misfits = {each.metadata.name for each in nodes if why_not(constraint, each)}
             self._serial += 1
             self.stale = True
         kind.users += 1
@@ -224,9 +219,9 @@ class Kinds:
         kind.users -= 1
         self.left = self.left or not kind.users
 
-    def node_changed(self, node: NodeTraits) -> None:
+    def node_changed(self, node: Node) -> None:
         for constraint, kind in self._kinds.items():
-            (kind.misfits.add if why_not(constraint, node) else kind.misfits.discard)(node.name)
+            (kind.misfits.add if why_not(constraint, node) else kind.misfits.discard)(node.metadata.name)
 
     def node_gone(self, name: str) -> None:
         for kind in self._kinds.values():

@@ -24,6 +24,8 @@ from berth.live.local.request import SHARED_MILLI, WHOLE
 
 Change = dict[str, Any]
 """An operation of a JSON patch."""
+DRAIN_S = 5.0
+"""How long requests are still answered after the end was asked for: by then, API servers send theirs elsewhere."""
 
 
 def changes(pod: Mapping[str, Any], *, parts: bool) -> list[Change]:
@@ -88,6 +90,9 @@ async def serve(port: int, certificate: Path, key: Path, *, parts: bool = True) 
     await runner.setup()
     try:
         await web.TCPSite(runner, port=port, ssl_context=tls).start()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(DRAIN_S)
     finally:
         await runner.cleanup()

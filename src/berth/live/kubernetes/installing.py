@@ -80,9 +80,9 @@ async def take_away(api: Api, manifest: dict[str, Any]) -> str:
     return f"{kind} {name} deleted" if is_there else ""
 
 
-async def clean(api: Api) -> list[str]:
-    """Lift all gates, so that kube-scheduler alone decides, and remove what the agents wrote into nodes. Returns what
-    was done, in words. Raises ApiError."""
+async def lift_gates(api: Api) -> list[str]:
+    """Lift the gates of all pods once no new pod gets one: kube-scheduler alone decides then. Returns what was done, in
+    words. Raises ApiError."""
     done = []
     await _until_ungated(api)
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
@@ -95,6 +95,12 @@ async def clean(api: Api) -> list[str]:
             path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
             if await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
                 done.append(f"the gate of pod {meta.namespace}/{meta.name} is lifted")
+    return done
+
+
+async def clean(api: Api) -> list[str]:
+    """Lift all gates, and remove what the agents wrote into nodes. Returns what was done, in words. Raises ApiError."""
+    done = await lift_gates(api)
     async for _, nodes in api.list("/api/v1/nodes", objects.Node):
         for node in nodes:
             name, path = node.metadata.name, f"/api/v1/nodes/{node.metadata.name}"

@@ -137,6 +137,7 @@ _GATES = {
 {{{{- $made := genSelfSignedCert "berth-gate" nil (list (printf "berth-gate.%s.svc" .Release.Namespace)) 3650 }}}}
 {{{{- $certificate := index $there "tls.crt" | default ($made.Cert | b64enc) }}}}
 {{{{- $key := index $there "tls.key" | default ($made.Key | b64enc) }}}}
+# helm template asks no cluster, and so makes a new certificate each time; helm upgrade keeps the one that is there.
 """,
 }
 """What begins the templates of those that add the gate: which of them a cluster has."""

@@ -46,12 +46,8 @@ class NodeTable:
         self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
         self._known: dict[str, SiteNode] = {}
         self._nodes: tuple[SiteNode, ...] = ()
-        self._pods: dict[
-            str, dict[str, Seat | None]
-        ] = {}  # node -> pods there; None: it is a job of the driver's
-        self._used: dict[
-            str, dict[str, Mapping[int, Share]]
-        ] = {}  # node -> jobs -> what they have of its GPUs
+        self._pods: dict[str, dict[str, Seat | None]] = {}  # node -> pods there; None: the driver's job
+        self._used: dict[str, dict[str, Mapping[int, Share]]] = {}  # node -> jobs -> their parts of its GPUs
         self._others_of: dict[str, dict[Gpu, Share]] = {}
         self._others: dict[Gpu, Share] = {}
 
@@ -152,12 +148,12 @@ class NodeTable:
             return self._lose(name)
         before = None if view is None else view.gpus
         if view is None:
-            view = self.views[name] = View(name)
+            view = self.views[name] = View(node)
         was_there = name in self._known and self._known[name].state is not NodeState.LOST
         view.read(node)
         if view.problem:
             log.warning("%s", view.problem)
-        self._kinds.node_changed(view.traits)
+        self._kinds.node_changed(node)
         return not was_there or [gpu.index for gpu in before or ()] != [gpu.index for gpu in view.gpus]
 
     def _lose(self, name: str) -> bool:

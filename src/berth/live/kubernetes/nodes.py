@@ -17,7 +17,6 @@ from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import cpu_milli, mem_mib, whole
-from berth.live.kubernetes.constraints import NodeTraits
 from berth.model import GpuModel
 
 MOST_PODS = 1 << 20
@@ -42,24 +41,34 @@ class Gpu(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    name: str
+    node: api.Node
+    """As it was read last."""
     gpus: list[Gpu] = field(default_factory=list)
     """Those that pods can have."""
     model: GpuModel | None = None
     cpu_milli: int = 0
     mem_mib: int = 0
     pods_most: int = MOST_PODS
-    traits: NodeTraits = field(default_factory=lambda: NodeTraits("", {}, []))
-    cordoned: bool = False
-    ready: bool = True
     problem: str = ""
     """What its labels say that makes no sense."""
+
+    @property
+    def name(self) -> str:
+        return self.node.metadata.name
+
+    @property
+    def cordoned(self) -> bool:
+        return self.node.spec.unschedulable
+
+    @property
+    def ready(self) -> bool:
+        said = [each.status for each in self.node.status.conditions if each.type == "Ready"]
+        return not said or said[0] == "True"
 
     def read(self, node: api.Node) -> None:
         """Take over what the API says now. A kubelet takes no notice of a resource that it does not
         have, so that a node without `berth.dev/gpu` has no GPU for pods."""
-        there = node.status.allocatable
-        self.problem = ""
+        self.node, there, self.problem = node, node.status.allocatable, ""
         try:
             self.cpu_milli = cpu_milli(there.get("cpu", 0))
             self.mem_mib = mem_mib(there.get("memory", 0), down=True)
@@ -70,10 +79,6 @@ class View:
         except AskError as error:
             self.problem = f"node {self.name}: {error}"
             self.gpus, self.model = [], None
-        ready = [each.status for each in node.status.conditions if each.type == "Ready"]
-        self.ready = not ready or ready[0] == "True"
-        self.cordoned = node.spec.unschedulable
-        self.traits = NodeTraits(self.name, node.metadata.labels, node.spec.taints)
 
 
 def gpus_of_labels(labels: Mapping[str, str]) -> tuple[list[Gpu], GpuModel | None]:

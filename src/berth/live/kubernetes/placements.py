@@ -90,7 +90,7 @@ _KEYS: Mapping[type[msgspec.Struct], str] = {
 }
 
 
-def said_of(annotations: Mapping[str, str], kind: type[T]) -> T | None:
+def read_annotation(annotations: Mapping[str, str], kind: type[T]) -> T | None:
     """What a pod's annotation of this kind says; None where it has none, or one that berth did not write."""
     try:
         return msgspec.json.decode(annotations.get(_KEYS[kind], ""), type=kind)
@@ -98,23 +98,14 @@ def said_of(annotations: Mapping[str, str], kind: type[T]) -> T | None:
         return None
 
 
-def annotation_of(start: Start, view: View, policy: str, lifted_ms: int) -> str:
-    """The annotation for a start on one node. A part for which no memory was said is all that the card has."""
+def placed_by(start: Start, view: View, policy: str, lifted_ms: int) -> Placed:
+    """The placement of a start on one node. A part for which no memory was said is all that the card has."""
     share = start.share
     card_mib = view.model.mem_mib if view.model else 0
     there = (view.gpus[gpu.index] for gpu in start.gpus if gpu.index != NO_GPU)
     mem_mib = share.mem_mib or card_mib
     gpus = [PlacedGpu(index=gpu.index, milli=share.milli, mem_mib=mem_mib) for gpu in there]
-    placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name, lifted_ms)
-    return msgspec.json.encode(placed).decode()
-
-
-def lifted_at(annotation: str, now_ms: int) -> str:
-    """The annotation of a pod whose gate is lifted now, and not when that was decided."""
-    placed = msgspec.json.decode(annotation, type=Placed)
-    if not placed.at_ms:
-        return annotation
-    return msgspec.json.encode(msgspec.structs.replace(placed, at_ms=now_ms)).decode()
+    return Placed(gpus, start.best_effort, start.best_effort, policy, view.name, lifted_ms)
 
 
 def share_words(share: Share) -> str:

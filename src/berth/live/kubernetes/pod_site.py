@@ -32,7 +32,16 @@ from berth.live.driver.site import (
 )
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import COUNTED, Ask, ask_of, created_ms, job_of, pod_resources, with_memory
+from berth.live.kubernetes.asks import (
+    COUNTED,
+    Ask,
+    ask_of,
+    created_ms,
+    job_of,
+    moment_ms,
+    pod_resources,
+    with_memory,
+)
 from berth.live.kubernetes.constraints import (
     MOST_KINDS,
     MOST_OF_ONE,
@@ -50,12 +59,12 @@ from berth.live.kubernetes.placements import (
     GpuMemory,
     Measured,
     Placed,
-    annotation_of,
+    placed_by,
     places_of,
-    said_of,
+    read_annotation,
     share_words,
 )
-from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
+from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
@@ -153,6 +162,8 @@ class Entry:
     not_before_ms: int = 0
     leaving: bool = False
     """Whether berth evicts it."""
+    taken_away: str = ""
+    """Its resource version when its part was taken away last: once is enough."""
     no_room: bool = False
     """Whether it is bound, and the driver found no room for it; its node's GPUs have not changed since."""
 
@@ -197,7 +208,7 @@ class PodSite:
         self._now_ms = self._refreshed_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
-        self._repels: dict[str, set[str]] = {}
+        self._anti_affine: dict[str, set[str]] = {}
         """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
         self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()
         """Names the nodes that a job would fit on now."""
@@ -206,8 +217,8 @@ class PodSite:
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
         self._needs: dict[tuple[str, object], MemoryNeed] = {}  # of owners whose pods ran out of GPU memory
-        self._leave: dict[str, int] = {}  # pods that have not left their GPUs yet, and since when they are to
-        self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
+        self._vacating: dict[str, int] = {}  # pods that are to leave their GPUs -> since when
+        self._ran_out_of_memory: set[str] = set()  # pods
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
         # Those in order, so that the same news lead to the same decisions.
@@ -217,10 +228,10 @@ class PodSite:
         self._avoided: dict[tuple[str, object], _Avoided] = {}
         self._refused: dict[str, int] = {}  # pods that kube-scheduler refuses -> since when
         self._silent: dict[str, int] = {}  # pods that kube-scheduler says nothing of -> since when
-        self._unheld: dict[str, int] = {}  # pods that no node can hold -> since when
-        self._impatient: dict[str, int | None] = {}  # pods that ask for a new node -> when, once decided on
-        self._halves: dict[Key, int] = {}  # gangs that may be bound in part -> since when
-        self._heard_ms = 0  # when the gate was lifted last of those that it has bound
+        self._unplaceable: dict[str, int] = {}  # pods that no node can hold -> since when
+        self._new_node_ms: dict[str, int | None] = {}  # pods that ask for a new node -> when, once decided on
+        self._partial_gangs: dict[Key, int] = {}  # gangs that may be bound in part -> since when
+        self._last_bound_lift_ms = 0  # when the gate was lifted last of those that it has bound
         self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
     @property
@@ -262,22 +273,22 @@ class PodSite:
         if entry is None or entry.pod is None:
             self.start_failed(start.job_id, "")
             return
-        self._impatient.pop(entry.uid, None)
+        self._new_node_ms.pop(entry.uid, None)
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
         lifted_ms = 0 if spec.node_name else self._refreshed_ms
-        text = annotation_of(start, view, self.settings.policy, lifted_ms)
+        placed = placed_by(start, view, self.settings.policy, lifted_ms)
         there = (self.entries.get(uid) for uid in self._on.get(node, ()))
         after = frozenset(each.uid for each in there if each is not None and self.holds(each.uid))
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         words = None if enough is None else share_words(enough)
         applied = any(each.operation == "Apply" for each in entry.pod.metadata.managed_fields)
-        step = Lift(*entry.key, node, text, after=after, enough=words, is_applied=applied)
+        step = Lift(*entry.key, node, placed, after=after, enough=words, is_applied=applied)
         if spec.node_name:
             self._do(step._replace(is_bound=True))
             return
         step = step._replace(terms=required_terms(spec))
-        if has_unread_rules(spec, COUNTED) or self._repels.get(entry.namespace):
+        if has_unread_rules(spec, COUNTED) or self._anti_affine.get(entry.namespace):
             affinity = spec.affinity.node_affinity if spec.affinity else None
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
             step = step._replace(hosts=self._hosts(entry, node), preferred=tuple(preferred))
@@ -289,7 +300,7 @@ class PodSite:
         avoided = self._avoided.get(entry.owner)
         others = {first, *(avoided.until_ms if avoided is not None else ())}
         roomy = islice((name for name in self.with_room(entry.uid) if name not in others), MOST_OTHERS)
-        hosts = [self.table.views[name].traits.labels.get(names.HOSTNAME) for name in (first, *roomy)]
+        hosts = [self.table.views[name].node.metadata.labels.get(names.HOSTNAME) for name in (first, *roomy)]
         return tuple(filter(None, hosts)) if hosts[0] and len(hosts) > 1 else ()
 
     def again(self, again: Again) -> None:
@@ -311,30 +322,30 @@ class PodSite:
         """Evict a pod; its controller makes another one."""
         entry = self.entries.get(job_id)
         if entry is not None:
-            self._remove(entry, self.settings.why_evicted, "Preempted")
+            self._evict(entry, self.settings.why_evicted, "Preempted")
 
     def parked_mib(self, job_id: str) -> int | None:
         """What a pod may hold of each of its GPUs; None if the agent of its node cannot suspend it."""
         entry = self.entries.get(job_id)
         if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
             return None
-        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
+        memory = read_annotation(entry.pod.metadata.annotations, GpuMemory)
         return memory.limit_mib if memory is not None and memory.leaves else None
 
     def suspend(self, job_id: str) -> None:
         if (entry := self.entries.get(job_id)) is not None:
-            self._leave[job_id] = self._now_ms
+            self._vacating[job_id] = self._now_ms
             self._patch(entry, {names.SUSPEND: "true"})
 
     def resume(self, job_id: str) -> None:
         if (entry := self.entries.get(job_id)) is not None:
-            self._leave.pop(job_id, None)
+            self._vacating.pop(job_id, None)
             self._patch(entry, {names.SUSPEND: None})
 
     def holds(self, uid: str) -> bool:
         """Whether a pod is about to leave its GPUs, evicted or suspended, and has not left them."""
         entry = self.entries.get(uid)
-        return entry is not None and (entry.leaving or uid in self._leave)
+        return entry is not None and (entry.leaving or uid in self._vacating)
 
     # What the cluster says
 
@@ -368,8 +379,8 @@ class PodSite:
             entry.why = "berth fails to read it; its log says why"
 
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
-        self._learned.discard(pod.metadata.uid)
-        self._leave.pop(pod.metadata.uid, None)
+        self._ran_out_of_memory.discard(pod.metadata.uid)
+        self._vacating.pop(pod.metadata.uid, None)
         entry = self.entries.get(pod.metadata.uid)
         if entry is None:
             return
@@ -405,24 +416,24 @@ class PodSite:
                 self._give_back(self.entries[uid], now_ms)
         for uid, since_ms in [*self._silent.items()]:
             if uid in self._silent:  # else its part went with that of another pod of its gang
-                self._mind_silence(self.entries[uid], now_ms - since_ms)
-        for key, since_ms in [*self._halves.items()]:
-            self._mind_half(key, since_ms, now_ms)
-        for uid, since_ms in self._leave.items():
+                self._check_silence(self.entries[uid], now_ms - since_ms)
+        for key, since_ms in [*self._partial_gangs.items()]:
+            self._check_partial_gang(key, since_ms, now_ms)
+        for uid, since_ms in self._vacating.items():
             if uid in self.entries and now_ms - since_ms >= LEAVE_MS:
                 self._evict_instead(self.entries[uid], "its node's agent does not do it")
         late_ms = now_ms - RELEASE_TIMES * self.settings.patience_ms
         due = (
             each
-            for uid, since_ms in self._unheld.items()
+            for uid, since_ms in self._unplaceable.items()
             if since_ms <= late_ms and (each := self.entries.get(uid))
         )
         for entry in sorted(due, key=lambda each: each.order)[:MOST_RELEASED]:
-            self._unheld[entry.uid] = now_ms
+            self._unplaceable[entry.uid] = now_ms
             self._release(entry)
-        hasty = (self.entries[uid] for uid, at_ms in self._impatient.items() if at_ms and at_ms <= now_ms)
+        hasty = (self.entries[uid] for uid, at_ms in self._new_node_ms.items() if at_ms and at_ms <= now_ms)
         for entry in sorted(hasty, key=lambda each: each.order)[:MOST_RELEASED]:
-            self._impatient[entry.uid] = now_ms + RELEASE_TIMES * self.settings.patience_ms
+            self._new_node_ms[entry.uid] = now_ms + RELEASE_TIMES * self.settings.patience_ms
             self._release(entry, for_room=True)
         self._forgive(now_ms)
         if moved or self.kinds.stale:
@@ -442,11 +453,13 @@ class PodSite:
         for since_ms in self._silent.values():
             ends = (since_ms + self.settings.patience_ms, since_ms + SILENCE_MS)
             times += [end_ms for end_ms in ends if end_ms > self._refreshed_ms]
-        times += [since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unheld.values()]
-        times += [at_ms for at_ms in self._impatient.values() if at_ms]
-        times += [since_ms + self.gangs.time_out_ms(key) for key, since_ms in self._halves.items()]
-        staying = (uid for uid in self._leave if uid in self.entries and not self.entries[uid].leaving)
-        times += [self._leave[uid] + LEAVE_MS for uid in staying]
+        times += [
+            since_ms + RELEASE_TIMES * self.settings.patience_ms for since_ms in self._unplaceable.values()
+        ]
+        times += [at_ms for at_ms in self._new_node_ms.values() if at_ms]
+        times += [since_ms + self.gangs.time_out_ms(key) for key, since_ms in self._partial_gangs.items()]
+        staying = (uid for uid in self._vacating if uid in self.entries and not self.entries[uid].leaving)
+        times += [self._vacating[uid] + LEAVE_MS for uid in staying]
         return min(times, default=None)
 
     # What became of steps
@@ -480,11 +493,11 @@ class PodSite:
 
     def cannot_hold(self, uids: Iterable[str]) -> None:
         """No node could hold these pods if nothing else of berth ran there. To be called after each step."""
-        self._unheld = {uid: self._unheld.get(uid, self._refreshed_ms) for uid in uids}
-        for uid in [uid for uid, at_ms in self._impatient.items() if at_ms is None]:
+        self._unplaceable = {uid: self._unplaceable.get(uid, self._refreshed_ms) for uid in uids}
+        for uid in [uid for uid, at_ms in self._new_node_ms.items() if at_ms is None]:
             ask = self.entries[uid].ask
             wait_ms = (ask.new_node_ms or 0) if ask is not None else 0
-            self._impatient[uid] = self._refreshed_ms + max(self.settings.patience_ms, wait_ms)
+            self._new_node_ms[uid] = self._refreshed_ms + max(self.settings.patience_ms, wait_ms)
 
     def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
         """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
@@ -513,7 +526,7 @@ class PodSite:
 
     def _lack(self, ask: Ask, kind: Constraint, view: View) -> str:
         """What a node lacks for a pod if nothing else runs there; empty if nothing."""
-        return why_not(kind, view.traits) or _lacks(ask, view, self.table.cards.called(ask.models))
+        return why_not(kind, view.node) or _lacks(ask, view, self.table.cards.called(ask.models))
 
     # How: pods that wait
 
@@ -585,7 +598,7 @@ class PodSite:
             entry.why = held
             return
         if ask != before:
-            self._impatient.pop(entry.uid, None)
+            self._new_node_ms.pop(entry.uid, None)
         self._look_for_node(entry)
         if entry.state is State.WAITING and entry.ask == before and entry.gang == gang:
             return
@@ -600,7 +613,7 @@ class PodSite:
     def _look_for_node(self, entry: Entry) -> None:
         """Have a pod that says so be released if the next decision and its wait for room bring it none."""
         if entry.ask is not None and entry.ask.new_node_ms is not None:
-            self._impatient.setdefault(entry.uid, None)
+            self._new_node_ms.setdefault(entry.uid, None)
 
     def _asks(self, entry: Entry, ask: Ask) -> Ask:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
@@ -618,8 +631,8 @@ class PodSite:
             kind = replace(kind, avoids=tuple(sorted(avoided.until_ms)))
         if kind == entry.kind:
             return True
-        traits = (view.traits for view in self.table.views.values())
-        label = self.kinds.join(kind, traits, entry.namespace)
+        nodes = (view.node for view in self.table.views.values())
+        label = self.kinds.join(kind, nodes, entry.namespace)
         if not label:
             self._crowded[entry.uid] = None
             return False
@@ -708,8 +721,8 @@ class PodSite:
             required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
             spec["affinity"] = {"nodeAffinity": required}
         meta = {"uid": entry.uid, "annotations": {names.RELEASED: entry.why}}
-        self._do(Patch(*entry.key, {"metadata": meta, "spec": spec}))
-        self._do(Tell(*entry.key, "Released", entry.why, False))
+        event = PodEvent(*entry.key, "Released", entry.why, False)
+        self._do(Patch(*entry.key, {"metadata": meta, "spec": spec}, event))
 
     def _needs_of(self, ask: Ask) -> tuple[api.Expression, ...]:
         """What labels a node has that can hold a pod's GPUs: kube-scheduler counts neither cards nor models."""
@@ -733,6 +746,8 @@ class PodSite:
             entry.why = f"its GPUs on node {placed.node} are not there"
             return
         self._become(entry, State.LIFTED)
+        if entry.ask is not None and entry.ask.gang is not None:
+            self._partial_gangs.setdefault(entry.ask.gang.key, placed.at_ms or now_ms)
         self._silent.pop(entry.uid, None)
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
@@ -743,15 +758,15 @@ class PodSite:
         self._refused.pop(entry.uid, None)
         if placed.at_ms and _is_silent(entry.pod) and not entry.leaving:
             self._silent[entry.uid] = placed.at_ms
-            self._mind_silence(entry, now_ms - placed.at_ms)
+            self._check_silence(entry, now_ms - placed.at_ms)
 
-    def _mind_silence(self, entry: Entry, lasted_ms: int) -> None:
+    def _check_silence(self, entry: Entry, lasted_ms: int) -> None:
         """Say so if kube-scheduler says nothing of a pod, and give its part back if it will not."""
         if lasted_ms >= self.settings.patience_ms:
             entry.why = (
                 "its gate is lifted, and kube-scheduler says nothing of it: it is down, or a claim is missing"
             )
-        if lasted_ms >= SILENCE_MS and self._heard_ms > self._silent[entry.uid]:
+        if lasted_ms >= SILENCE_MS and self._last_bound_lift_ms > self._silent[entry.uid]:
             self._take_back(entry, "Unseen")
 
     def _give_back(self, entry: Entry, now_ms: int) -> None:
@@ -780,21 +795,23 @@ class PodSite:
         if entry.ask is None or entry.ask.gang is None:
             return []
         key = entry.ask.gang.key
-        self._halves.setdefault(key, max(self._now_ms, self._refreshed_ms))
+        self._partial_gangs.setdefault(key, max(self._now_ms, self._refreshed_ms))
         return [self.entries[uid] for uid in self.gangs.pods(key) if uid != entry.uid and uid in self.entries]
 
-    def _mind_half(self, key: Key, since_ms: int, now_ms: int) -> None:
+    def _check_partial_gang(self, key: Key, since_ms: int, now_ms: int) -> None:
         """Give all parts of a gang back that is bound in part for too long: its controller makes it anew."""
         there = [each for uid in self.gangs.pods(key) if (each := self.entries.get(uid)) and not each.leaving]
         bound = [each for each in there if each.state is State.RUNS]
+        began = [ms for each in bound if each.pod and (ms := moment_ms(each.pod.status.start_time))]
+        since_ms = self._partial_gangs[key] = max(since_ms, min(began, default=0))
         lifted = [each for each in there if each.state is State.LIFTED]
         if lifted and not bound:
-            self._halves[key] = now_ms  # the time-out begins when the first is bound
+            self._partial_gangs[key] = now_ms  # the time-out begins when the first is bound
             return
         is_late = now_ms - since_ms >= self.gangs.time_out_ms(key)
         is_half = bool(bound) and not self.gangs.is_whole(key, len(bound))
         if is_late or not is_half:
-            del self._halves[key]
+            del self._partial_gangs[key]
         if not is_late or not is_half:
             return
         why = f"only {len(bound)} pods of its gang have started after {(now_ms - since_ms) // 1000} s"
@@ -802,7 +819,7 @@ class PodSite:
             self._take_away(each, why, "GangTimedOut")
         for each in bound:
             if _has_controller(each):
-                self._remove(each, why, "GangTimedOut")
+                self._evict(each, why, "GangTimedOut")
 
     def _pinned(self, pod: api.Pod) -> set[str]:
         hosts = {
@@ -813,31 +830,34 @@ class PodSite:
             for host in each.values
         }
         views = self.table.views.values() if hosts else ()
-        return {view.name for view in views if view.traits.labels.get(names.HOSTNAME) in hosts}
+        return {view.name for view in views if view.node.metadata.labels.get(names.HOSTNAME) in hosts}
 
     def _take_away(self, entry: Entry, why: str, reason: str) -> None:
         """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
         assert entry.pod is not None
-        entry.why = why
+        version = entry.pod.metadata.resource_version
+        if entry.taken_away == version:
+            return
+        entry.why, entry.taken_away = why, version
         self._refused.pop(entry.uid, None)
         self._silent.pop(entry.uid, None)
         if _has_controller(entry):
-            self._remove(entry, why, reason)
+            self._evict(entry, why, reason)
             return
-        # Not if it has changed: it may have been bound.
-        self._patch(entry, dict.fromkeys(names.DECIDED), resourceVersion=entry.pod.metadata.resource_version)
         entry.why = (
             f"{why}. Its part of the GPU is given back; nothing makes this pod anew, so end its wait with: kubectl"
             f" delete pod -n {entry.namespace} {entry.name}"
         )
-        self._do(Tell(*entry.key, reason, entry.why))
+        # Not if it has changed: it may have been bound.
+        meta = {"uid": entry.uid, "annotations": dict.fromkeys(names.DECIDED), "resourceVersion": version}
+        self._do(Patch(*entry.key, {"metadata": meta}, PodEvent(*entry.key, reason, entry.why)))
 
-    def _patch(self, entry: Entry, annotations: dict[str, str | None], **meta: str) -> None:
-        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid, "annotations": annotations, **meta}}))
+    def _patch(self, entry: Entry, annotations: dict[str, str | None]) -> None:
+        self._do(Patch(*entry.key, {"metadata": {"uid": entry.uid, "annotations": annotations}}))
 
-    def _remove(self, entry: Entry, why: str, reason: str) -> None:
+    def _evict(self, entry: Entry, why: str, reason: str) -> None:
         entry.leaving = True
-        self._do(Remove(*entry.key, why, reason))
+        self._do(Evict(*entry.key, why, reason))
 
     def _forgive(self, now_ms: int) -> None:
         """Nodes that refused pods long ago, or have changed since, are looked at again."""
@@ -859,12 +879,12 @@ class PodSite:
     def _is_bound(self, pod: api.Pod) -> None:
         entry, node = self._entry(pod), pod.spec.node_name
         if keeps_others_away(pod.spec):
-            self._repels.setdefault(entry.namespace, set()).add(entry.uid)
+            self._anti_affine.setdefault(entry.namespace, set()).add(entry.uid)
         self._move(entry, node)
         self._refused.pop(entry.uid, None)
         placed = _placed(pod)
         if placed is not None:
-            self._heard_ms = max(self._heard_ms, placed.at_ms)
+            self._last_bound_lift_ms = max(self._last_bound_lift_ms, placed.at_ms)
         if placed is not None and placed.node not in ("", node):
             placed = None  # it was meant for another node
         if entry.no_room:
@@ -921,7 +941,7 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
-        memory = said_of(entry.pod.metadata.annotations, GpuMemory)
+        memory = read_annotation(entry.pod.metadata.annotations, GpuMemory)
         if memory is not None and share.mem_mib:  # as far as it has grown
             share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
         run = SiteRun(
@@ -945,17 +965,17 @@ class PodSite:
         """Since when a pod has left its GPUs. One that was to and could not is evicted in place of that."""
         assert entry.pod is not None
         if memory is not None and memory.suspended_ms is not None:
-            self._leave.pop(entry.uid, None)
+            self._vacating.pop(entry.uid, None)
             return memory.suspended_ms
         if names.SUSPEND in entry.pod.metadata.annotations:
-            self._leave.setdefault(entry.uid, self._now_ms)
+            self._vacating.setdefault(entry.uid, self._now_ms)
             if memory is not None and memory.why:
                 self._evict_instead(entry, memory.why)
         return None
 
     def _evict_instead(self, entry: Entry, why: str) -> None:
         if not entry.leaving:
-            self._remove(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
+            self._evict(entry, f"{self.settings.why_evicted}; it cannot be suspended: {why}", "Preempted")
 
     def _seat(self, pod: api.Pod, placed: Placed | None) -> Seat:
         """What a pod takes of its node that berth did not place, or whose GPUs are not where they were."""
@@ -979,12 +999,12 @@ class PodSite:
     def _has_ended(self, pod: api.Pod, now_ms: int) -> None:
         """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
         meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
-        self._leave.pop(meta.uid, None)
-        completed, measured = pod.status.phase == "Succeeded", said_of(meta.annotations, Measured)
+        self._vacating.pop(meta.uid, None)
+        completed, measured = pod.status.phase == "Succeeded", read_annotation(meta.annotations, Measured)
         known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
         if not completed and measured is not None and measured.refused > 0:
-            if meta.uid not in self._learned and _placed(pod) is not None:
-                self._learned.add(meta.uid)
+            if meta.uid not in self._ran_out_of_memory and _placed(pod) is not None:
+                self._ran_out_of_memory.add(meta.uid)
                 self._ran_out(pod, measured, is_known=known)
             how = RecordState.OUT_OF_MEMORY
         else:
@@ -992,7 +1012,7 @@ class PodSite:
             ends = (each.state.terminated for each in pod.status.container_statuses)
             if known and any(end is not None and end.reason == "OOMKilled" for end in ends) and not completed:
                 why = "a container exceeded its own limit of the node's memory: raise resources.limits.memory"
-                self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
+                self._do(PodEvent(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
         if entry is None and _placed(pod) is None:
             return
         entry = self._entry(pod)
@@ -1028,7 +1048,7 @@ class PodSite:
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
             message = f"{message}; the next pod of {ask.owner} gets {gets}"
         if meta.uid in self.entries:  # else it ended before this steerer began, and another has said so
-            self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", message, False))
+            self._do(PodEvent(meta.uid, meta.namespace, meta.name, "OutOfMemory", message, False))
 
     # What all of them need
 
@@ -1062,7 +1082,7 @@ class PodSite:
         self._changed[uid] = None
         if state is not State.WAITING:
             self._waiting.pop(uid, None)
-            self._impatient.pop(uid, None)
+            self._new_node_ms.pop(uid, None)
             if entry.kind is not None:
                 self.kinds.leave(entry.kind)
                 entry.kind, entry.label = None, ""
@@ -1075,7 +1095,7 @@ class PodSite:
             self._refused.pop(uid, None)
             self._silent.pop(uid, None)
         if state is State.ENDED:
-            self._repels.get(entry.namespace, set()).discard(uid)
+            self._anti_affine.get(entry.namespace, set()).discard(uid)
         if state is not State.HELD:
             self._crowded.pop(uid, None)
         if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
@@ -1101,7 +1121,7 @@ class PodSite:
                 self.pod_changed(entry.pod, now_ms)
         self.stirred = True
 
-    def is_unheard(self, entry: Entry) -> bool:
+    def is_reported_silent(self, entry: Entry) -> bool:
         """Whether the pod is told that kube-scheduler is silent about it."""
         return bool(entry.why) and entry.uid in self._silent
 
@@ -1131,7 +1151,7 @@ def _has_controller(entry: Entry) -> bool:
 def _placed(pod: api.Pod) -> Placed | None:
     """The placement of a pod; None if it has none, or that of another pod."""
     said = pod.metadata.annotations
-    placed = said_of(said, Placed)
+    placed = read_annotation(said, Placed)
     if placed is None or said.get(names.PLACED_UID, pod.metadata.uid) != pod.metadata.uid:
         return None
     return placed

@@ -18,6 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from berth.errors import ApiError
 from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
@@ -29,10 +31,9 @@ from berth.live.driver.warming import warm_up
 from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.client import Api, Informer, backoff_s
 from berth.live.kubernetes.lease import Leadership
-from berth.live.kubernetes.placements import lifted_at
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
-from berth.live.kubernetes.tenants import Tenants, TenantsWatch
+from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
+from berth.live.kubernetes.tenants import TenantsWatch
 from berth.model import Job, Share
 
 T = TypeVar("T")
@@ -47,18 +48,18 @@ PAUSE_S = 0.02
 next decision waits for nothing."""
 SLICE_S = 0.5
 """Time of deciding after which what has happened meanwhile is taken in."""
-TELL_S = 0.5
-TOLD_AT_ONCE = 25
-"""Pods whose reasons are written each `TELL_S`, and as many events."""
-TOLD_WHILE_BUSY, BUSY_ROUNDS = 5, 10
-"""The same while more than `TOLD_AT_ONCE` gates are lifted in that time, and in one of how many rounds."""
-MOST_LOOKED_AT = 1000
+REPORT_S = 0.5
+REPORT_BATCH = 25
+"""Pods whose reasons are written each `REPORT_S`, and as many events; two fewer for each gate lifted in that time."""
+BUSY_BATCH, BUSY_ROUNDS = 5, 10
+"""If less than the first is left by that: as many, in one of how many rounds."""
+MOST_EXPLAINED = 1000
 """Waiting pods whose reasons are looked for at once."""
 FORECAST_S = 0.3
 """The time that start intervals may take before wait reasons are found."""
 QUIET_MS = 1000
 """A pod that waits for less than this is not explained."""
-AGAIN_S = 60.0
+REFRESH_S = 60.0
 """Time after which a reason that has changed in its numbers alone is written again."""
 RESTARTS_S = 1.0
 ALIVE_S = 10.0
@@ -88,7 +89,7 @@ class Options:
 class Counts:
     placed: int = 0
     advised: int = 0
-    removed: int = 0
+    evicted: int = 0
     failed: int = 0
 
 
@@ -125,7 +126,7 @@ class Steering:
         self._held: list[Lift] = []
         self._stay: dict[str, ApiError] = {}  # pods that could not be evicted (`once`)
         self._under_way: set[str] = set()
-        self._told: dict[str, tuple[str, str, float]] = {}
+        self._reported: dict[str, tuple[str, str, float]] = {}
         self._advised: dict[str, str] = {}  # pods that would be placed, and where
         self._turn = 0
         self._generation += 1
@@ -183,9 +184,12 @@ class Steering:
             if self.options.elect:
                 begin(self.lease.keep(), "lease")
             watch = TenantsWatch(self.api, self.options.namespace, self._settings.policy)
-            begin(watch.tell(), "tell tenants")
+            begin(watch.report(), "report tenants")
             await until_listed(watch.informer, begin(watch.informer.run(), "tenants"))
-            self._take_tenants(watch.tenants)
+            now, before = watch.tenants, self._settings
+            self._settings = replace(before, quotas=now.quotas, borrow=now.borrow, reclaim=now.reclaim)
+            if self._settings != before:
+                self._reset()
             watch.changed.clear()
             listing = begin(self._listen(begin), "listen")
             if await self._first_of(tasks) is not listing:
@@ -197,7 +201,7 @@ class Steering:
             self._wake.set()
             for number in range(WRITERS):
                 begin(self._write_all(), f"write {number}")
-            begin(self._tell_all(), "tell")
+            begin(self._report_all(), "report")
             begin(self.renewal.follow(self._on(self._renew)), "renew")
             deciding = begin(self._decide_all(), "decide")
             changed = begin(watch.changed.wait(), "tenants change")
@@ -207,14 +211,6 @@ class Steering:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _take_tenants(self, tenants: Tenants) -> None:
-        settings = replace(
-            self._settings, quotas=tenants.quotas, borrow=tenants.borrow, reclaim=tenants.reclaim
-        )
-        if settings != self._settings:
-            self._settings = settings
-            self._reset()
 
     async def _in_thread(self, what: Callable[[], T]) -> T:
         """Have the site and the driver do something in their thread, while nothing else uses them."""
@@ -234,7 +230,7 @@ class Steering:
     async def _listen(self, begin: Callable[[Any, str], Any]) -> None:
         """List and watch; returns when all was listed once. What was listed waits in the inbox, the nodes before the
         pods, and pods in the order in which they were made."""
-        pods = Heard("/api/v1/pods", objects.Pod, self._pod_changed, self._pod_gone)
+        pods = Watched("/api/v1/pods", objects.Pod, self._pod_changed, self._pod_gone)
         listed = [
             Informer(
                 self.api,
@@ -244,7 +240,7 @@ class Steering:
                 gone=self._on(each.gone),
                 without=each.without,
             )
-            for each in [*await heard(self.api, self.site, self._now_ms), pods]
+            for each in [*await watched(self.api, self.site, self._now_ms), pods]
         ]
         self.pods = listed[-1]
         tasks = {informer: begin(informer.run(), informer.path) for informer in listed}
@@ -270,7 +266,7 @@ class Steering:
 
     def _pod_gone(self, pod: objects.Pod) -> None:
         self.site.pod_gone(pod, self._now_ms())
-        self._told.pop(pod.metadata.uid, None)
+        self._reported.pop(pod.metadata.uid, None)
 
     def _renew(self, seen: History) -> None:
         """The history has grown: pods that wait are decided on by what it knows by now."""
@@ -337,17 +333,17 @@ class Steering:
         self._advised = advice(self.driver, self._settings.policy, done)
         for uid, message in self._advised.items():
             if (entry := self.site.entries.get(uid)) is not None:
-                self._say(entry, "Advised", message)
+                self._report_advice(entry, "Advised", message)
         for uid in done.evicted:
             if (entry := self.site.entries.get(uid)) is not None:
-                self._say(entry, "Advised", f"it would be evicted: {self._settings.why_evicted}")
+                self._report_advice(entry, "Advised", f"it would be evicted: {self._settings.why_evicted}")
 
-    def _say(self, entry: Entry, reason: str, message: str) -> None:
-        kind, said, _ = self._told.get(entry.uid, ("", "", 0.0))
+    def _report_advice(self, entry: Entry, reason: str, message: str) -> None:
+        kind, said, _ = self._reported.get(entry.uid, ("", "", 0.0))
         if (kind, said) != (reason, message):
-            self._told[entry.uid] = reason, message, time.monotonic()
+            self._reported[entry.uid] = reason, message, time.monotonic()
             self.counts.advised += 1
-            tell = Tell(*entry.key, reason, message, False)
+            tell = PodEvent(*entry.key, reason, message, False)
             self._hand_out(self._generation, tell)
 
     def _hand_out(self, generation: int, step: Step) -> None:
@@ -357,7 +353,7 @@ class Steering:
     def _take(self, generation: int, step: Step) -> None:
         if generation != self._generation:
             return  # decided under a lease that was lost: the thread cannot be stopped amid a decision
-        if isinstance(step, Tell):
+        if isinstance(step, PodEvent):
             self._events.add(step)
         elif isinstance(step, Lift) and step.after:
             self._held.append(step)
@@ -376,8 +372,9 @@ class Steering:
             elif there:
                 self._held.append(step)
             else:
-                placement = lifted_at(step.placement, self._now_ms())
-                self._take(self._generation, step._replace(after=frozenset(), placement=placement))
+                at_ms = self._now_ms() if step.placed.at_ms else 0  # not when that was decided
+                placed = msgspec.structs.replace(step.placed, at_ms=at_ms)
+                self._take(self._generation, step._replace(after=frozenset(), placed=placed))
 
     def _is_idle(self) -> bool:
         """Whether nothing is under way or to be done at once."""
@@ -425,7 +422,7 @@ class Steering:
                 if self.options.once and attempt >= MOST_ATTEMPTS:
                     log.warning("%s/%s: %s", step.namespace, step.name, error)
                     self.counts.failed += 1
-                    if isinstance(step, Remove):
+                    if isinstance(step, Evict):
                         self._stay[step.uid] = error
                     return
                 passes = error.retry_after_s is not None  # such as a disruption budget
@@ -445,14 +442,15 @@ class Steering:
                 self._fail(step, "")
                 return
             self.counts.placed += 1
-            self._told.pop(step.uid, None)
-            self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
+            self._reported.pop(step.uid, None)
+            self._events.add(PodEvent(*step[:3], "Placed", writing.in_words(step), False))
         elif isinstance(step, Patch):
-            await writing.patch(self.api, step)
-        elif isinstance(step, Remove):
-            await writing.remove(self.api, step)
-            self.counts.removed += 1
-            self._events.add(Tell(*step[:3], step.reason, step.why))
+            if await writing.patch(self.api, step) and step.event is not None:
+                self._events.add(step.event)
+        elif isinstance(step, Evict):
+            await writing.evict(self.api, step)
+            self.counts.evicted += 1
+            self._events.add(PodEvent(*step[:3], step.reason, step.why))
 
     def _fail(self, step: Lift, why: str) -> None:
         self.counts.failed += 1
@@ -461,48 +459,48 @@ class Steering:
 
     # What is told
 
-    async def _tell_all(self) -> None:
+    async def _report_all(self) -> None:
         """Write events and reasons, a few at a time, and fewer while gates are lifted."""
         for number in count():
             placed = self.counts.placed
-            await asyncio.sleep(TELL_S)
-            busy = self.counts.placed - placed > TOLD_AT_ONCE
-            if busy and number % BUSY_ROUNDS:
+            await asyncio.sleep(REPORT_S)
+            most = REPORT_BATCH - 2 * (self.counts.placed - placed)
+            if most < BUSY_BATCH and number % BUSY_ROUNDS:
                 continue
-            most = TOLD_WHILE_BUSY if busy else TOLD_AT_ONCE
+            most = max(BUSY_BATCH, most)
             try:
-                await self._tell_reasons(most)
+                await self._report_waits(most)
                 await self._events.write(most)
             except ApiError as error:
                 self._events.unwritten(error)
 
-    async def _tell_reasons(self, most: int) -> None:
+    async def _report_waits(self, most: int) -> None:
         for tell, kind in await self._in_thread(lambda: self._reasons(most)):
             entry = self.site.entries.get(tell.uid)
-            if entry is None or not self._may_tell(entry):
+            if entry is None or not self._owns_condition(entry):
                 continue  # placed since
-            is_new = self._told.get(tell.uid, ("", "", 0.0))[0] != kind
+            is_new = self._reported.get(tell.uid, ("", "", 0.0))[0] != kind
             version = "" if entry.pod is None else entry.pod.metadata.resource_version
             # A pod that is bound has another condition.
             may_tell = not self._settings.advise and (not entry.node or entry.state is State.LIFTED)
             if may_tell and not await writing.note_waiting(self.api, tell, version):
                 continue
-            self._told[tell.uid] = kind, tell.message, time.monotonic()
+            self._reported[tell.uid] = kind, tell.message, time.monotonic()
             if is_new:
                 self._events.add(tell)
 
-    def _may_tell(self, entry: Entry) -> bool:
+    def _owns_condition(self, entry: Entry) -> bool:
         """Whether the condition of a pod is berth's to write."""
-        return entry.state in (State.HELD, State.WAITING) or self.site.is_unheard(entry)
+        return entry.state in (State.HELD, State.WAITING) or self.site.is_reported_silent(entry)
 
-    def _reasons(self, most: int) -> list[tuple[Tell, str]]:
+    def _reasons(self, most: int) -> list[tuple[PodEvent, str]]:
         """The reasons that are to be written now, each with what it says without its numbers: those that are new, or
         were written long ago."""
         now_ms, now_s = self._now_ms(), time.monotonic()
         waits = [
             each
             for each in self.site.waits()
-            if self._may_tell(each)
+            if self._owns_condition(each)
             and each.uid not in self._advised
             and (each.state is not State.WAITING or now_ms - each.submit_ms >= QUIET_MS)
         ]
@@ -510,26 +508,26 @@ class Steering:
             return []
         entries = sorted(waits, key=lambda each: each.order)
         first = self._turn % max(1, len(entries))
-        looked_at = [*entries[first:], *entries[:first]][:MOST_LOOKED_AT]
+        explained = [*entries[first:], *entries[:first]][:MOST_EXPLAINED]
         end_s = now_s + FORECAST_S
         self.driver.forecast(now_ms, out_of_time=lambda: time.monotonic() > end_s)
-        found = waits_of(self.site, self.driver, looked_at)
-        told: list[tuple[Tell, str]] = []
-        for entry in looked_at:
+        found = waits_of(self.site, self.driver, explained)
+        due: list[tuple[PodEvent, str]] = []
+        for entry in explained:
             self._turn += 1
             message = found[entry.uid]
             kind = _NUMBERS.sub("", message)
-            known, before, told_s = self._told.get(entry.uid, ("", "", -1e9))
-            if kind == known and (message == before or now_s - told_s < AGAIN_S):
+            known, before, reported_s = self._reported.get(entry.uid, ("", "", -1e9))
+            if kind == known and (message == before or now_s - reported_s < REFRESH_S):
                 continue
             reason = "Waits" if entry.state is State.WAITING else "Held"
-            told.append((Tell(*entry.key, reason, message), kind))
-            if len(told) >= most:
+            due.append((PodEvent(*entry.key, reason, message), kind))
+            if len(due) >= most:
                 break
-        return told
+        return due
 
 
-class Heard(NamedTuple):
+class Watched(NamedTuple):
     """One kind of objects, and what a site does with each."""
 
     path: str
@@ -540,19 +538,21 @@ class Heard(NamedTuple):
     """What a site lacks that may not list them; empty: it cannot do without."""
 
 
-async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Heard]:
+async def watched(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Watched]:
     """All that a site listens to but pods, as far as the cluster serves it."""
     found = [
-        Heard("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
+        Watched("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
     ]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await pod_groups(api, group)) is not None:
-            tell = partial(_tell_group, site, group, now_ms)
-            found.append(Heard(served, objects.PodGroup, tell, partial(tell, gone=True), WITHOUT_POD_GROUPS))
+            tell = partial(_pod_group_changed, site, group, now_ms)
+            found.append(
+                Watched(served, objects.PodGroup, tell, partial(tell, gone=True), WITHOUT_POD_GROUPS)
+            )
     return found
 
 
-def _tell_group(
+def _pod_group_changed(
     site: PodSite, api_group: str, now_ms: Callable[[], int], group: objects.PodGroup, *, gone: bool = False
 ) -> None:
     site.pod_group_changed(api_group, group, now_ms(), gone=gone)
@@ -622,7 +622,7 @@ def switch_cards(site: PodSite, driver: Driver) -> None:
     cluster = driver.scheduler.cluster
     if len(site.table.cards.sizes_mib) < 2:
         return
-    for job in [job for job in driver.scheduler.queue if not job.tasks][:MOST_LOOKED_AT]:
+    for job in [job for job in driver.scheduler.queue if not job.tasks][:MOST_EXPLAINED]:
         if not len(cluster.fitting_nodes(job)):
             site.look_for_other_card(job, lambda other: bool(len(cluster.fitting_nodes(other))))
 

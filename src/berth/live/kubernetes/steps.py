@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from berth.live.kubernetes.objects import Preferred, Term
+from berth.live.kubernetes.placements import Placed
 
 
 class Lift(NamedTuple):
@@ -14,8 +17,7 @@ class Lift(NamedTuple):
     namespace: str
     name: str
     node: str
-    placement: str
-    """The annotation."""
+    placed: Placed
     terms: tuple[Term, ...] = ()
     """Its required node affinity, to each term of which the pin is added."""
     after: frozenset[str] = frozenset()
@@ -31,28 +33,13 @@ class Lift(NamedTuple):
     is_bound: bool = False
     """Whether kube-scheduler has bound it already, so that only its placement is written."""
 
-
-class Patch(NamedTuple):
-    """Change a pod otherwise: take its placement away, release it unpinned, or have its node's agent suspend it."""
-
-    uid: str
-    namespace: str
-    name: str
-    body: dict[str, Any]
-    """A merge patch. If it has a resource version, a pod that has changed since then stays as it is."""
+    @property
+    def placement(self) -> str:
+        """The annotation of its placement."""
+        return msgspec.json.encode(self.placed).decode()
 
 
-class Remove(NamedTuple):
-    """Evict a pod: another takes its place, or its controller is to make a new one."""
-
-    uid: str
-    namespace: str
-    name: str
-    why: str
-    reason: str = "Preempted"
-
-
-class Tell(NamedTuple):
+class PodEvent(NamedTuple):
     """Say something about a pod in an event."""
 
     uid: str
@@ -63,4 +50,26 @@ class Tell(NamedTuple):
     warning: bool = True
 
 
-Step = Lift | Patch | Remove | Tell
+class Patch(NamedTuple):
+    """Change a pod otherwise: take its placement away, release it unpinned, or have its node's agent suspend it."""
+
+    uid: str
+    namespace: str
+    name: str
+    body: dict[str, Any]
+    """A merge patch. If it has a resource version, a pod that has changed since then stays as it is."""
+    event: PodEvent | None = None
+    """Recorded if the pod was changed by it: of two steerers, one has changed it."""
+
+
+class Evict(NamedTuple):
+    """Evict a pod: another takes its place, or its controller is to make a new one."""
+
+    uid: str
+    namespace: str
+    name: str
+    why: str
+    reason: str = "Preempted"
+
+
+Step = Lift | Patch | Evict | PodEvent

@@ -17,7 +17,7 @@ import msgspec
 
 from berth.errors import ApiError, BerthError, SettingError
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.client import MERGE_PATCH, About, Api, Informer, event
+from berth.live.kubernetes.client import MERGE_PATCH, Api, Informer, event
 from berth.policies import Setting, make_policy
 from berth.policies.schemes.quotas import quotas_of
 
@@ -128,7 +128,7 @@ class TenantsWatch:
             self.tenants = tenants
             self.changed.set()
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Write what is in force into the ConfigMap, and what is wrong with it into an event; until cancelled."""
         while True:
             config = await self._unreported.get()
@@ -142,8 +142,8 @@ class TenantsWatch:
                     )
                 if fault and fault != self._last_fault:
                     log.warning("%s", fault_text(fault))
-                    about = About(meta.namespace, meta.name, meta.uid, "ConfigMap")
-                    fault_event = event(about, "Invalid", fault_text(fault), "berth")
+                    about = meta.namespace, meta.name, meta.uid
+                    fault_event = event(*about, "Invalid", fault_text(fault), "berth", kind="ConfigMap")
                     path = f"/api/v1/namespaces/{meta.namespace}/events"
                     await self._api.request("POST", path, fault_event, patience_s=10)
                 self._last_fault = fault

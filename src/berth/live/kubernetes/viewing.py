@@ -19,9 +19,9 @@ from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api, is_unserved
 from berth.live.kubernetes.lease import DURATION_S
-from berth.live.kubernetes.placements import GpuMemory, said_of
+from berth.live.kubernetes.placements import GpuMemory, read_annotation
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steering import FORECAST_S, advice, driving, heard, waits_of
+from berth.live.kubernetes.steering import FORECAST_S, advice, driving, waits_of, watched
 from berth.live.kubernetes.tenants import Tenants, fault_of, fault_text, in_force
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
@@ -49,7 +49,7 @@ async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
     now_ms = time.time_ns() // 1_000_000
     how = await as_steered(api, now_ms)
     site = PodSite(how.settings, lambda step: None)
-    for each in await heard(api, site, lambda: now_ms):
+    for each in await watched(api, site, lambda: now_ms):
         try:
             async for _, found in api.list(each.path, each.kind):
                 for item in found:
@@ -63,13 +63,12 @@ async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
         for pod in pods:
             site.pod_changed(pod, now_ms)
     seen = snapshot(site, now_ms, most_waits)
-    jobs = tuple(_undecided(each, how.idle) for each in seen.jobs) if how.idle else seen.jobs
+    # While none leads, that a job has room is no reason to wait.
+    jobs = tuple(
+        replace(each, why=how.idle) if how.idle and each.state == "waiting" and UNPLACED in each.why else each
+        for each in seen.jobs
+    )
     return replace(seen, jobs=jobs, policy=how.policy, notes=how.notes)
-
-
-def _undecided(job: LiveJob, idle: str) -> LiveJob:
-    """A job of which no policy decides: that it has room is no reason to wait."""
-    return replace(job, why=idle) if job.state == "waiting" and UNPLACED in job.why else job
 
 
 async def as_steered(api: Api, now_ms: int) -> Steered:
@@ -192,7 +191,7 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
 
 def _tenant(entry: Entry, milli: int, mem_mib: int) -> Tenant:
     found = Tenant(*_named(entry), milli, mem_mib)
-    memory = said_of(entry.pod.metadata.annotations, GpuMemory) if entry.pod is not None else None
+    memory = read_annotation(entry.pod.metadata.annotations, GpuMemory) if entry.pod is not None else None
     if memory is None or memory.max_mib <= memory.promise_mib:
         return found
     return replace(
@@ -214,7 +213,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
     annotations = entry.pod.metadata.annotations if entry.pod is not None else {}
-    enough, memory = annotations.get(names.ENOUGH), said_of(annotations, GpuMemory)
+    enough, memory = annotations.get(names.ENOUGH), read_annotation(annotations, GpuMemory)
     away = memory is not None and memory.suspended_ms is not None
     return LiveJob(
         *_named(entry),

@@ -8,19 +8,16 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from berth.errors import ApiError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH, About, Api, event
+from berth.live.kubernetes.client import MERGE_PATCH, MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
-from berth.live.kubernetes.placements import Placed
-from berth.live.kubernetes.steps import Lift, Patch, Remove, Step, Tell
+from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
 
 log = logging.getLogger(__name__)
 
-SAID_AGAIN_S = 60.0
+LOG_AGAIN_S = 60.0
 """Time after which a missing right is logged again."""
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
@@ -86,12 +83,12 @@ async def place(api: Api, step: Lift) -> None:
         raise
 
 
-async def patch(api: Api, step: Patch) -> None:
-    """Change a pod; one that is gone or has changed is no error. Raises ApiError."""
-    await api.change("PATCH", _path(step), step.body, content_type=MERGE_PATCH, limit_s=WRITE_S)
+async def patch(api: Api, step: Patch) -> bool:
+    """Change a pod; False if it is gone or has changed. Raises ApiError."""
+    return await api.change("PATCH", _path(step), step.body, content_type=MERGE_PATCH, limit_s=WRITE_S)
 
 
-async def remove(api: Api, step: Remove) -> None:
+async def evict(api: Api, step: Evict) -> None:
     """Evict a pod, within the disruption budgets and with its own grace; one that is gone is no error. Raises ApiError,
     with status 429 while a budget forbids it."""
     options = {"preconditions": {"uid": step.uid}}
@@ -100,7 +97,7 @@ async def remove(api: Api, step: Remove) -> None:
     await api.change("POST", f"{_path(step)}/eviction", body, limit_s=WRITE_S)
 
 
-async def note_waiting(api: Api, step: Tell, version: str) -> bool:
+async def note_waiting(api: Api, step: PodEvent, version: str) -> bool:
     """Write why a gated pod waits into its condition PodScheduled; False if it is gone, or has changed since this
     version: its gate may be lifted, and the condition kube-scheduler's. Raises ApiError.
 
@@ -110,7 +107,7 @@ async def note_waiting(api: Api, step: Tell, version: str) -> bool:
         "type": "PodScheduled",
         "status": "False",
         "reason": names.GATED,
-        "message": step.message[:MOST_SAID],
+        "message": step.message[:MOST_EVENT_TEXT],
         "lastTransitionTime": _now(),
     }
     meta = {"uid": step.uid, "resourceVersion": version}
@@ -128,14 +125,14 @@ class Events:
     def __init__(self, api: Api, source: str) -> None:
         self._api = api
         self._source = source
-        self._warnings: deque[Tell] = deque(maxlen=MOST_EVENTS)
-        self._others: deque[Tell] = deque(maxlen=MOST_EVENTS)
+        self._warnings: deque[PodEvent] = deque(maxlen=MOST_EVENTS)
+        self._others: deque[PodEvent] = deque(maxlen=MOST_EVENTS)
         self._missed_s: dict[str, float] = {}  # a right that was missed -> when that was said
 
     def __len__(self) -> int:
         return len(self._warnings) + len(self._others)
 
-    def add(self, step: Tell) -> None:
+    def add(self, step: PodEvent) -> None:
         """Have an event written about a pod; warnings come before all others."""
         (self._warnings if step.warning else self._others).append(step)
 
@@ -145,9 +142,9 @@ class Events:
             queue = self._warnings or self._others
             step = queue[0]
             try:
-                about = About(step.namespace, step.name, step.uid)
-                body = event(about, step.reason, step.message, self._source, warning=step.warning)
-                await self._api.request("POST", f"/api/v1/namespaces/{step.namespace}/events", body)
+                uid, namespace, name, reason, message, warning = step
+                body = event(namespace, name, uid, reason, message, self._source, warning=warning)
+                await self._api.request("POST", f"/api/v1/namespaces/{namespace}/events", body)
             except ApiError as error:
                 if error.retry_after_s is not None:
                     raise
@@ -156,17 +153,17 @@ class Events:
                 queue.popleft()
 
     def unwritten(self, error: ApiError) -> None:
-        """Log what could not be written to the cluster; a missing right is a warning, once per `SAID_AGAIN_S`."""
+        """Log what could not be written to the cluster; a missing right is a warning, once per `LOG_AGAIN_S`."""
         right = error.message.partition(" is forbidden: ")[2] or error.message
         if error.status != 403:
             log.info("%s", error)
-        elif time.monotonic() - self._missed_s.get(right, -1e9) > SAID_AGAIN_S:
+        elif time.monotonic() - self._missed_s.get(right, -1e9) > LOG_AGAIN_S:
             self._missed_s[right] = time.monotonic()
             log.warning("%s", error)
 
 
 def in_words(step: Lift) -> str:
-    placed = msgspec.json.decode(step.placement, type=Placed)
+    placed = step.placed
     gpus = "; ".join(f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus)
     text = f"{placed.policy} places it on node {step.node}{', ' if gpus else ''}{gpus}"
     return f"{text}; {step.enough} are enough by its profile" if step.enough else text

@@ -17,7 +17,6 @@ from heapq import heappop, heappush
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.local.dependencies import Dependencies
 from berth.live.local.entry import (
     CANCELLED,
@@ -41,6 +40,7 @@ from berth.live.local.entry import (
 from berth.live.local.gangs import LocalGangs
 from berth.live.local.messages import Event, ended, gang_ended, runs, snapshot, start_failed, waits, withdrawn
 from berth.live.local.request import Request, Tasks
+from berth.tenants import RESUMING, SUSPENDED, SUSPENDING
 
 UNDECIDED = (OUT_OF_MEMORY, PREEMPTED, NODE_FAIL, UNKNOWN)
 """States in which the brain says whether the job waits again."""

@@ -13,19 +13,19 @@ import os
 import signal
 import socket
 import time
+import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
+from berth.growth import Growth
 from berth.live.driver.defaults import DEFAULT_GROW, DEFAULT_KNOWLEDGE, MACHINE_POLICY
-from berth.live.driver.growth import Growth
 from berth.live.driver.idling import Idling
 from berth.live.driver.suspending import Suspending
 from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
-from berth.live.local.commits import Commits
-from berth.live.local.counters import Counters
 from berth.live.local.deciding import Chosen, Deciding
 from berth.live.local.entry import (
     CANCELLED,
@@ -38,17 +38,15 @@ from berth.live.local.entry import (
     Limits,
 )
 from berth.live.local.host import BookHost
-from berth.live.local.keeping import RECORD_S, Keeper
+from berth.live.local.keeping import RECORD_S, Commits, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
-from berth.live.local.notices import Notices
+from berth.live.local.notices import Notices, Unsent
 from berth.live.local.places import Places
-from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.request import PER_GPU
-from berth.live.local.runner import Runner
+from berth.live.local.runner import Numbers, Runner, started_since
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
-from berth.live.local.supervision import supervised
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
@@ -101,7 +99,7 @@ class Broker:
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
-        self.notices = Notices(places.notices, log)
+        self.notices = Notices(places.notices, log, store.meta("unsent", {}), self._keep_unsent)
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
         recent = bool(mended) and mended["at_ms"] > time.time_ns() // 1_000_000 - MENDED_SHOWN_MS
@@ -495,6 +493,10 @@ class Broker:
     def _notify_user(self, entry: Entry, event: str) -> None:
         self.notices.post(entry, event, self.runner.output_of(entry)[0])
 
+    async def _keep_unsent(self, unsent: Unsent) -> None:
+        with contextlib.suppress(StoreError):  # the log has it, and the job until the broker ends
+            await self.commits.ask([of_meta("unsent", unsent)])
+
     # The policy
 
     async def change_policy(self, policy: str, knowledge: str, folder: str) -> None:
@@ -591,3 +593,63 @@ def _notify(text: str) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
         notifier.connect("\0" + address[1:] if address.startswith("@") else address)
         notifier.send(text.encode())
+
+
+WAIT_S = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
+DECISION_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class Histogram:
+    """Counts of values up to bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        at = next((at for at, bound in enumerate(self.bounds) if value <= bound), len(self.bounds))
+        self.counts[at] += 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Cumulated counts, as Prometheus wants them."""
+        summed, buckets = 0, []
+        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
+            summed += count
+            buckets.append([str(bound), summed])
+        return {"buckets": buckets, "sum": self.total}
+
+
+class Counters:
+    def __init__(self) -> None:
+        self.ended: Counter[str] = Counter()
+        self.submitted = 0
+        self.refused = 0
+        self.waited = Histogram(WAIT_S)
+        self.decided = Histogram(DECISION_S)
+
+
+PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0
+
+
+async def supervised(
+    name: str, work: Callable[[], Awaitable[None]], log: Callable[..., None], *, pause_s: float = PAUSE_S
+) -> None:
+    """Run `work` until it returns or is cancelled. If it raises, log why and run it again after `pause_s`, and after
+    twice as long each time it fails again within a minute, at most 30 s."""
+    loop = asyncio.get_running_loop()
+    failures = 0
+    while True:
+        began_s = loop.time()
+        try:
+            await work()
+            return
+        except Exception as error:  # noqa: BLE001  whatever it is, the task must go on
+            failures = 1 if loop.time() - began_s > STEADY_S else failures + 1
+            log("task-failed", task=name, why=repr(error), trace=traceback.format_exc()[-2000:])
+        await asyncio.sleep(min(pause_s * 2 ** min(failures - 1, 10), LONGEST_PAUSE_S))

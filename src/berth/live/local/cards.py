@@ -14,7 +14,16 @@ from typing import Any
 from berth.errors import LiveError, PartitionError
 from berth.live.local.entry import Limits
 from berth.partition import fake_driver_folder, mem_mib
-from berth.partition.gpus import UNKNOWN_BYTES, Gpu, Memory, ProcessInfo, busy_of_processes, gpus, open_nvml
+from berth.partition.gpus import (
+    UNKNOWN_BYTES,
+    Gpu,
+    Memory,
+    ProcessInfo,
+    busy_of_processes,
+    gpus,
+    open_nvml,
+    plain_uuid,
+)
 from berth.partition.regions import partitions
 
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
@@ -177,7 +186,7 @@ class Cards:
     def look(self, run_of: Callable[[int], str]) -> tuple[Look, ...]:
         """Each GPU now; `run_of` tells which run a process belongs to. To be called in a thread: a driver may hang."""
         promised = promised_to()
-        return tuple(self._look(card, run_of, promised.get(_plain(card.uuid), ())) for card in self.cards)
+        return tuple(self._look(card, run_of, promised.get(plain_uuid(card.uuid), ())) for card in self.cards)
 
     def _look(self, card: Card, run_of: Callable[[int], str], promised: Iterable[Promised]) -> Look:
         handle, memory = self._handles.get(card.index), Memory()
@@ -228,12 +237,8 @@ def promised_to() -> dict[str, list[Promised]]:
         pids = frozenset(process.pid for process in each.processes)
         peak_mib = -(-each.peak_bytes >> 20)
         of = each.uuid if kept is None else kept.gpu
-        found.setdefault(_plain(of), []).append(Promised(each.name, mem_mib, core_pct, pids, peak_mib))
+        found.setdefault(plain_uuid(of), []).append(Promised(each.name, mem_mib, core_pct, pids, peak_mib))
     return found
-
-
-def _plain(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").lower()
 
 
 def command_of(pid: int) -> str:

@@ -7,6 +7,7 @@ The site's file is /etc/berth/berth.toml, a user's is in ~/.config/berth; a user
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,10 @@ from berth.errors import LiveError
 SITE = "/etc/berth/berth.toml"
 NOTIFY = {"to": "notify", "on": "notify_on", "smtp": "smtp"}
 """Keys of `[notify]`, and the options of `berth submit` that they are; `smtp` is the mail server, which has none."""
-
+SWITCHES = frozenset(("exclusive", "foreground", "interactive", "mem_shows_max", "no_gpus", "rerun"))
+"""Options that are true or false."""
+LISTS = frozenset(("notify", "to", "param", "on", "notify_on"))
+"""Options that may have several values."""
 
 Flags = dict[str, str | bool | list[str]]
 
@@ -26,6 +30,8 @@ class Setting:
     key: str
     value: str | bool | list[str]
     path: str
+    where: str
+    """The file, and the line if it is known."""
 
 
 def paths() -> tuple[str, str]:
@@ -60,7 +66,7 @@ def flags_of(command: str, options: Collection[str]) -> tuple[Flags, dict[str, s
         key = each.key if each.table == command else NOTIFY[each.key] if each.table == "notify" else ""
         if key in options:
             flags[key] = each.value
-            files[f"--{key.replace('_', '-')}"] = each.path
+            files[f"--{key.replace('_', '-')}"] = each.where
     return flags, files
 
 
@@ -70,9 +76,10 @@ def _of_file(path: str, tables: Mapping[str, list[str]]) -> Iterator[Setting]:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            content = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        content = tomllib.loads(text)
+    except (OSError, ValueError) as error:
         raise LiveError(f"{path}: {error}") from error
     for table, values in content.items():
         if table not in tables or not isinstance(values, dict):
@@ -85,17 +92,32 @@ def _of_file(path: str, tables: Mapping[str, list[str]]) -> Iterator[Setting]:
             if known and key not in known:
                 names = ", ".join(name.replace("_", "-") for name in known)
                 raise LiveError(f"{path}: [{table}] has no key '{written}'; there are {names}")
-            yield Setting(table, key, _plain(value, f"{path}: [{table}] {written}"), path)
+            where = f"{path}{_line_of(text, table, written)}"
+            yield Setting(table, key, _plain(key, value, f"{where}: [{table}] {written}"), path, where)
 
 
-def _plain(value: object, where: str) -> str | bool | list[str]:
+def _line_of(text: str, table: str, key: str) -> str:
+    """Where a key stands in a file, `, line 3`; empty if it is written in another way than on a line of its own."""
+    inside = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.strip()
+        if words.startswith("["):
+            inside = words.partition("]")[0].strip("[ ")
+        elif inside == table and re.match(rf"[\"']?{re.escape(key)}[\"']?\s*=", words):
+            return f", line {number}"
+    return ""
+
+
+def _plain(key: str, value: object, where: str) -> str | bool | list[str]:
     """A value as the command line has it."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str | int | float):
+    if key in SWITCHES:
+        if isinstance(value, bool):
+            return value
+        raise LiveError(f"{where} is {value!r}; expected true or false")
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
+    texts = isinstance(value, list) and all(isinstance(each, str | int | float) for each in value)
+    if isinstance(value, list) and texts and key in LISTS:
         return [str(each) for each in value]
-    raise LiveError(
-        f"{where} is a {type(value).__name__}; expected a text, a number, true, false or a list of texts"
-    )
+    wanted = "a text or a list of texts" if key in LISTS else "a text or a number"
+    raise LiveError(f"{where} is {value!r}; expected {wanted}")

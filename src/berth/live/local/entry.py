@@ -8,9 +8,9 @@ from typing import Any
 
 from berth.counts import counted
 from berth.errors import LiveError
-from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.driver.words import sizes
 from berth.live.local.request import PER_GPU, SHARED_MILLI, WHOLE, Request
+from berth.tenants import RESUMING, SUSPENDED, SUSPENDING
 
 WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
 COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"

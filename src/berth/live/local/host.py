@@ -38,6 +38,9 @@ class BookHost:
     def tenants(self) -> Iterable[Entry]:
         return self.book.active.values()
 
+    def tenants_on(self, at: int) -> list[Entry]:
+        return [tenant for tenant in self.book.active.values() if at in tenant.slots]
+
     def partition_of(self, entry: Entry) -> str:
         return self.runner.partition_of(entry)
 

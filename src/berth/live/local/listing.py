@@ -9,7 +9,6 @@ from typing import Any
 
 from berth.errors import LiveError
 from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
-from berth.live.driver.tenants import SUSPENDED
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look
 from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, WAITING, Entry, application_of
@@ -17,6 +16,7 @@ from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
 from berth.live.local.snapshot import where_of
+from berth.tenants import SUSPENDED
 
 MOST_ENDED = 1000
 MOST_REASONS = 50
@@ -38,6 +38,7 @@ class Listing:
             broker.commits.broken,
             broker.mended,
             broker.export_trouble,
+            broker.notices.unsent_text(),
         )
         uncounted = [broker.watch.uncounted_text(job_id) for job_id in broker.watch.uncounted]
         trouble = [*filter(None, faults), *broker.keeper.profile_notes, *uncounted]
@@ -267,8 +268,14 @@ class Listing:
                 "slots": list(entry.slots),
                 "share": list(entry.share), "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "output": output, "error": request.error, "attempts": broker.store.attempts(entry.id),
+                "unsent": self._unsent(entry, caller),
             })  # fmt: skip
         return {"jobs": found}
+
+    def _unsent(self, entry: Entry, caller: Caller) -> list[str]:
+        """Its notices that were not sent: for its user and for root, as an answer of a server may be secret."""
+        own = caller.uid in (0, entry.uid)
+        return self._broker.notices.unsent_of(entry.id) if own else []
 
     async def do_why(self, message: Message, caller: Caller) -> Message:
         """Why jobs wait. A task of an array that waits for the same as one before it names that one as `like`."""
@@ -283,6 +290,7 @@ class Listing:
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
                 "growth": {"mem_mib": entry.share[1], **growth} if (growth := self._growth(entry)) else None,
+                "unsent": self._unsent(entry, caller),
             }  # fmt: skip
             found.append(answer)
             kind = (entry.request_key, entry.state, entry.offered, answer["reason"], entry.needs_mib)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from berth.live.driver.tenants import SUSPENDING
 from berth.live.local.entry import STARTING, WAITING, End, Entry, Limits, application_of
 from berth.live.local.request import Request
+from berth.tenants import SUSPENDING
 
 Event = dict[str, Any]
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,13 +33,30 @@ SENT = "sent"
 """What a sender prints at its end: its exit status may be taken by `Runner.reap`."""
 
 Notice = dict[str, Any]
+Unsent = dict[str, dict[str, tuple[float, str]]]
+"""Of each job the notices that could not be sent, by the way they were to go: when (s since 1970), and why in words."""
+SHOWN_S = 86_400.0
+"""The queue's status names jobs with such notices for this long."""
+MOST_UNSENT = 100
+"""Jobs of which that is kept, the last ones."""
+MOST_NAMED = 5
+_HOW = {"http": "webhook", "https": "webhook", "slack": "Slack"}
+_EVENTS = {"fail": "failure", "out-of-memory": "running out of GPU memory"}
 
 
 class Notices:
     """The notices that are to be sent, a file each."""
 
-    def __init__(self, folder: str, log: Callable[..., None]) -> None:
-        self._folder, self._log = folder, log
+    def __init__(
+        self,
+        folder: str,
+        log: Callable[..., None],
+        unsent: Unsent | None = None,
+        keep: Callable[[Unsent], Awaitable[None]] | None = None,
+    ) -> None:
+        """`unsent` is what the last broker could not send; `keep` is called with it when it has changed for good."""
+        self._folder, self._log, self._keep = folder, log, keep
+        self.unsent: Unsent = unsent or {}
         self._count = 0
         self._due = asyncio.Event()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="notices")
@@ -67,7 +84,9 @@ class Notices:
                     json.dump({**notice, "where": where}, file)
                 os.rename(os.path.join(self._folder, f".{name}"), os.path.join(self._folder, name))
         except OSError as error:
-            self._log("notice-lost", job=entry.id, why=error.strerror or str(error))
+            why = error.strerror or str(error)
+            self._log("notice-lost", job=entry.id, why=why)
+            self._note(entry.id, "disk", f"the notice of its {_EVENTS.get(event, event)} was lost: {why}")
             return
         self._due.set()
 
@@ -94,13 +113,42 @@ class Notices:
             how = _kind(str(notice["where"]))
             if not why:
                 self._log("notified", job=notice["job"], of=notice["event"], how=how)
+                self.unsent.get(notice["job"], {}).pop(how, None)
                 break
             self._log("not-notified", job=notice["job"], how=how, why=why, gives_up=pause_s is None)
+            event = notice.get("event", "")
+            what = (
+                f"the notice of its {_EVENTS.get(event, event)} by {_HOW.get(how, how)} was not sent: {why}"
+            )
+            then = f"gave up after {len(PAUSES_S) + 1} attempts" if pause_s is None else "tries again"
+            self._note(notice["job"], how, f"{what}; berth {then}")
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
+        if self._keep is not None and notice["job"] in self.unsent:
+            await self._keep(self.unsent)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         del self._sending[name]
+
+    def _note(self, job_id: str, how: str, text: str) -> None:
+        self.unsent[job_id] = {**self.unsent.pop(job_id, {}), how: (time.time(), text)}
+        while len(self.unsent) > MOST_UNSENT:
+            del self.unsent[next(iter(self.unsent))]
+
+    def unsent_of(self, job_id: str) -> list[str]:
+        return [text for _, text in self.unsent.get(job_id, {}).values()]
+
+    def unsent_text(self) -> str:
+        """Which jobs have notices that were not sent lately; empty if none has."""
+        since = time.time() - SHOWN_S
+        jobs = [
+            job_id for job_id, found in self.unsent.items() if any(at > since for at, _ in found.values())
+        ]
+        if not jobs:
+            return ""
+        more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
+        named = ", ".join(jobs[: -MOST_NAMED - 1 : -1])
+        return f"notices that were not sent: of job {named}{more}; berth job {jobs[-1]} says why"
 
     def _deliver(self, notice: Notice) -> str:
         """Send a notice in a process of its own; why that failed, empty if it was sent."""
@@ -261,6 +309,8 @@ def smtp_server() -> str:
 def main() -> None:
     try:
         send(json.load(sys.stdin))
+    except subprocess.CalledProcessError as error:  # its words may hold what is secret
+        sys.exit(f"it ended with exit status {error.returncode}")
     except Exception as error:  # noqa: BLE001  whatever it is, the broker logs it and tries again
         sys.exit(f"{type(error).__name__}: {error}")
     print(SENT, file=sys.stderr)

@@ -29,7 +29,6 @@ def up(values: Flags, as_json: bool) -> None:
     words = [sys.executable, "-m", "berth.live.local", *_words(values)]
     if values.get("foreground"):
         os.execv(sys.executable, words)
-    _check(values)
     answer = _status(places)
     if answer is not None:
         _up_already(values, answer, as_json)
@@ -61,7 +60,6 @@ def install(given: Flags, configured: Flags, as_json: bool) -> None:
     """
     places, values = Places(state_folder()), {**configured, **given}
     places.check()
-    _check(values)
     if values.get("foreground"):
         raise LiveError("berth up: --install starts the queue as a service; leave --foreground out")
     boot, why = starter()
@@ -99,7 +97,7 @@ def _words(values: Flags) -> list[str]:
     return [*words, *(f"--{key.replace('_', '-')}" for key in ("no_gpus", "foreground") if values.get(key))]
 
 
-def _check(values: Flags) -> None:
+def check(values: Flags) -> None:
     """Refuse what could never be served; LiveError says what is wrong."""
     if "metrics" in values:
         check_metrics(str(values["metrics"]))

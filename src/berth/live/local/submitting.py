@@ -163,7 +163,7 @@ def _job_of(
     elif len(command) == 1 and _which(first, folder) is None and _SHELL.search(first):
         command = [_which("bash", folder) or "/bin/sh", "-c", first]
     elif _which(first, folder) is None:
-        raise LiveError(f"there is no command '{first}' in {folder} or on the PATH")
+        raise LiveError(_no_command(first, folder))
     flags, lines = _with_configured(flags, {}, configured)
     _check_folders(flags, folder)
     return {"flags": flags, "argv": command}, lines
@@ -215,6 +215,24 @@ def _which(name: str, folder: str) -> str | None:
             (path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), None
         )
     return _found[name, folder]
+
+
+def _no_command(name: str, folder: str) -> str:
+    """Why a name is no command, and what to write if it is that of a file."""
+    path = os.path.join(folder, name)
+    if os.path.isdir(path):
+        return (
+            f"'{name}' in {folder} is a folder; write a command, as in: berth submit python {name}/train.py"
+        )
+    if not os.path.exists(path):
+        return f"there is no command '{name}' in {folder} or on the PATH"
+    if os.access(path, os.X_OK):
+        return f"the program '{name}' in {folder} is not on the PATH; write ./{name}"
+    by = {".py": "python", ".sh": "bash", ".jl": "julia", ".R": "Rscript"}.get(os.path.splitext(name)[1])
+    return (
+        f"the file '{name}' in {folder} is not executable; make it so with chmod +x {name}, or name the program that "
+        f"runs it, as in: berth submit {by or 'bash'} {name}"
+    )
 
 
 def _script(path: str) -> str | None:

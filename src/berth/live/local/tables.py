@@ -113,6 +113,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         ("folder", job["folder"]),
         ("output", job["output"]),
         ("submitted", moment(job["submit_ms"])),
+        *(("notice", text) for text in job.get("unsent", ())),
     )
     lines += [f"  {name + ':':<13}{value}" for name, value in facts if value]
     for attempt in job["attempts"]:
@@ -197,7 +198,8 @@ def why_lines(job: dict[str, Any]) -> list[str]:
     else:
         head = f"Job {job['id']} ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
     growth = _growth_line(job["growth"]) if job.get("growth") else ""
-    return [printable(line) for line in [head, *filter(None, [growth]), *_obstacles(job)]]
+    unsent = [f"  {text}" for text in job.get("unsent", ())]
+    return [printable(line) for line in [head, *filter(None, [growth]), *_obstacles(job), *unsent]]
 
 
 def _growth_line(growth: dict[str, int]) -> str:

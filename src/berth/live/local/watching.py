@@ -118,7 +118,10 @@ class Watch:
                     continue
             runner.throttle(entry, THROTTLED_PCT)
             self._throttled[entry.id] = f", since it cannot be suspended: {stays}" if stays else ""
-        self._throttled = {job: why for job, why in self._throttled.items() if job in self.uncounted}
+        for job in self._throttled.keys() - self.uncounted.keys():
+            del self._throttled[job]
+            if (there := self._book.active.get(job)) is not None and there.slots:
+                runner.throttle(there, None)
 
     def uncounted_text(self, job_id: str, holds: str = "holds") -> str:
         """What a job `holds` or held beyond its partition's count, for people; empty where there is nothing."""

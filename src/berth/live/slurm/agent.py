@@ -21,12 +21,12 @@ from berth.files import whole_file
 from berth.history.values.hostlist import expand
 from berth.live.driver.idling import Need
 from berth.live.driver.node_tenants import LOOK_S, NodeTenants, Shown
-from berth.live.driver.tenants import SUSPENDED
 from berth.live.driver.words import sizes
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.jobs import SlurmJob
 from berth.partition import fake_driver_folder
 from berth.partition.gpus import gpus
+from berth.tenants import SUSPENDED
 
 REPORTS, ORDERS, STATUS = "agents", "orders", "status.json"
 REPORT_S = 5.0

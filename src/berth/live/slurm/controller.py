@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from berth.errors import LiveError
 from berth.history.values.causes import END_OF_NOTE
-from berth.history.values.gres import same_gres
+from berth.history.values.tres import same_gres
 from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, SlurmJob, format_of, jobs_of
 from berth.live.slurm.nodes import (
     NODE_FIELDS,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
 from berth.history.values.durations import slurm_s
-from berth.history.values.gres import indices
-from berth.history.values.tres import Resources, resources
+from berth.history.values.tres import Resources, indices, resources
 
 FIELD = "\x1f"
 """What ends a field, with a mark of the query behind it: names and comments are their users' and may hold anything."""

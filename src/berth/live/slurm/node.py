@@ -18,14 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
-from berth.history.values.gres import gres_list, indices
+from berth.history.values.tres import gres_list, indices
 from berth.live.driver.node_tenants import Terms, admit, is_served, left_mib, room_kept, withdraw
 from berth.live.slurm.agent import revoke
 from berth.live.slurm.controller import run_program
 from berth.live.slurm.jobs import format_of, rows_of, text_of
+from berth.live.slurm.measured_use import Result, keep
 from berth.live.slurm.nodes import nodes_of
 from berth.live.slurm.requests import Note, is_interactive, memory_of, note_of
-from berth.live.slurm.results import Result, keep
 from berth.model import Share
 from berth.partition import Access, Limit, create, fake_driver_folder, find
 from berth.partition.gpus import Gpu, gpus, open_nvml

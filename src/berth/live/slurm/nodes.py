@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from berth.errors import LiveError
-from berth.history.values.gres import Gres, base_type, gres_list
 from berth.history.values.hostlist import expand
+from berth.history.values.tres import Gres, base_type, gres_list
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
 _COMMENT = re.compile(r".*\sComment=(.*?)\s*(?:\s(?:Extra|InstanceId|InstanceType)=.*)?")

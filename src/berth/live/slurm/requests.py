@@ -23,7 +23,7 @@ from berth.errors import SettingError
 from berth.gpu_models import GPU_MODELS
 from berth.history.values.applications import Rules
 from berth.history.values.causes import BEGIN_OF_NOTE, note_in
-from berth.history.values.gres import gres_list
+from berth.history.values.tres import gres_list
 from berth.live.card_models import card_model
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode

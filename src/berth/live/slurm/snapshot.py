@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import LiveError
-from berth.history.values.gres import base_type
 from berth.history.values.hostlist import expand
+from berth.history.values.tres import base_type
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
 from berth.live.slurm.agent import STATUS, Reports, reports
 from berth.live.slurm.controller import Controller

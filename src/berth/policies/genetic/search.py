@@ -1,6 +1,12 @@
 """The search of `genetic`: solutions that are bettered side by side, seeded by heuristics, on arrays.
 
-Letters as in `packing_kernels`.
+
+
+What it costs to take a GPU of a kind of node that other jobs can do without less easily.
+
+Nodes of one kind have the same GPU model, as many GPUs and as much CPU. A job has a choice among the kinds that it fits
+on when they are empty. Letters: I instances, T request types, N nodes of the cluster, L kinds of them, M typical
+requests.
 """
 
 from __future__ import annotations
@@ -8,20 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from berth.arrays import FloatArray, IntArray
+from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.cluster import Cluster
 from berth.cluster.kernels import CPU, GPUS, MILLI
+from berth.model import Job
 from berth.policies.genetic.batch import Batch
-from berth.policies.genetic.nodes import numbers_among, numbers_of, on_nodes, worth_a_look
-from berth.policies.genetic.packing_kernels import Packing, Solution, add, prepare
-from berth.policies.genetic.random_kernels import seeded
-from berth.policies.genetic.scarcity import detours, kinds_of
+from berth.policies.genetic.packing_kernels import Packing, Solution, add, prepare, seeded
 from berth.policies.genetic.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
-from berth.policies.genetic.settings import GeneticSettings
-from berth.policies.genetic.time_budget import TimeBudget
+from berth.policies.genetic.settings import GeneticSettings, TimeBudget
+from berth.policies.placements.score_kernels import MODEL_BITS, MODELS
 from berth.policies.placements.scored import Typical
 from berth.policies.protocol import Progress
 
@@ -300,3 +305,143 @@ def _empty(packing: Packing) -> Solution:
 def _copy(solution: Solution, seed: Sequence[int]) -> Solution:
     """The same solution on its own, with random numbers of its own."""
     return Solution._make(array.copy() for array in solution)._replace(random=seeded(*seed))
+
+
+NODES_A_JOB, MORE_NODES = 2, 32
+"""For each type this many nodes a job, and this many more, are looked at, those that cost it least to begin with."""
+
+
+def worth_a_look(packing: Packing, empty: Solution) -> tuple[Solution, IntArray]:
+    """The empty solution on the nodes that matter, and their numbers: for each type those that cost it least."""
+    counts = np.bincount(packing.type_of, minlength=len(packing.requests))
+    chosen = np.zeros(len(empty.version), dtype=np.bool_)
+    for count, cost in zip(counts.tolist(), empty.cost, strict=True):
+        wanted = NODES_A_JOB * count + MORE_NODES
+        if wanted >= len(cost):
+            chosen |= cost < 1e299
+            continue
+        best = np.argpartition(cost, wanted)[:wanted]
+        chosen[best[cost[best] < 1e299]] = True
+    kept = np.flatnonzero(chosen)
+    if len(kept) == len(chosen):
+        return empty, kept
+    by_node = {name: getattr(empty, name)[kept] for name in ("cpu", "mem", "milli", "gpu_mem", "used")}
+    by_node |= {name: getattr(empty, name)[kept] for name in ("burden", "version")}
+    by_type = {
+        name: np.ascontiguousarray(getattr(empty, name)[:, kept]) for name in ("seen", "cost", "device")
+    }
+    return empty._replace(**by_node, **by_type), kept
+
+
+def on_nodes(packing: Packing, kept: IntArray) -> Packing:
+    """The same batch on these nodes alone."""
+    if len(kept) == len(packing.cpu):
+        return packing
+    by_node = {
+        name: getattr(packing, name)[kept]
+        for name in ("cpu", "mem", "milli", "gpu_mem", "used", "models", "kinds")
+    }
+    return packing._replace(fit=np.ascontiguousarray(packing.fit[:, kept]), **by_node)
+
+
+def numbers_of(kept: IntArray, node: IntArray) -> IntArray:
+    """Numbers among the kept nodes as numbers among all; −1 stays."""
+    return np.append(kept, -1)[node]
+
+
+def numbers_among(kept: IntArray, node: IntArray) -> IntArray:
+    """Numbers among all nodes as numbers among the kept ones, −1 where they are not among them."""
+    place = np.full(max(kept.max(initial=-1), node.max(initial=-1)) + 2, -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    return place[node]
+
+
+class Kinds(NamedTuple):
+    """The kinds of a cluster's nodes."""
+
+    of_node: IntArray  # (N,)
+    models: IntArray  # (L,): the number of the GPU model
+    gpus: IntArray  # (L,): of one node
+    cpu_milli: IntArray  # (L,): of one node
+    supply: FloatArray  # (L,): GPU milli of all of them
+
+
+def kinds_of(cluster: Cluster) -> Kinds:
+    """The kinds of its nodes."""
+    milli = cluster.capacity.milli
+    gpus = (milli >= 0).sum(axis=1)
+    traits = np.stack([cluster.node_models, gpus, cluster.capacity.cpu_milli])
+    kinds, of_node = np.unique(traits, axis=1, return_inverse=True)
+    of_node = of_node.reshape(-1)
+    supply = np.zeros(kinds.shape[1])
+    np.add.at(supply, of_node, np.maximum(milli, 0).sum(axis=1))
+    return Kinds(of_node, kinds[0], kinds[1], kinds[2], supply)
+
+
+def demand_by_kind(typical: Typical, kinds: Kinds) -> FloatArray:
+    """(L,): the part of each kind's GPUs, from 0 to 1, that jobs which cannot run elsewhere would fill.
+
+    It is taken at the moment when the usual requests ask for as many GPUs as the cluster has. A request that names
+    several models asks for each in proportion to its GPUs; one that may run on every model asks for none. Kinds whose
+    CPU or number of GPUs a request needs are all wanted, if the requests that need them ask for more than there is,
+    and not at all otherwise: others find room there in time.
+    """
+    there = kinds.supply > 0
+    asked = typical.weight * typical.requests[:, 0] * typical.requests[:, 1]
+    total = asked.sum()
+    demand = np.zeros(len(there))
+    if total <= 0:
+        return demand
+    asked = asked * (kinds.supply.sum() / total)
+    words = typical.requests[:, MODELS + kinds.models // MODEL_BITS]  # (M, L)
+    named = ((words >> kinds.models % MODEL_BITS) & 1).astype(np.bool_) & there
+    room = _has_room(kinds, typical.requests[:, 0], typical.requests[:, 2])
+    wanted: dict[bytes, float] = {}  # by which kinds have room
+    for allowed, fits, amount in zip(named, named & room, asked, strict=True):
+        if amount > 0 and allowed.any() and not allowed[there].all():
+            demand[allowed] += amount * kinds.supply[allowed] / kinds.supply[allowed].sum()
+        if amount > 0 and fits.any() and not fits[allowed].all():
+            wanted[fits.tobytes()] = wanted.get(fits.tobytes(), 0.0) + amount
+    demand[there] /= kinds.supply[there]
+    sets = {key: np.frombuffer(key, dtype=np.bool_) for key in wanted}
+    for fits in sets.values():
+        within = sum(wanted[key] for key, other in sets.items() if not (other & ~fits).any())
+        if within >= kinds.supply[fits].sum():
+            demand[fits] = 1.0
+    return np.minimum(demand, 1.0)
+
+
+def detours(
+    jobs: Sequence[Job],
+    type_of: IntArray,
+    requests: IntArray,
+    typical: Typical,
+    cluster: Cluster,
+    kinds: Kinds,
+) -> FloatArray:
+    """(T, L): what a request type costs on a kind of node, in GPUs, compared with the best kind that it fits on.
+
+    `jobs` and `type_of` are (I,), `requests` (T, 5) is what one instance takes. A job that has no choice pays nothing:
+    it could go nowhere else.
+    """
+    demand = demand_by_kind(typical, kinds)
+    milli = requests[:, GPUS] * requests[:, MILLI]
+    room = _has_room(kinds, requests[:, GPUS], requests[:, CPU]) & (kinds.supply > 0)
+    cost = np.zeros(room.shape)
+    done: set[int] = set()
+    for job, kind in zip(jobs, type_of.tolist(), strict=True):
+        if kind in done or not milli[kind]:
+            continue
+        done.add(kind)
+        allowed = room[kind]
+        if job.models:
+            named = [cluster.models[name] for name in job.models if name in cluster.models]
+            allowed = allowed & np.isin(kinds.models, named)
+        least = demand[allowed].min(initial=1.0)
+        cost[kind] = milli[kind] / 1000 * np.maximum(demand - least, 0)
+    return cost
+
+
+def _has_room(kinds: Kinds, gpus: IntArray, cpu_milli: IntArray) -> BoolArray:
+    """(T, L): whether an empty node of each kind has the GPUs and the CPU of each request."""
+    return (kinds.cpu_milli >= cpu_milli[:, None]) & (kinds.gpus >= gpus[:, None])

@@ -12,14 +12,15 @@ from berth.policies.genetic.packing_kernels import (
     Packing,
     Solution,
     add,
+    below,
     best_place,
     consider,
     insert,
     is_apart,
     remove,
     total,
+    uniform,
 )
-from berth.policies.genetic.random_kernels import below, uniform
 
 BY_COST, BY_FIRST, BY_ROOM = range(3)
 """How `build` chooses a node: the least cost, the first that fits, the least GPU left."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from berth.cluster import Cluster
-from berth.model import WHOLE_GPU, GpuSlot, Job
+from berth.arrays import FloatArray, IntArray, numbers
+from berth.cluster import Cluster, kernels
+from berth.errors import PolicyError
+from berth.model import NO_GPU, WHOLE_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
-from berth.policies.placements.scored import Scored
+from berth.policies.placements.score_kernels import MODEL_BITS
+from berth.policies.placements.scored import Scored, Typical
+from berth.policies.protocol import Setting
 
 
 class BestFit(Scored):
@@ -99,3 +106,191 @@ class GpuClustering(Scored):
     """
 
     kernel = score_kernels.GPU_CLUSTERING
+
+
+COVERED_PCT = 95
+"""Percent of the workload that the typical requests cover (the authors' setting)."""
+
+
+class Fgd(Scored):
+    """The node and GPU that leave the least capacity unusable for typical requests.
+
+    score = trunc 100·sigmoid((F(before) − F(after))/1000), where F(node) = Σ_m p_m·(GPU milli left on the node
+    that a request of type m could not use). Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
+    Workloads with Fragmentation Gradient Descent", USENIX ATC 2023, sections 4.1 and 4.2, algorithm 1. The
+    types m and their shares p come from the workload that the policy is made with.
+    """
+
+    kernel = score_kernels.FGD
+    tightest = False
+    by_request = True
+
+    def __init__(self, setting: Setting | None = None) -> None:
+        super().__init__(setting)
+        self._learns = self.setting.knowledge.learns
+        self._planned_for = 0  # usual requests that were known
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots, or None; what is usual is asked anew when twice as much is known of it, until the knowledge keeps
+        no more (`berth.knowledge.user.MOST_REQUESTS`)."""
+        if self._learns and len(self.setting.knowledge.usual_requests()) > 2 * self._planned_for:
+            cluster.memo.pop(self, None)
+        return super().__call__(job, cluster)
+
+    def typical(self, cluster: Cluster) -> Typical:
+        """Those that usually come, else those of what runs; PolicyError where an oracle was told of none."""
+        knowledge = self.setting.knowledge
+        usual = knowledge.usual_requests()
+        self._planned_for = len(usual)
+        usual = usual or tuple(run.job for run in cluster.running.values())
+        if not usual and knowledge.certain:
+            raise PolicyError(
+                "fgd places by what jobs usually ask for, and was told of none: give simulate() a list of jobs, or make"
+                " the policy with a workload, make_policy('fgd', Setting(knowledge=Oracle(jobs)))"
+            )
+        return typical_requests(usual, cluster)
+
+
+def typical_requests(workload: Iterable[Job], cluster: Cluster) -> Typical:
+    """The most frequent requests of a workload, enough to cover 95 % of its jobs, and their shares of it.
+
+    Ties in frequency go to the larger tuple of CPU, milli, GPUs and models, as in the authors' simulator.
+    """
+    counts = Counter(
+        (job.cpu_milli, job.share.milli if job.gpus else 0, job.gpus, "|".join(job.models), job.models)
+        for job in workload
+    )
+    total = sum(counts.values())
+    if not total:
+        return Typical()
+    sizes = sorted({key[1] for key in counts})
+    taken: list[tuple[int, ...]] = []
+    weights: list[float] = []
+    covered = 0
+    for (cpu, milli, gpus, _, models), number in sorted(
+        counts.items(), key=lambda item: (item[1], item[0]), reverse=True
+    ):
+        taken.append((gpus, milli, cpu, sizes.index(milli), *_words_of_models(models, cluster)))
+        weights.append(number / total)
+        covered += number
+        if covered * 100 >= COVERED_PCT * total:
+            break
+    weight = np.array(weights)
+    if len(taken) < len(counts):
+        weight = weight / (covered / total)
+    return Typical(np.array(taken, dtype=np.int64), weight, np.array(sizes, dtype=np.int64))
+
+
+def _words_of_models(models: Sequence[str], cluster: Cluster) -> list[int]:
+    """A bit for each GPU model of the cluster that is allowed, in words; every one for no names."""
+    numbers = [cluster.models[name] for name in models if name in cluster.models] if models else None
+    words = []
+    for first in range(0, len(cluster.models) + 1, MODEL_BITS):
+        there = range(first, first + MODEL_BITS)
+        words.append(sum(1 << number - first for number in there if numbers is None or number in numbers))
+    return words
+
+
+class Tetris:
+    """The node with the largest dot product of its free resources and the request.
+
+    score = Σ (left/capacity)·(asked/capacity) over CPU, memory and GPU of the node, each a fraction of what that node
+    has; the highest wins, the smaller rank on ties. Grandl, Ananthanarayanan, Kandula, Rao and Akella,
+    "Multi-resource Packing for Cluster Schedulers", SIGCOMM 2014, section 3.2 (alignment only; they mix it with the
+    order of jobs, which is separate here). A part of a GPU goes to the GPU with the least left.
+    """
+
+    draws = False
+    by_request = True
+
+    def __init__(self, setting: Setting | None = None) -> None:
+        """The setting does not matter to it."""
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots on the node with the best alignment, on the best nodes for a gang, or None."""
+        if job.gpus * job.share.milli > cluster.free_total_milli:
+            return None
+        most = cluster.memo.get(self)
+        if most is None:
+            most = cluster.memo[self] = _most(cluster)
+        fitting = cluster.fitting_nodes(job)
+        wanted = max(1, job.nodes)
+        if len(fitting) < wanted:
+            return cluster.spread(job) if job.nodes == 0 else None
+        asked, free = cluster.row(job), cluster.free
+        cpu, mem, gpu = (amounts[fitting] for amounts in most)
+        gpu_left = np.maximum(free.milli[fitting], 0).sum(axis=1)
+        score = (
+            free.cpu_milli[fitting] / cpu * (asked.cpu_milli / cpu)
+            + free.mem_mib[fitting] / mem * (asked.mem_mib / mem)
+            + gpu_left / gpu * (asked.gpus * asked.milli / gpu)
+        )
+        best = fitting[np.lexsort((cluster.rank[fitting], -score))][:wanted]
+        return tuple(slot for node in best.tolist() for slot in cluster.slots_on(node, job, tightest=True))
+
+
+def _most(cluster: Cluster) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """CPU, memory and GPU milli that each node has, each (N,), at least 1 for a divisor."""
+    amounts = (
+        cluster.capacity.cpu_milli,
+        cluster.capacity.mem_mib,
+        np.maximum(cluster.capacity.milli, 0).sum(axis=1),
+    )
+    cpu, mem, gpu = (np.maximum(amount, 1).astype(np.float64) for amount in amounts)
+    return cpu, mem, gpu
+
+
+class Random(Scored):
+    """A random node that fits, and on it random GPUs that fit, each equally likely.
+
+    The lower baseline of Weng et al., USENIX ATC 2023, section 6.1. Its numbers come from the seed alone.
+    """
+
+    kernel = score_kernels.ANY_FIT
+    draws = True
+    by_request = True
+
+    def __init__(self, setting: Setting | None = None) -> None:
+        super().__init__(setting)
+        self._random = random.Random(self.setting.seed)
+        self._chosen: tuple[IntArray, memoryview[int]] | None = None
+        """(G,): the GPUs of a node that fit, for the kernel to write and for Python to read."""
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots on a node that fits, on as many as a gang takes, or None."""
+        if job.nodes > 1:
+            return super().__call__(job, cluster)
+        if job.gpus * job.share[0] > cluster.free_total_milli:
+            return None
+        width = cluster.free.milli.shape[1]
+        if self._chosen is None or len(self._chosen[0]) != width:
+            chosen = np.empty(width, dtype=np.int64)
+            self._chosen = chosen, numbers(chosen)
+        chosen, chosen_at = self._chosen
+        number, nodes = cluster.request(job), len(cluster.nodes)
+        for _ in range(8):  # a node out of all, until one fits: the same chances, and soon there
+            node = int(self._random.random() * nodes)
+            found = kernels.fitting_on(cluster.block, cluster.requests, number, node, chosen)
+            if found >= 0:
+                return self._some(node, job, cluster, chosen_at[:found])
+        return super().__call__(job, cluster)
+
+    def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
+        """Some of the nodes that fit, ascending, or None if too few do."""
+        fitting = np.flatnonzero(scores > score_kernels.UNFIT)
+        if len(fitting) < wanted:
+            return None
+        return sorted(self._random.sample(fitting.tolist(), wanted))
+
+    def slots(self, node: int, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...]:
+        """As many of the node's GPUs that fit as the job takes there, ascending."""
+        return self._some(node, job, cluster, cluster.fitting_gpus(node, job))
+
+    def _some(self, node: int, job: Job, cluster: Cluster, fitting: Sequence[int]) -> tuple[GpuSlot, ...]:
+        """As many of these GPUs as the job takes on a node, ascending."""
+        if job.gpus == 0:
+            return (GpuSlot(node, NO_GPU),)
+        wanted = job.gpus // max(1, job.nodes)
+        if wanted == 1:
+            return cluster.singles[node, fitting[int(self._random.random() * len(fitting))]]
+        return tuple(GpuSlot(node, index) for index in sorted(self._random.sample(list(fitting), wanted)))

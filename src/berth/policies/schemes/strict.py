@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
 
 from berth.cluster import Cluster, Queue
+from berth.cluster.queue import Serial
 from berth.model import GpuSlot, Job, Placement, placement_of
-from berth.policies.protocol import Order, Place, draws, place_job
-from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
+from berth.policies.protocol import (
+    Decision,
+    GivesMore,
+    InOrder,
+    Order,
+    Place,
+    Policy,
+    Reserving,
+    Resuming,
+    draws,
+    place_job,
+)
 from berth.policies.sort_keys import as_queued, key_of
 
 NOWHERE: frozenset[int] = frozenset()
@@ -113,3 +126,103 @@ class _Tried:
     """Those that did not fit, by id; one that was replaced is another job."""
     first: Job | None = None
     """The one of them that holds up all behind it."""
+
+
+class Giving:
+    """Any policy around a placement that gives more: what it counts, reserves and starts is what jobs are given."""
+
+    def __init__(self, inner: Policy, place: GivesMore) -> None:
+        self.inner = inner
+        self.given = place.given
+        self.draws = draws(inner)
+        self.resumes = isinstance(inner, Resuming) and inner.resumes
+        self.order = inner.order if isinstance(inner, InOrder) else None
+
+    @property
+    def reserved_ms(self) -> Mapping[str, int]:
+        """When each first job that waits is expected to start, by its id; as of the last decision."""
+        return self.inner.reserved_ms if isinstance(self.inner, Reserving) else {}
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        """Yield what the policy decides on the jobs as they are given GPUs."""
+        waiting = queue.form(self, partial(_AsGiven, self.given))
+        for decision in self.inner(waiting.jobs, cluster, now_ms):
+            if isinstance(decision, Placement):
+                yield decision._replace(job=waiting.asked[decision.job.id])
+            else:
+                yield decision
+
+
+class _AsGiven:
+    """The waiting jobs as they are given GPUs, in the places that they have in the queue."""
+
+    def __init__(self, given: Callable[[Job], Job], jobs: Iterable[tuple[Serial, Job]]) -> None:
+        self.failed = False
+        self.jobs = ShownQueue()
+        self.asked: dict[str, Job] = {}
+        """By id, each job as it asked."""
+        self._given = given
+        for serial, job in jobs:
+            self.add(job, serial)
+
+    def add(self, job: Job, serial: Serial) -> None:
+        """A job waits from now on."""
+        self.asked[job.id] = job
+        self.jobs.put(self._given(job), serial)
+
+    def remove(self, job: Job) -> None:
+        """A job waits no more."""
+        del self.asked[job.id]
+        given = self.jobs.named(job.id)
+        if given is not None:
+            self.jobs.remove(given)
+
+
+Labels = tuple[str, ...]
+"""What a job asks each of its nodes to carry."""
+
+
+class Partitions:
+    """How the labels of one cluster's nodes keep jobs apart."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._meet: dict[tuple[Labels, Labels], bool] = {}
+
+    def can_meet(self, one: Labels, other: Labels) -> bool:
+        """Whether some node carries the labels of both."""
+        known = self._meet.get((one, other))
+        if known is None:
+            both = {*one, *other}
+            known = any(both.issubset(node.labels) for node in self._cluster.nodes)
+            self._meet[one, other] = known
+        return known
+
+    def is_held_up(self, labels: Labels, firsts: Collection[Labels]) -> bool:
+        """Whether a job that asks for these labels could take a node that one of the first jobs could take."""
+        return labels in firsts or any(self.can_meet(labels, other) for other in firsts)
+
+
+def labels_waiting(queue: Queue) -> Collection[Labels]:
+    """The different labels that the waiting jobs ask for."""
+    return cast(Collection[Labels], queue.lanes(_labels, as_queued))
+
+
+def _labels(job: Job) -> Labels:
+    return job.labels
+
+
+class ShownQueue(Queue):
+    """The waiting jobs that are shown, in the places that they have in the whole queue."""
+
+    def __iter__(self) -> Iterator[Job]:
+        return self.by(as_queued)
+
+    def first(self) -> Job | None:
+        """The first in these places; None if none is shown."""
+        return next(iter(self), None)
+
+    def put(self, job: Job, serial: Serial | float) -> None:
+        """Add a job in the place that a serial number tells."""
+        self._next_serial = serial  # type: ignore[assignment]  # one that takes its place late is between two
+        self.add(job)

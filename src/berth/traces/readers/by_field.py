@@ -12,7 +12,7 @@ from typing import Any
 
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.fields import Field, Limits
-from berth.traces.job_draft import submitted_at
+from berth.traces.job_table import submitted_at
 from berth.traces.table import Table
 
 _Row = tuple[int, Job]

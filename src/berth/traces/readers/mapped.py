@@ -28,7 +28,7 @@ from berth.traces.fields import (
     text,
 )
 from berth.traces.format import Format
-from berth.traces.job_draft import draft, finished, setter
+from berth.traces.job_table import draft, finished, setter
 from berth.traces.readers.by_field import Contradiction, FieldReader, requested
 from berth.traces.table import Table
 

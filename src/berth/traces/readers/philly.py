@@ -18,7 +18,7 @@ from typing import Any
 
 from berth.model import Job, Node
 from berth.traces.fields import Field, Limits, Remembered, count, seconds, text
-from berth.traces.job_draft import draft, finished
+from berth.traces.job_table import draft, finished
 from berth.traces.published_clusters import philly_nodes
 from berth.traces.table import Table
 

@@ -26,8 +26,8 @@ from typing import Any, Final
 from berth.gpu_models import gpu_model
 from berth.model import Job, Node
 from berth.traces.fields import Field, Limits, integer
+from berth.traces.opening import SwfTable
 from berth.traces.readers.by_field import Contradiction, FieldReader
-from berth.traces.swf_table import SwfTable
 from berth.traces.table import Table
 
 _CANCELLED: Final = 5

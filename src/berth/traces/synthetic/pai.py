@@ -30,7 +30,7 @@ import numpy as np
 
 from berth.errors import SettingError
 from berth.model import WHOLE_GPU, Job, Share
-from berth.traces.job_draft import draft, finished
+from berth.traces.job_table import draft, finished
 from berth.traces.published_clusters import PAI_MACHINES, pai_nodes
 from berth.traces.synthetic import Drawn, Workload
 from berth.traces.synthetic.draws import arrivals, chosen, numbers_of, quantile, span_ms, uniform

@@ -14,7 +14,7 @@ import numpy as np
 from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.model import Job, Node
-from berth.traces.job_draft import draft, finished
+from berth.traces.job_table import draft, finished
 from berth.traces.synthetic import Drawn, Workload
 from berth.traces.synthetic.draws import exponential, uniform
 

@@ -67,7 +67,7 @@ class FakeApi(ApiServer):
         self._check()
         self.annotations.setdefault(pod.name, {}).update(annotations)
 
-    async def tell(self, pod: Pod, reason: str, message: str) -> None:
+    async def warn(self, pod: Pod, reason: str, message: str) -> None:
         self._check()
         self.events.append((pod.name, reason, message))
 

@@ -40,7 +40,7 @@ from berth.live.kubernetes.node import service
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import NodeSettings, split_gpus
 from berth.live.kubernetes.node.serving import serve_node
-from berth.live.kubernetes.placements import GpuMemory, said_of
+from berth.live.kubernetes.placements import GpuMemory, read_annotation
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_device_plugin, share_of, start
@@ -213,7 +213,7 @@ def test_the_memory_of_a_pod_grows_and_the_cluster_is_told(play: Played, folder:
 
                 async def told() -> Any:
                     pods = await world.pods()
-                    return said_of(pods["grows"]["metadata"].get("annotations", {}), GpuMemory)
+                    return read_annotation(pods["grows"]["metadata"].get("annotations", {}), GpuMemory)
 
                 memory = await running.until(told)
                 assert (memory.promise_mib, memory.limit_mib, memory.max_mib) == (4000, 4096, 7000)
@@ -258,7 +258,7 @@ def test_an_interactive_pod_lends_its_memory_while_it_idles(play: Played, folder
 
                 async def is_away() -> bool:
                     pods = await world.pods()
-                    found = said_of(pods["first"]["metadata"].get("annotations", {}), GpuMemory)
+                    found = read_annotation(pods["first"]["metadata"].get("annotations", {}), GpuMemory)
                     return found is not None and found.idle and found.suspended_ms is not None
 
                 await running.until(is_away)
@@ -284,7 +284,7 @@ def test_a_pod_leaves_its_gpu_for_another_and_comes_back(play: Played, folder: P
             def memory(is_so: Callable[[GpuMemory], bool]) -> Callable[[], Awaitable[bool]]:
                 async def told() -> bool:
                     pods = await world.pods()
-                    found = said_of(pods["first"]["metadata"].get("annotations", {}), GpuMemory)
+                    found = read_annotation(pods["first"]["metadata"].get("annotations", {}), GpuMemory)
                     return found is not None and is_so(found)
 
                 return told
@@ -497,7 +497,7 @@ def test_what_the_cluster_could_not_be_told_is_told_again_after_a_while(
         """Whether the cluster was asked to take it."""
         try:
             before = dict(server.labels)
-            await made._tell_cluster(ailing)
+            await made._publish(ailing)
         except KubernetesError:
             return True
         return bool(before != server.labels)

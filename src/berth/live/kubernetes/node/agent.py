@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +21,14 @@ import msgspec
 from berth.errors import KubernetesError
 from berth.files import whole_file
 from berth.live.kubernetes.names import MEASURED
-from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotments, Holder, Part, plain
+from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotments, Holder, Part
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.placements import Measured
 from berth.live.local.cards import Cards, Look, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
+from berth.partition.gpus import plain_uuid
 from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_of
 
@@ -89,11 +90,6 @@ def pod_uid_of(pid: int, proc: Path = Path("/proc")) -> str:
         return ""
     found = _POD.search(text)
     return found[1].replace("_", "-") if found else ""
-
-
-def members_of(parts: Iterable[Partition]) -> set[Member]:
-    """All processes that these regions count."""
-    return {(process.pid_namespace, process.pid) for part in parts for process in part.processes}
 
 
 def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> bool:
@@ -169,7 +165,7 @@ class Agent:
             tuple(each for each in found if each.name not in lost),
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
-        await self._tell(escaped)
+        await self._report(escaped)
         self._keep_windows(now_ms)
         await self._reaper.collect(self._listed)
         if self._ledger.keys() - self._known():
@@ -214,7 +210,7 @@ class Agent:
                 continue  # it has fallen off the bus
             for region in regions.get(allotment.name, ()):
                 uuid = region.uuid if region.hardware is None else region.hardware.gpu
-                for pod in self.pods_of(allotment)[:1] if plain(uuid) == plain(card.uuid) else ():
+                for pod in self.pods_of(allotment)[:1] if plain_uuid(uuid) == plain_uuid(card.uuid) else ():
                     yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
 
     def _given_parts(self) -> Iterator[tuple[Allotment, Part]]:
@@ -260,7 +256,9 @@ class Agent:
         members: dict[str, set[tuple[int, int]]] = {}
         for name, parts in regions.items():
             for pod in self.pods_of(self._allotments.given[name]):
-                members.setdefault(pod.uid, set()).update(members_of(parts))
+                members.setdefault(pod.uid, set()).update(
+                    (process.pid_namespace, process.pid) for part in parts for process in part.processes
+                )
         suspected = frozenset(
             Escaped(uid, pid, started(pid), command_of(pid))
             for pid, uid in seen.items()
@@ -270,8 +268,8 @@ class Agent:
         self._suspected = suspected
         return tuple(sorted(both, key=lambda each: each.pid))
 
-    async def _tell(self, escaped: tuple[Escaped, ...]) -> None:
-        """Tell once of each process outside its pod's limit, and of each pod that reached its limit: a program that
+    async def _report(self, escaped: tuple[Escaped, ...]) -> None:
+        """Report once each process outside its pod's limit, and of each pod that reached its limit: a program that
         goes on may say nothing of it."""
         news: dict[Escaped | str, tuple[Pod, str, str]] = {}
         for each in escaped:
@@ -299,7 +297,7 @@ class Agent:
         for about, message in news.items():
             if about not in self._reported:
                 try:
-                    await self._api.tell(*message)
+                    await self._api.warn(*message)
                 except KubernetesError as error:
                     log.warning("%s; it will be reported at the next look", error)
                 else:

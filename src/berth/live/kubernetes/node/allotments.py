@@ -25,6 +25,7 @@ from berth.partition import (
     create,
     remove,
 )
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import regions_in, regions_of
 
 CLOSED_MIB = 1
@@ -224,10 +225,6 @@ class Allotments:
                     temporary.write_bytes(msgspec.json.encode(list(self.given.values())))
                 self._changed = False
 
-    def of_devices(self, device_ids: Iterable[str]) -> list[Allotment]:
-        asked = set(device_ids)
-        return [each for each in self.given.values() if asked.intersection(each.device_ids)]
-
     def of_holder(self, uid: str) -> list[Allotment]:
         return [each for each in self.given.values() if each.holder.uid == uid]
 
@@ -271,7 +268,7 @@ class Allotments:
         wanted |= {part.index: part.limit for part in asked.parts}
         for index, limit in wanted.items():
             card = self.cards.get(index)
-            if card is not None and plain(card.uuid) not in there:
+            if card is not None and plain_uuid(card.uuid) not in there:
                 create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
 
     def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
@@ -282,10 +279,6 @@ class Allotments:
             remove(name, force=force, root=self.root)
         else:  # a folder in which no region was finished
             shutil.rmtree(self.root / name)
-
-
-def plain(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").lower()
 
 
 def _list(cards: Iterable[int]) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import objects
 from berth.live.kubernetes.asks import consumed_of, controller_of, moment_ms, pod_group, pod_resources, whole
-from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
+from berth.live.kubernetes.client import MERGE_PATCH, Api, event
 from berth.live.kubernetes.names import DRIVER, GANG, RESOURCE, application_of
 
 RESOURCES = "/apis/resource.k8s.io/v1"
@@ -160,10 +160,9 @@ class ApiServer:
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
         await self._api.change("PATCH", _path(pod), body, content_type=MERGE_PATCH, patience_s=PATIENCE_S)
 
-    async def tell(self, pod: Pod, reason: str, message: str) -> None:
+    async def warn(self, pod: Pod, reason: str, message: str) -> None:
         """Write a warning event about a pod."""
-        about = About(pod.namespace, pod.name, pod.uid)
-        body = event(about, reason, message, f"berth-node on {self._node}")
+        body = event(pod.namespace, pod.name, pod.uid, reason, message, f"berth-node on {self._node}")
         await self._ask("POST", f"/api/v1/namespaces/{pod.namespace}/events", body)
 
     async def _ask(

@@ -21,10 +21,11 @@ from berth.files import whole_file
 from berth.live.card_models import card_model
 from berth.live.kubernetes.apis import DRA, PLUGIN_REGISTRATION, dra, registration, serve
 from berth.live.kubernetes.names import DRIVER
-from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part, plain
+from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part
 from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice
 from berth.live.kubernetes.node.driver_files import DriverFiles
 from berth.live.local.cards import Card
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import INSIDE
 
 TAINT = f"{DRIVER}/ailing"
@@ -157,7 +158,7 @@ class ClaimFiles:
         for part in allotment.parts:
             card = allotments.cards[part.index]
             for kind, writable in (("limit", False), ("use", True)):
-                file = f"{plain(card.uuid)}.{kind}"
+                file = f"{plain_uuid(card.uuid)}.{kind}"
                 mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
             nodes.append(_node(self._driver.nodes[part.index]))
         return {"mounts": mounts, "deviceNodes": nodes}

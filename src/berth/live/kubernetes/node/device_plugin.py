@@ -41,6 +41,7 @@ from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
 from berth.live.kubernetes.placements import Placed
 from berth.live.local.cards import Card
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import INSIDE
 
 
@@ -316,7 +317,7 @@ class DevicePlugin:
             answer.mounts.add(host_path=str(host), container_path=inside, read_only=not writable)
 
         for gpu in self._gpus:
-            uuid = self._allotments.cards[gpu].uuid.removeprefix("GPU-").lower()
+            uuid = plain_uuid(self._allotments.cards[gpu].uuid)
             mount(region / f"{uuid}.limit", f"{INSIDE}/region/{uuid}.limit")
             mount(region / f"{uuid}.use", f"{INSIDE}/region/{uuid}.use", writable=True)
         for file in self._driver.mounts:
@@ -360,8 +361,9 @@ class DevicePlugin:
         closed = tuple(gpu for gpu in self._gpus if gpu not in mine)
         holder = Holder(pod.namespace, pod.name, pod.uid, held.container)
         asked = Allotment(name, holder, parts, device_ids, closed, placement=digest)
-        for other in self._allotments.of_devices(device_ids):
-            if other.name != name:  # the kubelet gives a unit anew only after its container has ended
+        for other in [*self._allotments.given.values()]:
+            # The kubelet gives a unit anew only after its container has ended.
+            if other.name != name and {*device_ids} & {*other.device_ids}:
                 self._allotments.take_back(other.name)
         try:
             self._allotments.give(asked)

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from berth.errors import KubernetesError
 from berth.live.driver.node_tenants import LOOK_S, NodeTenant, NodeTenants, Shown, Terms, admit
-from berth.live.driver.tenants import SUSPENDED
 from berth.live.kubernetes.names import GPU_MEMORY, INTERACTIVE, MAX_MEM_MIB, SUSPEND
-from berth.live.kubernetes.node.allotments import Allotment, Allotments, plain
+from berth.live.kubernetes.node.allotments import Allotment, Allotments
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.placements import GpuMemory
+from berth.partition.gpus import plain_uuid
+from berth.tenants import SUSPENDED
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Growing:
             max_mib=max(promise_mib, int(most)) if re.fullmatch("[0-9]{1,9}", most) else 0,
             milli=0 if part.best_effort else part.milli,
             priority=pod.priority,
-            uuids=tuple(plain(self._allotments.cards[each.index].uuid) for each in allotment.parts),
+            uuids=tuple(plain_uuid(self._allotments.cards[each.index].uuid) for each in allotment.parts),
             interactive=pod.annotations.get(INTERACTIVE) == "true",
             application=f"{pod.namespace} {pod.application}",
             leaves=not (pod.probed or pod.in_gang or sum(bool(each.gpus) for each in pod.containers) > 1),
@@ -86,7 +87,7 @@ class Growing:
         finally:
             self.tenants.close()
 
-    async def tell(self, pods: Iterable[Pod]) -> None:
+    async def report(self, pods: Iterable[Pod]) -> None:
         """Carry out the orders in this node's pods, and write into each pod what it has by now."""
         of_pods: dict[str, list[NodeTenant]] = {}
         for tenant in self.tenants.tenants():

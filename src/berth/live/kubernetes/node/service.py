@@ -171,9 +171,9 @@ class _Node:
                     await self.plugin.set_lost(frozenset(view.ailing))
                 if self.claims is not None:
                     self.claims.lost = frozenset(gpu for gpu, why in view.ailing.items() if why == LOST)
-                await self._tell_cluster(view.ailing)
+                await self._publish(view.ailing)
                 if self.growing is not None:
-                    await self.growing.tell(self.agent.pods)
+                    await self.growing.report(self.agent.pods)
                 await self.agent.record()
             except (BerthError, OSError) as error:
                 log.warning("%s", error)
@@ -182,7 +182,7 @@ class _Node:
             self._looked_s = time.monotonic()
             await asyncio.sleep(AGAIN_S if self.agent.suspects else self.settings.every_s)
 
-    async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
+    async def _publish(self, ailing: Mapping[int, str]) -> None:
         """Tell what has changed, and all of it now and then."""
         cards = [card for card in self.cards.cards if card.index in self.plugin_gpus]
         claimed = [card for card in self.cards.cards if card.index in self.dra_gpus]

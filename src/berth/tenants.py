@@ -102,6 +102,10 @@ class Host(Protocol[T]):
         """Those that start or run, the suspended ones too."""
         ...
 
+    def tenants_on(self, at: int) -> Iterable[T]:
+        """Those of them that have this GPU."""
+        ...
+
     def partition_of(self, tenant: T) -> str:
         """The name of its partition."""
         ...
@@ -207,8 +211,8 @@ def room(host: Host[T], at: int, without: Iterable[T] = ()) -> tuple[int, int]:
     """What is left of a GPU once the tenants of `without` have left, in milli and MiB; below 0 if that is not there."""
     gone = {tenant.id for tenant in without}
     free_milli, free_mib = WHOLE_MILLI, host.gpus[at].mem_mib - host.others_mib(at)
-    for tenant in host.tenants():
-        if at in tenant.slots and tenant.suspension != SUSPENDED and tenant.id not in gone:
+    for tenant in host.tenants_on(at):
+        if tenant.suspension != SUSPENDED and tenant.id not in gone:
             milli, mem_mib = given(host, tenant, at)
             free_milli, free_mib = free_milli - milli, free_mib - mem_mib
     return free_milli, free_mib

@@ -6,15 +6,15 @@ A suspended job that was idle asks here too: to come back, since a call of CUDA 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Any, Generic, Protocol
 
 from berth.errors import PartitionError
-from berth.live.driver.tenants import SUSPENDED, SUSPENDING, Host, T, given, given_milli, room
-from berth.partition import Granter, Watching
+from berth.partition import Demand, Granter, Watching, Wish
+from berth.partition.gpus import plain_uuid
 from berth.partition.regions import root_folder
+from berth.tenants import SUSPENDED, SUSPENDING, Host, T, given, given_milli, room
 
 ASK_MS = 5000
 """How long a call waits for an answer at most; a broker that lives answers in less than a millisecond."""
@@ -26,7 +26,7 @@ STEP_MIB = 256
 """A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
 BURST, PER_S = 512, 100.0
 """So many wishes of one job are answered at once, and so many a second; the others wait until then."""
-TELL_S = 0.1
+REPORT_S = 0.1
 """How soon a limit that grew is written down and told. Programs that ask again at once are answered sooner than that;
 until then the limit's own page has it."""
 _MIB = 1 << 20
@@ -44,12 +44,56 @@ def is_safe(free_mib: int, jobs: Iterable[tuple[int, int]]) -> bool:
     return True
 
 
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None: ...
+
+
+class Loop(Protocol):
+    """The part of an event loop that growth needs: asyncio's where jobs are real, the simulator's own where not."""
+
+    def time(self) -> float: ...
+
+    def call_soon(self, callback: Callable[..., Any], /, *args: Any) -> object: ...
+
+    def call_soon_threadsafe(self, callback: Callable[..., Any], /, *args: Any) -> object: ...
+
+    def call_later(self, delay: float, callback: Callable[..., Any], /, *args: Any) -> Timer: ...
+
+
+class Answers(Protocol):
+    """What reads and answers the wishes of a job on one of its GPUs (`berth.partition.Granter`)."""
+
+    def allow(self, *, promise_mib: int, max_mib: int, ask_ms: int, shows_max: bool = False) -> None: ...
+
+    def demand(self) -> Demand: ...
+
+    def watch(self, watching: Watching) -> None: ...
+
+    def limit(self, limit_bytes: int) -> None: ...
+
+    def grant(self, wish: Wish, limit_bytes: int) -> None: ...
+
+    def wake(self, wish: Wish, granted: bool = True) -> None: ...
+
+    def refuse(self, wish: Wish) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _granter_of(host: Host[T], entry: T, at: int, woken: Callable[[], None]) -> Answers:
+    """The granter of a job's partition of a GPU. Raises PartitionError if there can be none."""
+    uuid = plain_uuid(host.gpus[at].uuid)
+    return Granter(root_folder() / host.partition_of(entry), uuid, woken)
+
+
 @dataclass(slots=True)
 class Growing(Generic[T]):
     """A job whose memory may grow, or that leaves its GPUs while it is idle, as long as it starts or runs."""
 
     entry: T
-    granters: list[Granter]
+    granters: list[Answers]
     """One for each of its GPUs, in the order of its slots."""
     most_mib: int
     grows: bool = True
@@ -59,7 +103,7 @@ class Growing(Generic[T]):
     refused: int = 0
     owed: float = 0.0
     """Answers of late, which become fewer by `PER_S` a second."""
-    owed_s: float = field(default_factory=time.monotonic)
+    owed_s: float = 0.0
     waits: bool = False
     """Whether a wish is not answered yet, because another job is to leave its GPUs, or to end."""
     tried: set[str] = field(default_factory=set)
@@ -75,15 +119,25 @@ class Growth(Generic[T]):
     left its GPUs, and `leaves` and `go_on` around a suspension.
     """
 
-    def __init__(self, host: Host[T], *, can_suspend: Callable[[T], bool], suspends: bool = False) -> None:
+    def __init__(
+        self,
+        host: Host[T],
+        *,
+        can_suspend: Callable[[T], bool],
+        suspends: bool = False,
+        granter_of: Callable[[Host[T], T, int, Callable[[], None]], Answers] = _granter_of,
+        loop: Callable[[], Loop] = asyncio.get_running_loop,
+    ) -> None:
         """With `suspends` a job is suspended if others grow; for one that comes back it always may be. Everything here
-        runs in the thread of the event loop."""
+        runs in the thread of the event loop. `granter_of` is called with the host, a job, one of its GPUs, and what to
+        call when the job asks."""
         self._host, self._can_suspend, self._suspends = host, can_suspend, suspends
+        self._granter_of, self._loop = granter_of, loop
         self.jobs: dict[str, Growing[T]] = {}
         self.asked = self.granted = self.refused = 0
         """Wishes of all jobs since the broker started."""
         self._woken: set[str] = set()
-        self._telling: asyncio.TimerHandle | None = None
+        self._report_timer: Timer | None = None
         self.looks = 0
         """How often wishes were looked at."""
 
@@ -94,16 +148,14 @@ class Growth(Generic[T]):
         grows = 0 < entry.share[1] < most_mib
         if not (grows or entry.interactive):
             return
-        loop, granters = asyncio.get_running_loop(), list[Granter]()
-        folder = root_folder() / self._host.partition_of(entry)
+        loop, granters = self._loop(), list[Answers]()
 
         def woken() -> None:
             loop.call_soon_threadsafe(self._wake, entry.id)
 
         try:
             for at in entry.slots:
-                uuid = self._host.gpus[at].uuid.removeprefix("GPU-").lower()
-                granters.append(Granter(folder, uuid, woken))
+                granters.append(self._granter_of(self._host, entry, at, woken))
             growing = Growing(entry, granters, most_mib if grows else entry.share[1] or card_mib, grows)
             if grows and not entry.suspension:
                 had_mib = max(granter.demand().limit_bytes for granter in granters) // _MIB
@@ -185,15 +237,15 @@ class Growth(Generic[T]):
             granter.close()
 
     def close(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
         for growing in list(self.jobs.values()):
             self.end(growing.entry)
 
     def _wake(self, job_id: str) -> None:
         """A program of this job asks: look at it with all others that ask by then."""
         if not self._woken:
-            asyncio.get_running_loop().call_soon(self._look)
+            self._loop().call_soon(self._look)
         self._woken.add(job_id)
 
     def _look(self) -> None:
@@ -208,22 +260,22 @@ class Growth(Generic[T]):
             except PartitionError as error:
                 self._host.log("grows-not", job=growing.entry.id, why=str(error))
                 self.end(growing.entry)
-        if self._telling is None and sum(growing.entry.share[1] for growing in asking) > before:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+        if self._report_timer is None and sum(growing.entry.share[1] for growing in asking) > before:
+            self._report_timer = self._loop().call_later(REPORT_S, self._report)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _report(self) -> None:
+        self._report_timer = None
         self._host.act()
 
     def _must_wait(self, growing: Growing[T]) -> bool:
         """Whether a job has asked too often of late; it is looked at again when it has not."""
-        now_s = time.monotonic()
+        now_s = self._loop().time()
         growing.owed = max(0.0, growing.owed - (now_s - growing.owed_s) * PER_S)
         growing.owed_s = now_s
         if growing.owed < BURST:
             return False
         wait_s = (growing.owed - BURST + 1) / PER_S
-        asyncio.get_running_loop().call_later(wait_s, self._wake, growing.entry.id)
+        self._loop().call_later(wait_s, self._wake, growing.entry.id)
         return True
 
     def _answer(self, growing: Growing[T]) -> None:
@@ -298,11 +350,16 @@ class Growth(Generic[T]):
         entry = growing.entry
         if not self._may_grow(growing, needed_mib):
             return False
-        ends = [job for job in self._host.tenants() if job is not entry and self._ends_before(job, entry)]
-        if not any(at in job.slots for job in ends for at in entry.slots):
+        ends = {
+            at: [
+                job for job in self._host.tenants_on(at) if job is not entry and self._ends_before(job, entry)
+            ]
+            for at in entry.slots
+        }
+        if not any(ends.values()):
             return False
-        for at in entry.slots:
-            frees_mib = sum(given(self._host, job, at)[1] for job in ends if at in job.slots)
+        for at, jobs in ends.items():
+            frees_mib = sum(given(self._host, job, at)[1] for job in jobs)
             if self._free_mib(entry, at, needed_mib) + frees_mib < 0:
                 return False
         free_mib = min(self._free_mib(entry, at, entry.share[1]) for at in entry.slots)
@@ -359,7 +416,8 @@ class Growth(Generic[T]):
         several leave, and none that is not needed.
         """
         entry = growing.entry
-        if any(job.lends_to == entry.id and job.suspension == SUSPENDING for job in self._host.tenants()):
+        near = {job.id: job for at in lacks for job in self._host.tenants_on(at)}.values()
+        if any(job.lends_to == entry.id and job.suspension == SUSPENDING for job in near):
             return True
 
         def enough(leaving: list[T]) -> bool:
@@ -373,11 +431,10 @@ class Growth(Generic[T]):
             return False
         others = [
             job
-            for job in sorted(self._host.tenants(), key=_matters)
+            for job in sorted(near, key=_matters)
             if job.runs
             and not (job.suspension or job.gang or job is entry)
             and job.id not in growing.tried
-            and not {*job.slots}.isdisjoint(lacks)
             and may(job)
         ]
         leaving = next(([job] for job in others if enough([job]) and self._can(growing, job)), [])
@@ -416,7 +473,7 @@ class Growth(Generic[T]):
     def _held_mib(self, entry: T, at: int, mem_mib: int) -> dict[str, int]:
         """What each job would hold of a GPU if one had this much of it."""
         card_mib = self._host.gpus[at].mem_mib
-        here = (job for job in self._host.tenants() if at in job.slots and job.suspension != SUSPENDED)
+        here = (job for job in self._host.tenants_on(at) if job.suspension != SUSPENDED)
         return {job.id: job.share[1] or card_mib for job in here} | {entry.id: mem_mib}
 
     def _has_room(self, entry: T, at: int, mem_mib: int) -> bool:
@@ -426,7 +483,7 @@ class Growth(Generic[T]):
         if free_mib < 0:
             return False
         held = self._held_mib(entry, at, mem_mib)
-        here = [job for job in self._host.tenants() if job.id in held]
+        here = [job for job in self._host.tenants_on(at) if job.id in held]
         claims = {job.id: max(held[job.id], self._claim_mib(job)) for job in here}
         if is_safe(free_mib, ((held[job.id], claims[job.id]) for job in here)):
             return True

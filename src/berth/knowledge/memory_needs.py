@@ -1,4 +1,4 @@
-"""What jobs need of GPU memory after one like them ran out of it, and whether any GPU has as much."""
+"""What jobs ask for of GPU memory: by what is believed of them, and after one like them ran out of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
+from berth.errors import BerthError
+from berth.knowledge.belief import Knowledge, promised_mib
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
-from berth.live.driver.site import SiteJob
 from berth.model import WHOLE_GPU, Job, Share
 
 MOST_KINDS = 1000
 """Kinds of jobs that ran out of memory and are remembered."""
+PROMISE_QUANTILE = 0.6
+"""A job whose memory may grow is promised what its use stays below with this probability."""
+PROMISE_STEPS = 16
+"""Waiting jobs get a new promise if what they are believed to need has changed by one part in 16."""
 
 
 class MemoryNeeds:
@@ -20,12 +25,12 @@ class MemoryNeeds:
     def __init__(self) -> None:
         self._of: OrderedDict[Hashable, MemoryNeed] = OrderedDict()
 
-    def learn(self, job: SiteJob) -> None:
-        """Note what a site remembers of a job."""
-        if job.alike is None or not job.memory.mib:
+    def learn(self, alike: Hashable, need: MemoryNeed) -> None:
+        """Note what a job needs; None is like no other."""
+        if alike is None or not need.mib:
             return
-        known = self._of.pop(job.alike, NO_NEED)
-        self._of[job.alike] = max(known, job.memory, key=lambda need: need.mib)
+        known = self._of.pop(alike, NO_NEED)
+        self._of[alike] = max(known, need, key=lambda each: each.mib)
         if len(self._of) > MOST_KINDS:
             self._of.popitem(last=False)
 
@@ -33,24 +38,43 @@ class MemoryNeeds:
         """Forget what was learned: a user says anew what such a job asks for."""
         self._of.pop(alike, None)
 
-    def of(self, job: SiteJob, cards_mib: Callable[[SiteJob], Sequence[int]]) -> MemoryNeed:
+    def of(
+        self, job: Job, alike: Hashable, own: MemoryNeed, cards_mib: Callable[[], Sequence[int]]
+    ) -> MemoryNeed:
         """What a waiting job needs: by its own attempts, or by those of jobs like it. `cards_mib`: memory of each GPU
         that it may use; asked only of jobs like one that ran out, for a cluster has thousands."""
-        known = self._of.get(job.alike, NO_NEED) if job.alike is not None else NO_NEED
-        raises = known.mib > max(job.memory.mib, job.job.share.mem_mib)
-        if not (
-            raises
-            and job.job.retries
-            and asks_for_memory(job.job)
-            and fits(job.job, known.mib, cards_mib(job))
-        ):
-            return job.memory
-        return MemoryNeed(job.memory.times, known.mib)
+        known = self._of.get(alike, NO_NEED) if alike is not None else NO_NEED
+        raises = known.mib > max(own.mib, job.share.mem_mib)
+        if not (raises and job.retries and asks_for_memory(job) and fits(job, known.mib, cards_mib())):
+            return own
+        return MemoryNeed(own.times, known.mib)
 
 
 def asks_for_memory(job: Job) -> bool:
     """Whether a job asks for less than a whole GPU's memory."""
     return bool(job.gpus) and (job.share.mem_mib > 0 or job.share.milli < WHOLE_GPU.milli)
+
+
+def as_promised(job: Job, most_mib: int, knowledge: Knowledge, quantile: float = PROMISE_QUANTILE) -> Job:
+    """A job whose memory may grow to `most_mib`, with what it is believed to need, but at least what it asks for; 0: it
+    does not grow."""
+    if not most_mib:
+        return job
+    try:
+        mem_mib = promised_mib(job, knowledge, quantile)
+    except BerthError:
+        mem_mib = None
+    if mem_mib is None:
+        return job
+    return replace(job, share=Share(job.share.milli, min(max(mem_mib, job.share.mem_mib), most_mib)))
+
+
+def expected_mib(job: Job, knowledge: Knowledge) -> int:
+    """What a job is expected to need at most of each GPU, 0 where nothing is known."""
+    try:
+        return (promised_mib(job, knowledge, 0.5) or 0) if job.gpus else 0
+    except BerthError:
+        return 0
 
 
 def as_needed(job: Job, need: MemoryNeed) -> Job:
