@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from berth.report.page import write_picture
+from berth.report.report import write_picture
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PAGE = """<!doctype html><meta charset="utf-8"><div id="plot"></div>

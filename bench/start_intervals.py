@@ -43,6 +43,7 @@ from berth.knowledge import History, Spread, User
 from berth.model import EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.scheduler import StartForecast
+from berth.scheduler.starts import drawn_starts
 from harness import count, data_folder, save
 
 HOUR_MS = 3_600_000
@@ -173,7 +174,7 @@ def replay(
             found = forecast.intervals(scheduler, now_ms)
             seconds.append(perf_counter() - began)
             scheduler.knowledge = limits
-            by_limits = StartForecast().intervals(scheduler, now_ms)
+            by_limits = drawn_starts(scheduler, now_ms, Random(0), lambda: False)
             scheduler.knowledge = knowledge
             low, high = np.quantile(waits, (0.1, 0.9)).tolist() if len(waits) >= FEWEST else (0, 0)
             for job in scheduler.queue:
@@ -183,7 +184,7 @@ def replay(
                 if job.id in found:
                     ways["berth"].of[job.id] = found[job.id]
                 if job.id in by_limits:
-                    ways["limits"].of[job.id] = now_ms, by_limits[job.id].to_ms
+                    ways["limits"].of[job.id] = now_ms, by_limits[job.id]
                 if high:
                     ways["constant"].of[job.id] = now_ms + round(low), now_ms + round(high)
     return {
@@ -200,11 +201,12 @@ def main() -> None:
     parser.add_argument("--trace", choices=("philly", "helios", "graham", "synthetic"), default="philly")
     parser.add_argument("--jobs", type=count, default=60_000, help="the first of Philly's, or those drawn")
     parser.add_argument("--gpus", type=count, default=0, help=f"by default {GPUS}")
+    parser.add_argument("--seed", type=int, default=1, help="of the jobs and time limits that are drawn")
     parser.add_argument("--policy", default="easy+fifo+best-fit")
     parser.add_argument("--every", type=float, default=3.0, help="hours from a look to the next")
     given = parser.parse_args()
     gpus = given.gpus or GPUS.get(given.trace, 0)
-    random = Random(1)
+    random = Random(given.seed)
     nodes: Sequence[Node] = nodes_of(gpus)
     if given.trace == "helios":
         trace = traces.read_trace(data_folder() / "helios" / "helios_venus_2vc_sept.csv.gz")

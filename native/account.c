@@ -182,7 +182,7 @@ static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *le
         *left = 0;
         return false;
     }
-    turn_take(&region->turn);
+    IN_TURN(&region->turn);
     look_at_total(region, bytes);
     uint32_t slot = (uint32_t)region->slot;
     uint64_t limit = limit_of(region);
@@ -190,7 +190,6 @@ static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *le
     if (outcome == FULL && verify(region))
         outcome = change(region->use, slot, bytes, 0, limit, left, estimate);
     region->held += outcome == DONE ? bytes : 0;
-    turn_leave(&region->turn);
     return outcome == DONE;
 }
 
@@ -231,11 +230,10 @@ void region_give(struct berth_region *region, uint64_t bytes)
 {
     if (bytes == 0 || region->slot < 0)
         return;
-    turn_take(&region->turn);
+    IN_TURN(&region->turn);
     look_at_total(region, bytes);
     change(region->use, (uint32_t)region->slot, 0, bytes, 0, NULL, false);
     region->held -= bytes < region->held ? bytes : region->held;
-    turn_leave(&region->turn);
 }
 
 void account_move(struct berth_use_file *use, uint32_t from, uint32_t to, uint64_t bytes)

@@ -73,8 +73,7 @@ static bool free_at_once(CUdeviceptr ptr)
 }
 
 /* On a stream that is captured: a node of a graph, which counts when that is launched. True where
-   it was: where a capture ended meanwhile, what may be memory by now is freed and asked for anew.
- */
+   it was: if a capture ended meanwhile, what may be memory by now is freed and asked for anew. */
 static bool is_node(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread,
                     CUresult *result)
 {

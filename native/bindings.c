@@ -222,14 +222,6 @@ static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t off
             return CUDA_ERROR_OUT_OF_MEMORY;                                      \
         return bound(REAL(name) args, object, dev, offset, record);               \
     }
-BINDS_MEMORY(cuMulticastBindMem, -1,
-             (CUhandle object, size_t offset, CUhandle memory, size_t from, size_t bytes,
-              unsigned long long flags),
-             (object, offset, memory, from, bytes, flags))
-BINDS_MEMORY(cuMulticastBindMem_v2, dev,
-             (CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from,
-              size_t bytes, unsigned long long flags),
-             (object, dev, offset, memory, from, bytes, flags))
 
 #define BINDS_ADDRESS(name, dev, params, args)                      \
     CUresult name params                                            \
@@ -237,14 +229,7 @@ BINDS_MEMORY(cuMulticastBindMem_v2, dev,
         struct record *record = vmm_hold_at(ptr);                   \
         return bound(REAL(name) args, object, dev, offset, record); \
     }
-BINDS_ADDRESS(cuMulticastBindAddr, -1,
-              (CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
-               unsigned long long flags),
-              (object, offset, ptr, bytes, flags))
-BINDS_ADDRESS(cuMulticastBindAddr_v2, dev,
-              (CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr, size_t bytes,
-               unsigned long long flags),
-              (object, dev, offset, ptr, bytes, flags))
+#include "hooks.h"
 
 /* Pieces that begin within what is asked for, which the first axis of its box says. */
 static bool is_unbound(const struct binding *one, const struct binding *asked)

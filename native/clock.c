@@ -18,16 +18,14 @@ static void ask_time_namespace(void)
 {
     char text[256];
     long long seconds = 0, ns = 0;
-    int error = errno, fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
+    KEEPS_ERRNO;
+    CLOSED int fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
     ssize_t size = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    if (fd >= 0)
-        close(fd);
     text[size > 0 ? size : 0] = 0;
     const char *line = strstr(text, "monotonic");
     if (line != NULL && sscanf(line, "monotonic %lld %lld", &seconds, &ns) == 2)
         atomic_store(&time_namespace_ns, (uint64_t)(seconds * 1000000000 + ns));
     atomic_store(&time_namespace_known, 1);
-    errno = error;
 }
 
 uint64_t clock_ns(void)

@@ -59,12 +59,7 @@ static CUresult create_end(struct overhead *overhead, CUcontext *ctx, bool is_pr
         CUresult begun = create_begin(&overhead, ctx, dev, "cuCtxCreate");                         \
         return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, false, REAL(name) args); \
     }
-CREATES(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
-CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
-CREATES(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice dev),
-        (ctx, affinity, count, flags, dev))
-CREATES(cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice dev),
-        (ctx, params, flags, dev))
+#include "hooks.h"
 
 /* A context that ended took it along; with a sparse array, what was mapped into that. */
 static void gone_with_context(const struct entry *entry)

@@ -5,8 +5,8 @@
    The driver is called without a lock, so two threads may set one limit at once. Each first charges
    all that its own call may add. The charge is lowered to what the driver then says only by a call
    that no other of this limit and context overlaps; where calls overlap, that is the last of them
-   to end. So the charge is
-   never below what the driver has, and equal to it when no call is under way. */
+   to end. So the charge is never below what the driver has, and equal to it when no call is under
+   way. */
 #define _GNU_SOURCE
 #include "context_limits.h"
 #include "ledger.h"
@@ -128,8 +128,7 @@ static bool charge_begin(struct limit_charge *charge, uint64_t wanted, const cha
     turn_leave(&turn);
     if (!obtain(charge->device, lacks, call))
         return false;
-    IN_TURN(&turn);
-    charge_more(charge, lacks);
+    WITHIN(&turn, charge_more(charge, lacks));
     return true;
 }
 
@@ -140,9 +139,7 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
 {
     struct calls *calls = charge->calls;
     for (;;) {
-        turn_take(&turn);
-        uint32_t ended_then = calls->ended;
-        turn_leave(&turn);
+        uint32_t ended_then = WITHIN(&turn, calls->ended);
         size_t now;
         bool reported = HAVE(cuCtxGetLimit) && limit_now(charge->limit, &now) == CUDA_SUCCESS;
         uint64_t made = reported ? above(limit_bytes(charge, now), charge->base) : otherwise;
@@ -187,14 +184,11 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
 static void charge_refused(struct limit_charge *charge, const char *call)
 {
     if (HAVE(cuCtxGetLimit)) {
-        turn_take(&turn);
-        uint64_t charged = charged_now(charge).bytes;
-        turn_leave(&turn);
+        uint64_t charged = WITHIN(&turn, charged_now(charge).bytes);
         (void)charge_end(charge, charged, true, call);
         return;
     }
-    IN_TURN(&turn);
-    call_ends(charge->calls);
+    WITHIN(&turn, call_ends(charge->calls));
 }
 
 CUresult cuCtxSetLimit(int limit, size_t value)
@@ -237,9 +231,7 @@ bool stack_grows(struct device *device, CUfunction function, const char *call)
         local_bytes <= 0)
         return true;
     charge.context = context_current();
-    turn_take(&turn);
-    bool counted = charged_now(&charge).count >= (uint32_t)local_bytes;
-    turn_leave(&turn);
+    bool counted = WITHIN(&turn, charged_now(&charge).count >= (uint32_t)local_bytes);
     if (counted || limit_now(CU_LIMIT_STACK, &now) != CUDA_SUCCESS)
         return true;
     charge.threads = threads_of(device, CU_LIMIT_STACK);

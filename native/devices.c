@@ -27,10 +27,9 @@ static _Thread_local struct {
 static void after_fork(void)
 {
     region_fork_child();
-    for (uint32_t i = 0; i < atomic_load(&device_count); i++) {
+    for (uint32_t i = 0; i < atomic_load(&device_count); i++)
         if (devices[i].limited)
             region_forget(&devices[i].region);
-    }
     atomic_store(&forked, atomic_load(&limiting));
     atomic_store(&started, 0);
     last.context = NULL;
@@ -176,9 +175,8 @@ CUresult devices_start(CUresult result)
 CUresult cuInit(unsigned flags)
 {
     if (!HAVE(cuInit)) {
-        void *found = real.find("cuInit");
+        (void)real.find("cuInit");
         if (!HAVE(cuInit)) {
-            (void)found;
             log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give "
                      "the container its libraries");
             return CUDA_ERROR_NO_DEVICE;
@@ -215,10 +213,10 @@ struct device *device_of(CUdevice handle)
 /* The first GPU that has a limit: what belongs to no GPU in particular counts there. */
 static struct device *device_first(void)
 {
-    uint32_t count = atomic_load(&limiting) ? atomic_load(&device_count) : 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (devices[i].limited)
-            return &devices[i];
+    struct device *device;
+    for (int i = 0; (device = device_at(i)) != NULL; i++)
+        if (device->limited)
+            return device;
     return NULL;
 }
 
@@ -347,9 +345,10 @@ struct device *device_at(int position)
 
 struct device *device_by_uuid(const unsigned char uuid[16])
 {
-    for (uint32_t i = 0; atomic_load(&limiting) && i < atomic_load(&device_count); i++)
-        if (memcmp(devices[i].uuid, uuid, 16) == 0)
-            return devices[i].limited ? &devices[i] : NULL;
+    struct device *device;
+    for (int i = 0; (device = device_at(i)) != NULL; i++)
+        if (memcmp(device->uuid, uuid, 16) == 0)
+            return device->limited ? device : NULL;
     return NULL;
 }
 

@@ -180,16 +180,12 @@ static const struct hook *hook_at(const void *address)
 static const struct hook *hook_by_table(const char *name, int version, bool per_thread)
 {
     const char *best = NULL;
-    int best_version = -1, best_thread = -1;
-    for (size_t i = 0; i < ENTRY_POINTS; i++) {
-        if (entry_points[i].version > version || entry_points[i].per_thread > per_thread ||
-            strcmp(entry_points[i].name, name) != 0)
-            continue;
-        if (entry_points[i].per_thread > best_thread ||
-            (entry_points[i].per_thread == best_thread && entry_points[i].version > best_version)) {
+    for (int i = 0, best_rank = -1; i < ENTRY_POINTS; i++) {
+        int rank = entry_points[i].per_thread << 24 | entry_points[i].version;
+        if (entry_points[i].version <= version && entry_points[i].per_thread <= per_thread &&
+            rank > best_rank && strcmp(entry_points[i].name, name) == 0) {
             best = entry_points[i].symbol;
-            best_version = entry_points[i].version;
-            best_thread = entry_points[i].per_thread;
+            best_rank = rank;
         }
     }
     return best != NULL ? hook_named(best) : NULL;

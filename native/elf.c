@@ -47,23 +47,16 @@ bool elf_view_early(struct elf *elf, uintptr_t base, const ElfW(Dyn) * dynamic)
         uintptr_t address = dynamic->d_un.d_ptr; /* glibc relocates these in place, others do not */
         if (address < base)
             address += base;
-        switch (dynamic->d_tag) {
-        case DT_SYMTAB:
+        if (dynamic->d_tag == DT_SYMTAB)
             elf->symbols = (ElfW(Sym) *)address;
-            break;
-        case DT_STRTAB:
+        else if (dynamic->d_tag == DT_STRTAB)
             elf->strings = (const char *)address;
-            break;
-        case DT_GNU_HASH:
+        else if (dynamic->d_tag == DT_GNU_HASH)
             elf->gnu_hash = (const uint32_t *)address;
-            break;
-        case DT_HASH:
+        else if (dynamic->d_tag == DT_HASH)
             elf->sysv_hash = (const uint32_t *)address;
-            break;
-        case DT_SONAME:
+        else if (dynamic->d_tag == DT_SONAME)
             soname = dynamic->d_un.d_val;
-            break;
-        }
     }
     if (elf->symbols == NULL || elf->strings == NULL)
         return false;

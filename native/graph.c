@@ -21,15 +21,7 @@ static CUresult began(CUresult result)
 }
 #define CAPTURES(name, params, args)                                            \
     DEFINE_TWINS(name, params, (capture_begins(), began(REAL_TWIN(name) args)))
-CAPTURES(cuStreamBeginCapture, (CUstream stream), (stream))
-CAPTURES(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
-CAPTURES(cuStreamBeginCaptureToGraph,
-         (CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count,
-          int mode),
-         (stream, graph, needs, edges, count, mode))
-CAPTURES(cuStreamBeginRecaptureToGraph,
-         (CUstream stream, int mode, CUgraph graph, void *call, void *data),
-         (stream, mode, graph, call, data))
+#include "hooks.h"
 
 /* A spoiled capture ends too, with an error; one that another thread is to end does not. */
 static CUresult end_capture(CUstream stream, CUgraph *graph, bool per_thread)
@@ -219,18 +211,7 @@ static CUresult instantiate_end(struct instantiation *instantiation, const CUexe
         CUresult refused = instantiate_begin(&made, exec, graph);                                 \
         return refused != CUDA_SUCCESS ? refused : instantiate_end(&made, exec, REAL(name) args); \
     }
-INSTANTIATES(cuGraphInstantiate,
-             (CUexec * exec, CUgraph graph, CUnode *node, char *log, size_t size),
-             (exec, graph, node, log, size))
-INSTANTIATES(cuGraphInstantiate_v2,
-             (CUexec * exec, CUgraph graph, CUnode *node, char *log, size_t size),
-             (exec, graph, node, log, size))
-INSTANTIATES(cuGraphInstantiateWithFlags, (CUexec * exec, CUgraph graph, unsigned long long flags),
-             (exec, graph, flags))
-INSTANTIATES(cuGraphInstantiateWithParams, (CUexec * exec, CUgraph graph, void *params),
-             (exec, graph, params))
-INSTANTIATES(cuGraphInstantiateWithParams_ptsz, (CUexec * exec, CUgraph graph, void *params),
-             (exec, graph, params))
+#include "hooks.h"
 
 CUresult cuGraphExecDestroy(CUexec exec)
 {
@@ -272,10 +253,7 @@ static CUresult ready_begin(struct readying *readying, CUexec exec, CUstream str
         return CUDA_SUCCESS;
     struct memory *memory = entry.owner;
     uint32_t trims = trims_of(memory);
-    turn_take(&turn);
-    bool ready = memory->ready && memory->stream == stream && memory->trims == trims;
-    turn_leave(&turn);
-    if (ready)
+    if (WITHIN(&turn, memory->ready && memory->stream == stream && memory->trims == trims))
         return CUDA_SUCCESS;
     CUresult refused = taking_begin(&readying->taking, memory, call);
     if (refused == CUDA_SUCCESS) {
@@ -294,11 +272,10 @@ static CUresult ready_end(struct readying *readying, CUresult result)
     for (unsigned i = 0; i < readying->taking.count; i++)
         trims += readying->taking.growths[i].trims;
     taking_end(&readying->taking);
-    turn_take(&turn);
+    IN_TURN(&turn);
     memory->ready = result == CUDA_SUCCESS;
     memory->stream = readying->stream;
     memory->trims = trims;
-    turn_leave(&turn);
     return result;
 }
 

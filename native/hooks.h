@@ -5,8 +5,10 @@
    TWINS(symbol, parameters)    the same, and its twin whose default stream is the thread's own
    PASSES(symbol, thread, parameters, arguments)  the same of what is only passed on; `thread` ends
                                 the name of the twin
-   NVHOOK(symbol, parameters)   of libnvidia-ml.so.1
-   NEED(symbol, parameters)     called, never replaced; NVNEED of libnvidia-ml.so.1
+   NVLISTS, CREATES, LOADS, BRINGS, BINDS_MEMORY, BINDS_ADDRESS, CAPTURES, INSTANTIATES, LAUNCHES
+   calls of which several are answered alike: so their part defines them all NVHOOK(symbol,
+   parameters)   of libnvidia-ml.so.1 NEED(symbol, parameters)     called, never replaced; NVNEED of
+   libnvidia-ml.so.1
 
    Who includes this defines those that it wants; none is defined afterwards. */
 #ifndef HOOK
@@ -24,6 +26,33 @@
 #define TWINS(name, params)   \
     HOOK(name, params)        \
     HOOK(name##_ptsz, params)
+#ifndef NVLISTS
+#define NVLISTS(name, type) NVHOOK(name, (NVdevice device, unsigned *count, type *list))
+#endif
+#ifndef CREATES
+#define CREATES(name, params, args) HOOK(name, params)
+#endif
+#ifndef LOADS
+#define LOADS(name, kind, image, path, params, args) HOOK(name, params)
+#endif
+#ifndef BRINGS
+#define BRINGS(name, kind, params, args) HOOK(name, params)
+#endif
+#ifndef BINDS_MEMORY
+#define BINDS_MEMORY(name, dev, params, args) HOOK(name, params)
+#endif
+#ifndef BINDS_ADDRESS
+#define BINDS_ADDRESS(name, dev, params, args) HOOK(name, params)
+#endif
+#ifndef CAPTURES
+#define CAPTURES(name, params, args) TWINS(name, params)
+#endif
+#ifndef INSTANTIATES
+#define INSTANTIATES(name, params, args) HOOK(name, params)
+#endif
+#ifndef LAUNCHES
+#define LAUNCHES(name, blocks, stream, params, args) TWINS(name, params)
+#endif
 #ifndef PASSES
 #define PASSES(name, thread, params, args) \
     HOOK(name, params)                     \
@@ -46,10 +75,12 @@ HOOK(cuMemGetInfo, (unsigned *free_bytes, unsigned *total_bytes))
 HOOK(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
 
 /* context.c: contexts and what they set aside */
-HOOK(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev))
-HOOK(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev))
-HOOK(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice dev))
-HOOK(cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice dev))
+CREATES(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
+CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
+CREATES(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice dev),
+        (ctx, affinity, count, flags, dev))
+CREATES(cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice dev),
+        (ctx, params, flags, dev))
 HOOK(cuCtxDestroy, (CUcontext ctx))
 HOOK(cuCtxDestroy_v2, (CUcontext ctx))
 HOOK(cuCtxAttach, (CUcontext * ctx, unsigned flags))
@@ -64,16 +95,22 @@ HOOK(cuGreenCtxDestroy, (CUgreen ctx))
 HOOK(cuCtxSetLimit, (int limit, size_t value))
 
 /* module.c: what is loaded */
-HOOK(cuModuleLoad, (CUmodule * module, const char *path))
-HOOK(cuModuleLoadData, (CUmodule * module, const void *image))
-HOOK(cuModuleLoadDataEx,
-     (CUmodule * module, const void *image, unsigned count, void *options, void **values))
-HOOK(cuModuleLoadFatBinary, (CUmodule * module, const void *image))
+LOADS(cuModuleLoad, MODULE, NULL, path, (CUmodule * made, const char *path), (made, path))
+LOADS(cuModuleLoadData, MODULE, image, NULL, (CUmodule * made, const void *image), (made, image))
+LOADS(cuModuleLoadDataEx, MODULE, image, NULL,
+      (CUmodule * made, const void *image, unsigned count, void *options, void **values),
+      (made, image, count, options, values))
+LOADS(cuModuleLoadFatBinary, MODULE, image, NULL, (CUmodule * made, const void *image),
+      (made, image))
 HOOK(cuModuleUnload, (CUmodule module))
-HOOK(cuLibraryLoadData, (CUlibrary * library, const void *code, void *jit, void **jit_values,
-                         unsigned jit_count, void *options, void **values, unsigned count))
-HOOK(cuLibraryLoadFromFile, (CUlibrary * library, const char *path, void *jit, void **jit_values,
-                             unsigned jit_count, void *options, void **values, unsigned count))
+LOADS(cuLibraryLoadData, LIBRARY, code, NULL,
+      (CUlibrary * made, const void *code, void *jit, void **jit_values, unsigned jit_count,
+       void *options, void **values, unsigned count),
+      (made, code, jit, jit_values, jit_count, options, values, count))
+LOADS(cuLibraryLoadFromFile, LIBRARY, NULL, path,
+      (CUlibrary * made, const char *path, void *jit, void **jit_values, unsigned jit_count,
+       void *options, void **values, unsigned count),
+      (made, path, jit, jit_values, jit_count, options, values, count))
 HOOK(cuLibraryUnload, (CUlibrary library))
 
 /* lazy.c: what is loaded when it is first asked for */
@@ -81,14 +118,25 @@ HOOK(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *n
 HOOK(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name))
 HOOK(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
 HOOK(cuFuncLoad, (CUfunction function))
-HOOK(cuModuleGetGlobal, (unsigned *ptr, unsigned *bytes, CUmodule module, const char *name))
-HOOK(cuModuleGetGlobal_v2, (CUdeviceptr * ptr, size_t *bytes, CUmodule module, const char *name))
-HOOK(cuModuleGetTexRef, (CUtexture * texture, CUmodule module, const char *name))
-HOOK(cuModuleGetSurfRef, (CUsurface * surface, CUmodule module, const char *name))
+BRINGS(cuModuleGetGlobal, MODULE,
+       (unsigned *ptr, unsigned *bytes, CUmodule owner, const char *name),
+       (ptr, bytes, owner, name))
+BRINGS(cuModuleGetGlobal_v2, MODULE,
+       (CUdeviceptr * ptr, size_t *bytes, CUmodule owner, const char *name),
+       (ptr, bytes, owner, name))
+BRINGS(cuModuleGetTexRef, MODULE, (CUtexture * texture, CUmodule owner, const char *name),
+       (texture, owner, name))
+BRINGS(cuModuleGetSurfRef, MODULE, (CUsurface * surface, CUmodule owner, const char *name),
+       (surface, owner, name))
 HOOK(cuLibraryGetModule, (CUmodule * module, CUlibrary library))
-HOOK(cuLibraryGetGlobal, (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name))
-HOOK(cuLibraryGetManaged, (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name))
-HOOK(cuLibraryGetUnifiedFunction, (void **function, CUlibrary library, const char *name))
+BRINGS(cuLibraryGetGlobal, LIBRARY,
+       (CUdeviceptr * ptr, size_t *bytes, CUlibrary owner, const char *name),
+       (ptr, bytes, owner, name))
+BRINGS(cuLibraryGetManaged, LIBRARY,
+       (CUdeviceptr * ptr, size_t *bytes, CUlibrary owner, const char *name),
+       (ptr, bytes, owner, name))
+BRINGS(cuLibraryGetUnifiedFunction, LIBRARY, (void **function, CUlibrary owner, const char *name),
+       (function, owner, name))
 
 /* memory.c: linear memory, arrays */
 HOOK(cuMemAlloc, (unsigned *ptr, unsigned bytes))
@@ -135,14 +183,22 @@ HOOK(cuMemImportFromShareableHandle, (CUhandle * handle, void *from, int type))
 /* bindings.c: tiles of sparse arrays, and multicast objects */
 TWINS(cuMemMapArrayAsync, (CUmap_info * list, unsigned count, CUstream stream))
 HOOK(cuMulticastCreate, (CUhandle * object, const CUmulticast_prop *prop))
-HOOK(cuMulticastBindMem, (CUhandle object, size_t offset, CUhandle memory, size_t from,
-                          size_t bytes, unsigned long long flags))
-HOOK(cuMulticastBindMem_v2, (CUhandle object, CUdevice dev, size_t offset, CUhandle memory,
-                             size_t from, size_t bytes, unsigned long long flags))
-HOOK(cuMulticastBindAddr,
-     (CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes, unsigned long long flags))
-HOOK(cuMulticastBindAddr_v2, (CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
-                              size_t bytes, unsigned long long flags))
+BINDS_MEMORY(cuMulticastBindMem, -1,
+             (CUhandle object, size_t offset, CUhandle memory, size_t from, size_t bytes,
+              unsigned long long flags),
+             (object, offset, memory, from, bytes, flags))
+BINDS_MEMORY(cuMulticastBindMem_v2, dev,
+             (CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from,
+              size_t bytes, unsigned long long flags),
+             (object, dev, offset, memory, from, bytes, flags))
+BINDS_ADDRESS(cuMulticastBindAddr, -1,
+              (CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
+               unsigned long long flags),
+              (object, offset, ptr, bytes, flags))
+BINDS_ADDRESS(cuMulticastBindAddr_v2, dev,
+              (CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr, size_t bytes,
+               unsigned long long flags),
+              (object, dev, offset, ptr, bytes, flags))
 HOOK(cuMulticastUnbind, (CUhandle object, CUdevice dev, size_t offset, size_t bytes))
 
 /* async.c: stream-ordered memory */
@@ -255,21 +311,30 @@ PASSES(cuMemcpy3DWithAttributesAsync, ptsz, (void *copy, unsigned long long flag
        (copy, flags, stream))
 
 /* graph.c: captures and graphs */
-TWINS(cuStreamBeginCapture, (CUstream stream))
-TWINS(cuStreamBeginCapture_v2, (CUstream stream, int mode))
-TWINS(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUnode *needs,
-                                    const void *edges, size_t count, int mode))
+CAPTURES(cuStreamBeginCapture, (CUstream stream), (stream))
+CAPTURES(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
+CAPTURES(cuStreamBeginCaptureToGraph,
+         (CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count,
+          int mode),
+         (stream, graph, needs, edges, count, mode))
 TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
-TWINS(cuStreamBeginRecaptureToGraph,
-      (CUstream stream, int mode, CUgraph graph, void *call, void *data))
+CAPTURES(cuStreamBeginRecaptureToGraph,
+         (CUstream stream, int mode, CUgraph graph, void *call, void *data),
+         (stream, mode, graph, call, data))
 HOOK(cuStreamDestroy, (CUstream stream))
 HOOK(cuStreamDestroy_v2, (CUstream stream))
-HOOK(cuGraphInstantiate,
-     (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
-HOOK(cuGraphInstantiate_v2,
-     (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
-HOOK(cuGraphInstantiateWithFlags, (CUexec * exec, CUgraph graph, unsigned long long flags))
-TWINS(cuGraphInstantiateWithParams, (CUexec * exec, CUgraph graph, void *params))
+INSTANTIATES(cuGraphInstantiate,
+             (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes),
+             (exec, graph, error_node, log, log_bytes))
+INSTANTIATES(cuGraphInstantiate_v2,
+             (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes),
+             (exec, graph, error_node, log, log_bytes))
+INSTANTIATES(cuGraphInstantiateWithFlags, (CUexec * exec, CUgraph graph, unsigned long long flags),
+             (exec, graph, flags))
+INSTANTIATES(cuGraphInstantiateWithParams, (CUexec * exec, CUgraph graph, void *params),
+             (exec, graph, params))
+INSTANTIATES(cuGraphInstantiateWithParams_ptsz, (CUexec * exec, CUgraph graph, void *params),
+             (exec, graph, params))
 HOOK(cuGraphExecDestroy, (CUexec exec))
 TWINS(cuGraphLaunch, (CUexec exec, CUstream stream))
 TWINS(cuGraphUpload, (CUexec exec, CUstream stream))
@@ -279,33 +344,31 @@ HOOK(cuDeviceGraphMemTrim, (CUdevice dev))
 HOOK(cuLaunch, (CUfunction function))
 HOOK(cuLaunchGrid, (CUfunction function, int width, int height))
 HOOK(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))
-TWINS(cuLaunchKernel,
-      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-       unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
-TWINS(cuLaunchKernelEx, (const CUlaunch *launch, CUfunction function, void **params, void **extra))
-TWINS(cuLaunchCooperativeKernel,
-      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-       unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
+LAUNCHES(cuLaunchKernel, (uint64_t)gx * gy * gz, stream,
+         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+          unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
+         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, extra))
+LAUNCHES(cuLaunchKernelEx, blocks_of(launch), stream_of(launch),
+         (const CUlaunch *launch, CUfunction function, void **params, void **extra),
+         (launch, function, params, extra))
+LAUNCHES(cuLaunchCooperativeKernel, (uint64_t)gx * gy * gz, stream,
+         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+          unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
+         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params))
 HOOK(cuLaunchCooperativeKernelMultiDevice, (CUcooperative * list, unsigned count, unsigned flags))
 
 /* nvml.c: what a process is told about the card by its management library */
 NVHOOK(nvmlDeviceGetMemoryInfo, (NVdevice device, NVmemory *memory))
 NVHOOK(nvmlDeviceGetMemoryInfo_v2, (NVdevice device, NVmemory_v2 *memory))
-NVHOOK(nvmlDeviceGetComputeRunningProcesses, (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetComputeRunningProcesses_v2, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetComputeRunningProcesses_v3, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses,
-       (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v2,
-       (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v3,
-       (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses,
-       (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v2,
-       (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v3,
-       (NVdevice device, unsigned *count, NVprocess *list))
+NVLISTS(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1)
+NVLISTS(nvmlDeviceGetComputeRunningProcesses_v2, NVprocess)
+NVLISTS(nvmlDeviceGetComputeRunningProcesses_v3, NVprocess)
+NVLISTS(nvmlDeviceGetGraphicsRunningProcesses, NVprocess_v1)
+NVLISTS(nvmlDeviceGetGraphicsRunningProcesses_v2, NVprocess)
+NVLISTS(nvmlDeviceGetGraphicsRunningProcesses_v3, NVprocess)
+NVLISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
+NVLISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
+NVLISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
 NVHOOK(nvmlDeviceGetProcessUtilization,
        (NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us))
@@ -368,3 +431,12 @@ NVNEED(nvmlDeviceGetUtilizationRates, (NVdevice device, NVrates *rates))
 #undef NVNEED
 #undef TWINS
 #undef PASSES
+#undef CREATES
+#undef LOADS
+#undef BRINGS
+#undef BINDS_MEMORY
+#undef BINDS_ADDRESS
+#undef CAPTURES
+#undef INSTANTIATES
+#undef LAUNCHES
+#undef NVLISTS

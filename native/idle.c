@@ -15,7 +15,7 @@ shared32 watched;
 static void count_and_wait(void)
 {
     struct device *device;
-    int error = errno;
+    KEEPS_ERRNO;
     for (int i = 0; (device = device_at(i)) != NULL; i++) {
         struct berth_region *region = &device->region;
         if (!device->limited || region->slot < 0)
@@ -25,7 +25,6 @@ static void count_and_wait(void)
             if (!region_ask(region, BERTH_COMES_BACK, clock_ns()))
                 nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
     }
-    errno = error;
 }
 void (*arriving)(void) = count_and_wait;
 

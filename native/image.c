@@ -5,6 +5,7 @@
    the kernel writes no more than there is: nothing that is malformed can end the program. */
 #define _GNU_SOURCE
 #include "image.h"
+#include "turn.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -149,30 +150,23 @@ static uint64_t source_bytes(struct source *source)
 
 uint64_t image_least_bytes(const void *image)
 {
-    int ends[2], error = errno;
-    if (image == NULL || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-        errno = error;
+    KEEPS_ERRNO;
+    int ends[2];
+    if (image == NULL || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
         return 0;
-    }
     struct source source = { .file = -1, .out = ends[0], .in = ends[1], .memory = image };
     uint64_t bytes = source_bytes(&source);
     close(ends[0]);
     close(ends[1]);
-    errno = error;
     return bytes;
 }
 
 uint64_t image_file_least_bytes(const char *path)
 {
     struct stat file;
-    int error = errno, fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    uint64_t bytes = 0;
-    if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode)) {
-        struct source source = { .file = fd, .in = -1, .out = -1 };
-        bytes = source_bytes(&source);
-    }
-    if (fd >= 0)
-        close(fd);
-    errno = error;
-    return bytes;
+    KEEPS_ERRNO;
+    CLOSED int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    struct source source = { .file = fd, .in = -1, .out = -1 };
+    bool regular = fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+    return regular ? source_bytes(&source) : 0;
 }

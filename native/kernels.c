@@ -29,15 +29,9 @@ static struct kernel kernels[KERNELS];
 static struct family families[FAMILIES], all_launches[MAX_DEVICES];
 static char graphs; /* its address is the family of all graphs */
 
-static size_t place(const void *what, uint64_t blocks)
-{
-    uint64_t mixed = ((uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
-    return (size_t)(mixed >> 40);
-}
-
 struct kernel *kernels_of(void *what, uint64_t blocks, CUcontext context)
 {
-    size_t start = place(what, blocks);
+    size_t start = kernels_place(what, blocks);
     for (size_t i = 0; i < 32; i++) {
         struct kernel *kernel = &kernels[(start + i) % KERNELS];
         void *seen = atomic_load(&kernel->what);
@@ -56,7 +50,7 @@ struct kernel *kernels_of(void *what, uint64_t blocks, CUcontext context)
 struct family *kernels_family(void *what, uint64_t blocks, CUcontext context)
 {
     what = blocks == 0 ? &graphs : what;
-    size_t start = place(what, 0);
+    size_t start = kernels_place(what, 0);
     for (size_t i = 0; i < 32; i++) {
         struct family *family = &families[(start + i) % FAMILIES];
         void *seen = atomic_load(&family->what);
@@ -111,36 +105,35 @@ static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, b
     return near_count * 3 >= count ? near_sum / near_count : 0;
 }
 
+static void spread_by(struct spread *spread, uint64_t sum_ns, uint64_t count, uint64_t least_ns,
+                      uint64_t most_ns)
+{
+    atomic_fetch_add(&spread->sum_ns, sum_ns);
+    if (atomic_fetch_add(&spread->count, count) == 0 || least_ns < atomic_load(&spread->least_ns))
+        atomic_store(&spread->least_ns, least_ns);
+    if (most_ns > atomic_load(&spread->most_ns))
+        atomic_store(&spread->most_ns, most_ns);
+}
+
 /* Keeps apart what launches took while no other partition computed, which is known at NVML's next
    look; returns their mean, 0 while they are too few to tell. */
 static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t ns)
 {
+    struct spread *pending = &kernel->pending;
     uint64_t looked_ns, count;
     bool alone = share_alone(device, &looked_ns);
     if (atomic_exchange(&kernel->pending_since_ns, looked_ns) != looked_ns) {
-        uint64_t least = atomic_load(&kernel->alone.least_ns);
-        if (alone && (count = atomic_load(&kernel->pending.count)) != 0 &&
-            atomic_load(&kernel->alone.count) < ALONE_OF) {
-            atomic_fetch_add(&kernel->alone.sum_ns, atomic_load(&kernel->pending.sum_ns));
-            atomic_fetch_add(&kernel->alone.count, count);
-            if (least == 0 || atomic_load(&kernel->pending.least_ns) < least)
-                atomic_store(&kernel->alone.least_ns, atomic_load(&kernel->pending.least_ns));
-            if (atomic_load(&kernel->pending.most_ns) > atomic_load(&kernel->alone.most_ns))
-                atomic_store(&kernel->alone.most_ns, atomic_load(&kernel->pending.most_ns));
-        }
-        atomic_store(&kernel->pending.count, 0); /* first: nothing else is believed without it */
-        atomic_store(&kernel->pending.sum_ns, 0);
-        atomic_store(&kernel->pending.least_ns, 0);
-        atomic_store(&kernel->pending.most_ns, 0);
+        if (alone && (count = atomic_load(&pending->count)) != 0 &&
+            atomic_load(&kernel->alone.count) < ALONE_OF)
+            spread_by(&kernel->alone, atomic_load(&pending->sum_ns), count,
+                      atomic_load(&pending->least_ns), atomic_load(&pending->most_ns));
+        atomic_store(&pending->count, 0); /* first: nothing else is believed without it */
+        atomic_store(&pending->sum_ns, 0);
+        atomic_store(&pending->least_ns, 0);
+        atomic_store(&pending->most_ns, 0);
     }
-    if (alone) {
-        atomic_fetch_add(&kernel->pending.sum_ns, ns);
-        if (atomic_fetch_add(&kernel->pending.count, 1) == 0 ||
-            ns < atomic_load(&kernel->pending.least_ns))
-            atomic_store(&kernel->pending.least_ns, ns);
-        if (ns > atomic_load(&kernel->pending.most_ns))
-            atomic_store(&kernel->pending.most_ns, ns);
-    }
+    if (alone)
+        spread_by(pending, ns, 1, ns, ns);
     count = atomic_load(&kernel->alone.count);
     bool alike =
         atomic_load(&kernel->alone.most_ns) <= atomic_load(&kernel->alone.least_ns) * 5 / 4;

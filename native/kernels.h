@@ -10,7 +10,7 @@ struct kernel {
     _Atomic(CUcontext) context; /* the same one may be launched in several, also on several GPUs */
     shared64 cost_ns;           /* 0: not measured yet */
     shared64 mean_ns;           /* of many launches, as they seemed */
-    struct {
+    struct spread {
         shared64 sum_ns, count, least_ns, most_ns;
     } alone, pending; /* those that no other partition's work can have delayed */
     shared64 pending_since_ns;
@@ -30,6 +30,13 @@ struct family {
 
 /* What a launch is charged if nothing was measured yet. */
 enum { FIRST_COST_NS = 20 * 1000 };
+
+/* Where what is known of launches with these blocks begins, in a table of any size. */
+static inline size_t kernels_place(const void *what, uint64_t blocks)
+{
+    uint64_t mixed = ((uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
+    return (size_t)(mixed >> 40);
+}
 
 /* What is known of launches with these blocks; NULL where the table is full, since shapes that
    change for ever would fill any. `blocks` is 0 for a graph. */

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "launch.h"
 #include "capture.h"
+#include "kernels.h"
 #include "measure.h"
 #include "parts.h"
 #include "share.h"
@@ -27,7 +28,7 @@ struct known_launch {
     uint64_t blocks;
     CUcontext context;
     int64_t cost_ns, until_probe;
-    uint32_t device;
+    int device;
 };
 
 /* What a thread has bought: it alone takes of it, without a locked instruction. */
@@ -41,20 +42,9 @@ static _Thread_local struct thread {
     bool listed;
 } mine;
 
-static inline int64_t credit_of(credit *credit)
-{
-    return LOAD(*credit);
-}
-
 static inline void credit_by(credit *credit, int64_t ns)
 {
-    STORE(*credit, credit_of(credit) + ns);
-}
-
-static size_t place(const void *what, uint64_t blocks)
-{
-    uint64_t mixed = ((uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
-    return (size_t)(mixed >> 40) % CACHE;
+    STORE(*credit, LOAD(*credit) + ns);
 }
 
 /* Any number below `most`. */
@@ -115,7 +105,7 @@ static bool has_key;
 static void give_back(struct thread *thread)
 {
     for (int i = 0; i < MAX_DEVICES; i++) {
-        int64_t left = credit_of(&thread->credit_ns[i]);
+        int64_t left = LOAD(thread->credit_ns[i]);
         struct device *device = left > 0 ? device_at(i) : NULL;
         if (device != NULL)
             share_correct(device, -left);
@@ -126,7 +116,7 @@ static void give_back(struct thread *thread)
 static void thread_ends(void *of_mine)
 {
     (void)of_mine;
-    turn_take(&turn);
+    IN_TURN(&turn);
     for (struct thread **at = &listed; *at != NULL; at = &(*at)->next)
         if (*at == &mine) {
             *at = mine.next;
@@ -134,7 +124,6 @@ static void thread_ends(void *of_mine)
         }
     mine.listed = false;
     give_back(&mine);
-    turn_leave(&turn);
 }
 
 /* What all threads have bought is given back: those that go on until the process has ended buy
@@ -153,7 +142,7 @@ static void exits_now(void)
 static void enlist(void)
 {
     static bool exits; /* before the driver's own, which was there earlier */
-    turn_take(&turn);
+    IN_TURN(&turn);
     if (!exits)
         exits = atexit(exits_now) == 0;
     if (!has_key)
@@ -163,7 +152,6 @@ static void enlist(void)
         listed = &mine;
     }
     mine.listed = true;
-    turn_leave(&turn);
 }
 
 __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks,
@@ -171,14 +159,10 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
 {
     struct device *device = device_current();
     CUcontext context = context_current();
-    struct known_launch *cached = &mine.cache[place(what, blocks)];
+    struct known_launch *cached = &mine.cache[kernels_place(what, blocks) % CACHE];
     if (device == NULL || !share_limits(device)) {
-        cached->what = what;
-        cached->blocks = blocks;
-        cached->context = context;
-        cached->device = 0;
-        cached->cost_ns = 0;
-        cached->until_probe = 1024; /* then look again: the partition may have got a limit */
+        /* After 1,024 it is looked again: the partition may have got a limit. */
+        *cached = (struct known_launch){ what, blocks, context, .until_probe = 1024 };
         return NULL;
     }
     if (capturing(stream, per_thread))
@@ -205,7 +189,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     if (cost == 0)
         cost = 1;
     credit *credit_ns = &mine.credit_ns[device->ordinal];
-    if (credit_of(credit_ns) < (int64_t)cost) {
+    if (LOAD(*credit_ns) < (int64_t)cost) {
         uint64_t ahead = ahead_ns(device);
         uint64_t launches = !guess && cost < ahead ? ahead / cost : 1;
         share_buy(device, launches * cost);
@@ -217,11 +201,8 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     if (measure && !guess && atomic_load(&launch.kernel->probing) != 0 && share_contended(device) &&
         any_below(8) != 0)
         measure = false; /* one of those that come behind it will do */
-    cached->what = guess ? NULL : what;
-    cached->blocks = blocks;
-    cached->context = context;
-    cached->device = (uint32_t)device->ordinal;
-    cached->cost_ns = (int64_t)cost;
+    *cached = (struct known_launch){ guess ? NULL : what, blocks,         context, (int64_t)cost,
+                                     cached->until_probe, device->ordinal };
     /* Also behind a guess: launches that are all measured at the beginning, before NVML tells of
        others, would be charged for what those took in between. */
     if (launch.kernel != NULL && (measure || cached->until_probe < 0))
@@ -235,7 +216,7 @@ static inline __attribute__((always_inline)) bool paid(struct known_launch *cach
                                                        const void *what, uint64_t blocks)
 {
     credit *credit_ns = &mine.credit_ns[cached->device];
-    int64_t cost_ns = cached->cost_ns, left = credit_of(credit_ns);
+    int64_t cost_ns = cached->cost_ns, left = LOAD(*credit_ns);
     if (UNLIKELY(cached->what != what || cached->blocks != blocks || left < cost_ns ||
                  cached->until_probe <= 0))
         return false;
@@ -246,7 +227,7 @@ static inline __attribute__((always_inline)) bool paid(struct known_launch *cach
 
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread)
 {
-    struct known_launch *cached = &mine.cache[place(what, blocks)];
+    struct known_launch *cached = &mine.cache[kernels_place(what, blocks) % CACHE];
     if (LIKELY(!LOAD(pacing)))
         return NULL;
     bool here = !LOAD(several) || cached->context == context_current();
@@ -270,7 +251,8 @@ PART(.turn = &turn, .forget = pace_forget);
 static inline __attribute__((always_inline)) bool settled(const void *what, uint64_t blocks)
 {
     return LIKELY(!LOAD(pacing)) ||
-           (LIKELY(!LOAD(several)) && paid(&mine.cache[place(what, blocks)], what, blocks));
+           (LIKELY(!LOAD(several)) &&
+            paid(&mine.cache[kernels_place(what, blocks) % CACHE], what, blocks));
 }
 
 static CUresult measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
@@ -305,17 +287,7 @@ static inline CUstream stream_of(const CUlaunch *launch)
     }
 #define LAUNCHES(name, ...) LAUNCH(name, false, __VA_ARGS__) LAUNCH(name##_ptsz, true, __VA_ARGS__)
 
-LAUNCHES(cuLaunchKernel, (uint64_t)gx * gy * gz, stream,
-         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-          unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
-         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, extra))
-LAUNCHES(cuLaunchCooperativeKernel, (uint64_t)gx * gy * gz, stream,
-         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-          unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
-         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params))
-LAUNCHES(cuLaunchKernelEx, blocks_of(launch), stream_of(launch),
-         (const CUlaunch *launch, CUfunction function, void **params, void **extra),
-         (launch, function, params, extra))
+#include "hooks.h"
 
 /* Makes the context of a stream current, by which its GPU is charged. */
 static bool enter(CUstream stream)

@@ -246,32 +246,15 @@ static CUresult data_end(struct overhead *overhead, enum kind kind, const void *
 }
 
 /* A wrapper that measures what the variables of `owner` bring. */
-#define BRINGS_DATA(name, params, args, kind, owner, call)                    \
+#define BRINGS(name, kind, params, args)                                      \
     CUresult name params                                                      \
     {                                                                         \
         struct overhead overhead;                                             \
-        bool begun = data_begin(&overhead, kind, owner, call);                \
+        bool begun = data_begin(&overhead, kind, owner, #name);               \
         CUresult result = begun ? REAL(name) args : CUDA_ERROR_OUT_OF_MEMORY; \
         return begun ? data_end(&overhead, kind, owner, result) : result;     \
     }
-
-BRINGS_DATA(cuModuleGetGlobal, (unsigned *ptr, unsigned *bytes, CUmodule module, const char *name),
-            (ptr, bytes, module, name), MODULE, module, "cuModuleGetGlobal")
-BRINGS_DATA(cuModuleGetGlobal_v2,
-            (CUdeviceptr * ptr, size_t *bytes, CUmodule module, const char *name),
-            (ptr, bytes, module, name), MODULE, module, "cuModuleGetGlobal")
-BRINGS_DATA(cuModuleGetTexRef, (CUtexture * texture, CUmodule module, const char *name),
-            (texture, module, name), MODULE, module, "cuModuleGetTexRef")
-BRINGS_DATA(cuModuleGetSurfRef, (CUsurface * surface, CUmodule module, const char *name),
-            (surface, module, name), MODULE, module, "cuModuleGetSurfRef")
-BRINGS_DATA(cuLibraryGetGlobal,
-            (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name),
-            (ptr, bytes, library, name), LIBRARY, library, "cuLibraryGetGlobal")
-BRINGS_DATA(cuLibraryGetManaged,
-            (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name),
-            (ptr, bytes, library, name), LIBRARY, library, "cuLibraryGetManaged")
-BRINGS_DATA(cuLibraryGetUnifiedFunction, (void **function, CUlibrary library, const char *name),
-            (function, library, name), LIBRARY, library, "cuLibraryGetUnifiedFunction")
+#include "hooks.h"
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {

@@ -63,11 +63,8 @@ struct life {
 static bool read_life(const char *path, struct life *life)
 {
     char text[1024];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
+    CLOSED int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
     if (size <= 0)
         return false;
     text[size] = 0;
@@ -148,25 +145,22 @@ bool region_replaced(const struct berth_region *region)
    root. */
 static int open_mapped(const struct berth_region *region)
 {
-    struct stat file;
-    char mapping[80];
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = (uintptr_t)region->use,
-              to = from + (sizeof *region->use + page - 1) / page * page;
-    snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from,
-             (unsigned long)to);
-    int fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = errno;
-    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
-        return fd;
-    if (fd >= 0) {
-        close(fd);
-        error = ESTALE;
+    int error = 0;
+    for (int by_mapping = 0; by_mapping < 2; by_mapping++) {
+        struct stat file;
+        char mapping[80];
+        uintptr_t from = (uintptr_t)region->use, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        if (by_mapping)
+            snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from,
+                     (unsigned long)(from + (sizeof *region->use + page - 1) / page * page));
+        int fd = open(by_mapping ? mapping : region->path,
+                      O_RDWR | O_CLOEXEC | (by_mapping ? 0 : O_NOFOLLOW));
+        if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
+            return fd;
+        error = by_mapping ? error : fd >= 0 ? ESTALE : errno;
+        if (fd >= 0)
+            close(fd);
     }
-    fd = open(mapping, O_RDWR | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
-        return fd;
-    if (fd >= 0)
-        close(fd);
     errno = error;
     return -1;
 }
@@ -264,7 +258,8 @@ int region_reap(struct berth_region *region)
     uint32_t seen = LOAD_ACQUIRE(use->slots_seen), dead = 0;
     uint64_t own_namespace = 0;
     bool looked = false;
-    int fd = -1, error = errno;
+    KEEPS_ERRNO;
+    CLOSED int fd = -1;
     if (seen > BERTH_SLOTS)
         seen = BERTH_SLOTS;
     for (uint32_t index = 0; index < seen; index++) {
@@ -278,20 +273,14 @@ int region_reap(struct berth_region *region)
         dead += fd >= 0 ? clear_by_lock(region, index, fd, own_namespace)
                         : clear_by_pid(region, index, own_namespace);
     }
-    if (fd >= 0)
-        close(fd);
-    errno = error;
     return (int)dead;
 }
 
 bool region_has_granter(const struct berth_region *region)
 {
-    int error = errno, fd = open_mapped(region);
-    bool lives = fd >= 0 && !lock_byte(fd, F_OFD_GETLK, GRANTER);
-    if (fd >= 0)
-        close(fd);
-    errno = error;
-    return lives;
+    KEEPS_ERRNO;
+    CLOSED int fd = open_mapped(region);
+    return fd >= 0 && !lock_byte(fd, F_OFD_GETLK, GRANTER);
 }
 
 int region_be_granter(const struct berth_region *region)
@@ -351,26 +340,19 @@ bool region_join(struct berth_region *region, struct berth_error *error)
     return joined;
 }
 
+static void clear_words(struct berth_slot *slot, size_t from, size_t to)
+{
+    for (size_t at = from; at < to; at += sizeof(shared64))
+        STORE(*(shared64 *)(void *)((char *)slot + at), 0);
+}
+
 /* A free slot, whose lock is held: as one that nothing happened in. */
 static void reset(struct berth_slot *slot)
 {
     memset(slot->command, 0, sizeof slot->command);
     strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
-    STORE(slot->held, 0);
-    STORE(slot->peak, 0);
-    STORE(slot->gpu_ns, 0);
-    STORE(slot->unproven_ns, 0);
-    STORE(slot->outer_pid, 0);
-    STORE(slot->borrowed, 0);
-    STORE(slot->exported_bytes, 0);
-    STORE(slot->wish_bytes, 0);
-    STORE(slot->wish, 0);
-    STORE(slot->answer, 0);
-    STORE(slot->first_serial, 0);
-    for (int word = 0; word < BERTH_EXPORT_WORDS; word++)
-        STORE(slot->export_marks[word], 0);
-    STORE(slot->open_since_ns, 0);
-    STORE(slot->open_charged_ns, 0);
+    clear_words(slot, offsetof(struct berth_slot, held), offsetof(struct berth_slot, noted));
+    clear_words(slot, offsetof(struct berth_slot, open_since_ns), sizeof *slot);
 }
 
 static void see_slot(struct berth_use_file *use, uint32_t index)
@@ -388,7 +370,7 @@ static bool join(struct berth_region *region, struct berth_error *error)
         atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
         region_reap(region);
     struct berth_use_file *use = region->use;
-    int fd = open_mapped(region);
+    CLOSED int fd = open_mapped(region);
     if (fd < 0)
         return region_fail(error, "%s: cannot be opened to join it (%s); %s", region->path,
                            strerror(errno),
@@ -402,17 +384,13 @@ static bool join(struct berth_region *region, struct berth_error *error)
         if (!lock_byte(fd, F_OFD_SETLK, index)) {
             if (errno == EAGAIN || errno == EACCES)
                 continue;
-            region_fail(
-                error,
-                "%s: its file system keeps no locks (%s), which tell whether a process lives; "
-                "name a folder "
-                "in memory or on a local disk",
-                region->path, strerror(errno));
-            close(fd);
-            return false;
+            return region_fail(error,
+                               "%s: its file system keeps no locks (%s), which tell whether a "
+                               "process lives; name a folder in memory or on a local disk",
+                               region->path, strerror(errno));
         }
-        if (LOAD_ACQUIRE(slot->state) !=
-            0) { /* taken meanwhile by a process that has died: the next region_reap clears it */
+        /* Taken meanwhile by a process that has died: the next region_reap clears it. */
+        if (LOAD_ACQUIRE(slot->state) != 0) {
             unlock_byte(fd, index);
             continue;
         }
@@ -421,7 +399,6 @@ static bool join(struct berth_region *region, struct berth_error *error)
             region_fail(error, "%s: cannot be mapped (%s)", region->path, strerror(errno));
             if (proof != MAP_FAILED)
                 munmap(proof, 4096);
-            close(fd);
             return false;
         }
         struct life life = { 0 };
@@ -435,21 +412,19 @@ static bool join(struct berth_region *region, struct berth_error *error)
         region->held = 0;
         region->proof = proof;
         region->slot = (int)index;
-        close(fd);
         return true;
     }
-    close(fd);
-    return region_fail(
-        error,
-        "%s: %d processes use this partition already, which is all it holds; end some or make "
-        "another partition",
-        region->path, (int)BERTH_SLOTS);
+    return region_fail(error,
+                       "%s: %d processes use this partition already, which is all it holds; end "
+                       "some or make another partition",
+                       region->path, (int)BERTH_SLOTS);
 }
 
 bool region_lend(struct berth_region *region, uint64_t bytes)
 {
     struct berth_use_file *use = region->use;
-    int fd = region->slot >= 0 ? open_mapped(region) : -1, error = errno;
+    KEEPS_ERRNO;
+    CLOSED int fd = region->slot >= 0 ? open_mapped(region) : -1;
     bool lent = false;
     for (uint32_t index = 0; fd >= 0 && index < BERTH_SLOTS && !lent; index++) {
         struct berth_slot *slot = &use->slots[index];
@@ -469,9 +444,6 @@ bool region_lend(struct berth_region *region, uint64_t bytes)
         }
         unlock_byte(fd, index);
     }
-    if (fd >= 0)
-        close(fd);
-    errno = error;
     return lent;
 }
 

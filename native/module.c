@@ -58,8 +58,7 @@ static void keep_loaded(struct overhead *overhead, enum kind kind, const void *k
    believed whatever it says. Without it only the card as a whole can be asked, where another's
    allocation may have got in between: what is implausible or does not fit is unloaded, and believed
    where the card has about as much more free then. */
-static bool load_again(struct load *load, CUresult *result, enum kind kind, const void *out,
-                       CUresult (*unload)(void *))
+static bool load_again(struct load *load, CUresult *result, enum kind kind, const void *out)
 {
     struct overhead *overhead = &load->overhead;
     if (*result == CUDA_SUCCESS && out != NULL)
@@ -75,7 +74,8 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
         return false;
     }
     uint64_t loaded_free = driver_free();
-    if (unload(*(void *const *)out) != CUDA_SUCCESS) {
+    if ((kind == MODULE ? REAL(cuModuleUnload)(*(CUmodule const *)out)
+                        : REAL(cuLibraryUnload)(*(CUlibrary const *)out)) != CUDA_SUCCESS) {
         free(overhead->before);
         keep_loaded(overhead, kind, *(void *const *)out, load->bytes);
         *result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -93,46 +93,20 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
     return false;
 }
 
-static CUresult unload_module(void *module)
-{
-    return REAL(cuModuleUnload)(module);
-}
-
-static CUresult unload_library(void *library)
-{
-    return REAL(cuLibraryUnload)(library);
-}
-
-/* A wrapper that loads `*out` from an image or a file. */
-#define LOADS(name, kind, out, image, path, unload, params, args)     \
-    CUresult name params                                              \
-    {                                                                 \
-        struct load load;                                             \
-        CUresult result = load_begin(&load, #name, out, image, path); \
-        if (result != CUDA_SUCCESS)                                   \
-            return result;                                            \
-        do                                                            \
-            result = REAL(name) args;                                 \
-        while (load_again(&load, &result, kind, out, unload));        \
-        return result;                                                \
+/* A wrapper that loads `*made` from an image or a file. */
+#define LOADS(name, kind, image, path, params, args)                   \
+    CUresult name params                                               \
+    {                                                                  \
+        struct load load;                                              \
+        CUresult result = load_begin(&load, #name, made, image, path); \
+        if (result != CUDA_SUCCESS)                                    \
+            return result;                                             \
+        do                                                             \
+            result = REAL(name) args;                                  \
+        while (load_again(&load, &result, kind, made));                \
+        return result;                                                 \
     }
-LOADS(cuModuleLoad, MODULE, module, NULL, path, unload_module,
-      (CUmodule * module, const char *path), (module, path))
-LOADS(cuModuleLoadData, MODULE, module, image, NULL, unload_module,
-      (CUmodule * module, const void *image), (module, image))
-LOADS(cuModuleLoadFatBinary, MODULE, module, image, NULL, unload_module,
-      (CUmodule * module, const void *image), (module, image))
-LOADS(cuModuleLoadDataEx, MODULE, module, image, NULL, unload_module,
-      (CUmodule * module, const void *image, unsigned count, void *options, void **values),
-      (module, image, count, options, values))
-LOADS(cuLibraryLoadData, LIBRARY, library, code, NULL, unload_library,
-      (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned jit_count,
-       void *options, void **values, unsigned count),
-      (library, code, jit, jit_values, jit_count, options, values, count))
-LOADS(cuLibraryLoadFromFile, LIBRARY, library, NULL, path, unload_library,
-      (CUlibrary * library, const char *path, void *jit, void **jit_values, unsigned jit_count,
-       void *options, void **values, unsigned count),
-      (library, path, jit, jit_values, jit_count, options, values, count))
+#include "hooks.h"
 
 #define UNLOADS(name, kind, type)                                                  \
     CUresult name(type loaded)                                                     \

@@ -143,20 +143,12 @@ static int filter(int result, NVdevice device, unsigned *count, void *list, size
     return result;
 }
 
-#define PROCESSES(name, type)                                                                \
+#define NVLISTS(name, type)                                                                  \
     int name(NVdevice device, unsigned *count, type *list)                                   \
     {                                                                                        \
         return filter(NVREAL(name)(device, count, list), device, count, list, sizeof *list); \
     }
-PROCESSES(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1)
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, NVprocess)
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, NVprocess)
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, NVprocess_v1)
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, NVprocess)
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, NVprocess)
-PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
-PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
-PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
+#include "hooks.h"
 
 /* Which processes compute. A caller that only asks how much room it takes is told the driver's own
    number, which is enough. */

@@ -72,9 +72,7 @@ static void found_in_list(struct device *device, unsigned pid)
     if (slot == NULL)
         return;
     atomic_store(&slot->outer_pid, pid);
-    turn_take(&turn);
-    suspects[device->ordinal].by_list = true;
-    turn_leave(&turn);
+    WITHIN(&turn, suspects[device->ordinal].by_list = true);
 }
 
 bool processes_wanted(struct device *device)
@@ -217,6 +215,8 @@ static unsigned watch(struct device *device, struct berth_slot *slot, const NVut
     bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
     bool agreed = found && here->agreed_pid == pid;
     here->agreed_pid = found ? pid : 0;
+    if (agreed)
+        atomic_store(&slot->outer_pid, pid);
     return agreed ? pid : 0;
 }
 
@@ -227,11 +227,7 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
     if (slot == NULL)
         return;
     unsigned outer = atomic_load(&slot->outer_pid) == 0 ? outer_pid_of_own() : 0;
-    turn_take(&turn);
-    unsigned pid = watch(device, slot, samples, count, own_pct, outer);
-    if (pid != 0)
-        atomic_store(&slot->outer_pid, pid);
-    turn_leave(&turn);
+    unsigned pid = WITHIN(&turn, watch(device, slot, samples, count, own_pct, outer));
     if (pid != 0)
         log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
 }
@@ -248,9 +244,8 @@ PART(.turn = &turn, .forget = processes_forget);
 /* ---- what a call took ---- */
 
 enum { MOST = 256, ATTEMPTS = 4 };
-enum {
-    KNOWN_CONTEXT_BYTES = 512 << 20
-}; /* what a context takes on the cards of a data centre, with some to spare */
+/* What a context takes on the cards of a data centre, with some to spare. */
+enum { KNOWN_CONTEXT_BYTES = 512 << 20 };
 #define LEAST_BYTES (1ull << 20)  /* no context is smaller */
 #define MOST_BYTES (2ull << 30)   /* or larger */
 #define APART_BYTES (16ull << 20) /* how far two of NVML's words may be apart */
@@ -340,20 +335,23 @@ struct nvml_snapshot *snapshot_before(struct device *device, enum making making)
     return look;
 }
 
-static uint64_t bytes_of(const struct nvml_snapshot *look, unsigned pid)
+static const NVprocess *process_of(const struct nvml_snapshot *look, unsigned pid)
 {
     for (unsigned i = 0; i < look->count && i < MOST; i++)
         if (look->list[i].pid == pid)
-            return look->list[i].bytes == ~0ull ? 0 : look->list[i].bytes;
-    return 0;
+            return &look->list[i];
+    return NULL;
+}
+
+static uint64_t bytes_of(const struct nvml_snapshot *look, unsigned pid)
+{
+    const NVprocess *found = process_of(look, pid);
+    return found == NULL || found->bytes == ~0ull ? 0 : found->bytes;
 }
 
 static bool lists(const struct nvml_snapshot *look, unsigned pid)
 {
-    for (unsigned i = 0; look->listed && i < look->count && i < MOST; i++)
-        if (look->list[i].pid == pid)
-            return true;
-    return false;
+    return look->listed && process_of(look, pid) != NULL;
 }
 
 /* The one that came to hold memory between two looks; 0 where that was none, or several of which

@@ -75,9 +75,8 @@ static uint64_t take_cold(struct device *device, shared64 *learned, uint64_t fir
         *reserved = 0;
         if (waited_ms == COLD_WAIT_MS)
             return 0;
-        int error = errno;
+        KEEPS_ERRNO;
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
-        errno = error;
     }
 }
 

@@ -18,12 +18,11 @@
 
    The driver's answer may be old by the time it is used: another call may have made the pool grow
    since. One that is still under way holds what it took for that; one that was settled since counts
-   with all that it may have grown by
-   (`ended`). So `charged` is never too little; it may be too much (`exact` is false), until all
-   calls have ended and one looks again: the pool is dirty until then. It is dirty too while it
-   keeps more than is in use, since the driver may let go of that at any end of a stream. Where the
-   driver cannot tell, the bytes in use count in whole steps; of a pool that is gone, all it had
-   until the last pointer is freed.
+   with all that it may have grown by (`ended`). So `charged` is never too little; it may be too
+   much (`exact` is false), until all calls have ended and one looks again: the pool is dirty until
+   then. It is dirty too while it keeps more than is in use, since the driver may let go of that at
+   any end of a stream. Where the driver cannot tell, the bytes in use count in whole steps; of a
+   pool that is gone, all it had until the last pointer is freed.
 
    The memory of a device's graphs is a pool without a handle. Nothing in it is known to be free for
    a graph that has none yet, so `live` is 0, its room is never counted on, and graph.c remembers
@@ -246,10 +245,7 @@ static void learn_growth(struct pool *pool)
    when the next call looks again. */
 bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *call)
 {
-    uint64_t reserved;
-    turn_take(&pools_turn);
-    uint64_t ended = pool->ended;
-    turn_leave(&pools_turn);
+    uint64_t reserved, ended = WITHIN(&pools_turn, pool->ended);
     bool reported = reserved_bytes(pool, &reserved);
     turn_take(&pools_turn);
     enum answer answer = answer_of(pool, reported);
@@ -306,11 +302,7 @@ static void true_up(struct device *device)
 void pools_free(const struct entry *entry)
 {
     struct pool *pool = entry->owner;
-    turn_take(&pools_turn);
-    pool->live -= entry->bytes;
-    bool gone = pool->standing == GONE;
-    turn_leave(&pools_turn);
-    if (gone)
+    if (WITHIN(&pools_turn, (pool->live -= entry->bytes, pool->standing == GONE)))
         look_again(pool);
     parts_mark_dirty();
 }
@@ -365,9 +357,7 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
     *debtor = false;
     if (take_quietly(device, *taken, &left))
         return true;
-    turn_take(&pools_turn);
-    bool roomy = pool->charged > pool->live;
-    turn_leave(&pools_turn);
+    bool roomy = WITHIN(&pools_turn, pool->charged > pool->live);
     if (roomy) {
         pool_trim(pool, false);
         *taken = most_growth(pool, bytes);
@@ -387,9 +377,7 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
         *taken = spare < bytes ? most_growth(pool, bytes - spare) : 0;
         if (*debtor && (*taken == 0 || take_quietly(device, *taken, &left)))
             return true;
-        turn_take(&pools_turn);
-        pool->debtors -= *debtor;
-        turn_leave(&pools_turn);
+        WITHIN(&pools_turn, pool->debtors -= *debtor);
         *debtor = false;
     }
     *taken = most_growth(pool, bytes);
@@ -444,10 +432,8 @@ static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, co
 {
     struct device *device = pool->device;
     uint64_t left;
-    turn_take(&pools_turn);
-    enum sharing sharing = pool->sharing;
-    bool kept = pool->charged != 0;
-    turn_leave(&pools_turn);
+    enum sharing sharing = WITHIN(&pools_turn, pool->sharing);
+    bool kept = WITHIN(&pools_turn, pool->charged != 0);
     growth->taken = sharing == TOGETHER ? whole_steps(bytes, step_of(device)) : apart;
     if (take_quietly(device, growth->taken, &left))
         return true;

@@ -188,32 +188,27 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
         return region_fail(error,
                            "the region's folder has too long a name (%zu characters; 200 at most)",
                            strlen(folder));
-    const struct berth_limit_file *limit =
-        map_file(path, O_RDONLY, PROT_READ, sizeof *limit, NULL, error);
-    if (limit == NULL)
+    snprintf(region->path, sizeof region->path, "%s/%s.use", folder, text);
+    region->limit = map_file(path, O_RDONLY, PROT_READ, sizeof *region->limit, NULL, error);
+    if (region->limit == NULL)
         return false;
-    if (!region_check_limit(limit, sizeof *limit, uuid, error)) {
+    if (!region_check_limit(region->limit, sizeof *region->limit, uuid, error)) {
         prefix_error(error, path);
-        munmap((void *)(uintptr_t)limit, sizeof *limit);
+        region_close(region);
         return false;
     }
-    snprintf(region->path, sizeof region->path, "%s/%s.use", folder, text);
-    struct berth_use_file *use =
-        map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, &file, error);
-    if (use == NULL && error->text[0] == 0)
+    region->use =
+        map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *region->use, &file, error);
+    if (region->use == NULL && error->text[0] == 0)
         region_fail(error, "%s: is missing beside its limit; make the partition anew",
                     region->path);
-    if (use != NULL && !region_check_use(use, sizeof *use, uuid, error)) {
+    else if (region->use != NULL &&
+             !region_check_use(region->use, sizeof *region->use, uuid, error))
         prefix_error(error, region->path);
-        munmap(use, sizeof *use);
-        use = NULL;
-    }
-    if (use == NULL) {
-        munmap((void *)(uintptr_t)limit, sizeof *limit);
+    if (error->text[0] != 0) {
+        region_close(region);
         return false;
     }
-    region->limit = limit;
-    region->use = use;
     region->disk = (uint64_t)file.st_dev;
     region->inode = (uint64_t)file.st_ino;
     return true;

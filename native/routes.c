@@ -82,12 +82,9 @@ void routes_look(void)
     if (drivers.driver && drivers.nvml && nothing_new())
         return;
     uint32_t copies_before = drivers.copies;
-    int error = errno;
+    KEEPS_ERRNO;
     uint32_t known = drivers.driver + 2u * drivers.nvml;
-    turn_take(&turn);
-    dl_iterate_phdr(visit, &first);
-    turn_leave(&turn);
-    errno = error;
+    WITHIN(&turn, dl_iterate_phdr(visit, &first));
     uint32_t found = drivers.driver + 2u * drivers.nvml - known;
     if (drivers.copies != copies_before)
         log_line(
@@ -143,26 +140,23 @@ __attribute__((noinline)) static void find_libc(void)
 static int visit_libc(struct dl_phdr_info *info, size_t size, void *data)
 {
     struct elf elf;
-    (void)size;
-    (void)data;
-    if (!elf_view(&elf, info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum))
-        return 0;
-    take_libc(&elf, settings.active);
+    (void)size, (void)data;
+    if (elf_view(&elf, info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum))
+        take_libc(&elf, settings.active);
     return 0;
 }
 
 static void after_fork(void)
 {
-    atomic_store(
-        &opened,
-        0); /* the loader's list may have been held by a thread that is not here any more */
+    /* The loader's list may have been held by a thread that is not here any more. */
+    atomic_store(&opened, 0);
 }
 
 PART(.turn = &turn, .forget = after_fork);
 
 static void start(void)
 {
-    int error = errno;
+    KEEPS_ERRNO;
     turn_take(&turn);
     if (!atomic_load(&started)) {
         pthread_atfork(parts_fork_begins, parts_fork_ended, parts_forget);
@@ -171,7 +165,6 @@ static void start(void)
         atomic_store(&started, 1);
     }
     turn_leave(&turn);
-    errno = error;
     routes_look();
 }
 
@@ -192,9 +185,7 @@ static void *find(const char *name)
         start();
     routes_look();
     void *own = drivers_own(name);
-    if (own != NULL)
-        return own;
-    return (void *)missing;
+    return own != NULL ? own : (void *)missing;
 }
 
 struct real real = { .find = find };

@@ -104,10 +104,9 @@ static bool holds_limits(const char *folder, bool *by_agent)
         if (length != 42 || strcmp(item->d_name + 36, ".limit") != 0)
             continue;
         struct berth_limit_file limit;
-        int fd = openat(dirfd(list), item->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        CLOSED int fd =
+            openat(dirfd(list), item->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         ssize_t size = fd < 0 ? -1 : read(fd, &limit, sizeof limit);
-        if (fd >= 0)
-            close(fd);
         found = true;
         /* One that cannot be read is taken for the agent's: what it says is found out when its GPU
            is used. */
@@ -207,7 +206,7 @@ void log_line(const char *format, ...)
     char line[600];
     if (settings.log_path[0] == 0)
         return;
-    int error = errno;
+    KEEPS_ERRNO;
     int start = snprintf(line, sizeof line, "berth[%d] ", (int)getpid());
     va_list list;
     va_start(list, format);
@@ -215,14 +214,10 @@ void log_line(const char *format, ...)
     va_end(list);
     size = start + (size < (int)sizeof line - start - 2 ? size : (int)sizeof line - start - 2);
     line[size] = '\n';
-    int fd = open(settings.log_path,
-                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
-    if (fd >= 0) {
-        if (lseek(fd, 0, SEEK_END) < LOG_BYTES) {
-            ssize_t ignored = write(fd, line, (size_t)size + 1);
-            (void)ignored;
-        }
-        close(fd);
+    CLOSED int fd = open(settings.log_path,
+                         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+    if (fd >= 0 && lseek(fd, 0, SEEK_END) < LOG_BYTES) {
+        ssize_t ignored = write(fd, line, (size_t)size + 1);
+        (void)ignored;
     }
-    errno = error;
 }

@@ -40,8 +40,7 @@ enum {
     SLACK_NS = 20 * 1000 * 1000,  /* unused: a few launches of a usual program */
     KEPT_LAUNCHES = 8,            /* that others took: so many of the longest of late, */
     KEPT_NS = 1000 * 1000 * 1000, /* at most */
-    DEBT_LAUNCHES =
-        64, /* of the longest of late, owed at once: as many as are guessed (measure.c) */
+    DEBT_LAUNCHES = 64,           /* of those, owed at once: as many as are guessed (measure.c) */
     SLICE_NS = 100 * 1000 * 1000, /* of a wait, between which the region is looked at */
     JUMP_NS = 1000 * 1000 * 1000, /* a clock that falls back by more has jumped */
 
@@ -169,10 +168,8 @@ void share_backlog(struct device *device, uint64_t begun_ns, uint64_t took_ns)
 /* How long work was on its way since the partition's time was last used up. */
 static uint64_t kept_ns(struct berth_use_file *use)
 {
-    uint64_t kept = LOAD(use->backlog_ns) - LOAD(use->backlog_mark_ns),
-             most = KEPT_LAUNCHES * LOAD(use->longest_ns);
-    most = most < KEPT_NS ? most : KEPT_NS;
-    return kept < most ? kept : most;
+    uint64_t kept = LOAD(use->backlog_ns) - LOAD(use->backlog_mark_ns);
+    return smaller(kept, smaller(KEPT_LAUNCHES * LOAD(use->longest_ns), KEPT_NS));
 }
 
 /* The machine was restarted, or the clock set back: the instants of the region are moved along. */
@@ -403,8 +400,8 @@ static void settle(struct device *device, const struct report *report, uint64_t 
         return;
     }
     uint64_t wanted = measured * 1000 / raw;
-    if (wanted > 1150 &&
-        LOAD(use->trims) != 0) { /* more than the least of the launches: they do differ */
+    /* More than the least of the launches: they do differ. */
+    if (wanted > 1150 && LOAD(use->trims) != 0) {
         start_over(use);
         atomic_store(&use->mixed, 1);
         atomic_store(&use->trims, 0);
@@ -449,8 +446,7 @@ void share_check(struct device *device)
     uint64_t after_us = LOAD(use->measured_at_us), window = now - then;
     bool recent = then != 0 && window <= 4ull * CHECK_NS && charged > since;
     charged = recent ? charged - since : 0;
-    if (charged >
-        window) { /* more than there was: they waited for others, and more than once each */
+    if (charged > window) { /* they waited for others, and more than once each */
         int64_t more = (int64_t)(charged - window);
         share_correct(device, -more);
         atomic_fetch_sub(&use->charged_then_ns, (uint64_t)more);
@@ -476,15 +472,12 @@ void share_check(struct device *device)
     atomic_store(&use->strangers, report->by_process && report->count != 0 && (!known || unseen));
     atomic_store(&use->trims,
                  known && report->ours != 0 && LOAD(use->mixed) == 0 && LOAD(use->distrust) == 0);
+    /* A card cannot be used by less than this partition uses. */
     if (recent && charged_pct >= 20 && report->total_pct * 2 < charged_pct)
-        report->reported = report->by_process =
-            false; /* a card that is used by less than this partition uses */
-    if (!known || report->ours == 0) {
-        own = charged_pct + UNSURE_PCT < report->total_pct ? (uint32_t)charged_pct + UNSURE_PCT
-                                                           : report->total_pct;
-    }
-    others = report->reported
-                 ? report->total_pct - (own < report->total_pct ? own : report->total_pct)
+        report->reported = report->by_process = false;
+    if (!known || report->ours == 0)
+        own = (uint32_t)smaller(charged_pct + UNSURE_PCT, report->total_pct);
+    others = report->reported     ? (uint32_t)above(report->total_pct, own)
              : report->by_process ? 0
                                   : NOT_REPORTED;
     atomic_store(&use->others_pct, others);

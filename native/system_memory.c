@@ -77,13 +77,10 @@ static uint64_t cut(uint64_t from, uint64_t to, const struct device *kept)
 static void drop_unmapped(struct device *device)
 {
     unsigned char seen[LOOK_BYTES / PAGE];
-    int error = errno;
+    KEEPS_ERRNO;
     for (size_t i = 0;; i++) {
-        struct range range = { 0, 0, NULL };
-        turn_take(&turn);
-        if (i < range_count)
-            range = ranges[i];
-        turn_leave(&turn);
+        struct range range =
+            WITHIN(&turn, i < range_count ? ranges[i] : (struct range){ 0, 0, NULL });
         if (range.device == NULL)
             break;
         if (device != NULL && range.device != device)
@@ -94,7 +91,6 @@ static void drop_unmapped(struct device *device)
                 (void)cut(at, end, NULL);
         }
     }
-    errno = error;
 }
 
 /* ---- the calls ---- */

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
+#include <unistd.h>
 
 struct turn {
     _Atomic uint32_t word;
@@ -72,5 +73,26 @@ static inline void turn_ends(struct turn *const *turn)
 }
 #define IN_TURN(of)                                                                         \
     __attribute__((cleanup(turn_ends), unused)) struct turn *const in_turn = turn_taken(of)
+/* The value of an expression, or what it does, in a turn. */
+#define WITHIN(of, ...) \
+    ({                  \
+        IN_TURN(of);    \
+        (__VA_ARGS__);  \
+    })
+
+/* Leaves a guest's errno as it was at the end of the block; declared before what may change it. */
+static inline void errno_again(const int *kept)
+{
+    errno = *kept;
+}
+#define KEEPS_ERRNO __attribute__((cleanup(errno_again), unused)) const int kept_errno = errno
+
+/* A descriptor that is closed at the end of the block; -1: none. */
+static inline void descriptor_closed(const int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+}
+#define CLOSED __attribute__((cleanup(descriptor_closed)))
 
 #endif

@@ -101,12 +101,7 @@ static void ended(struct record *record);
 
 void vmm_drop(struct record *record, uint32_t handles, uint32_t maps)
 {
-    turn_take(&turn);
-    record->handles -= handles;
-    record->maps -= maps;
-    bool last = unheld(record);
-    turn_leave(&turn);
-    if (last)
+    if (WITHIN(&turn, (record->handles -= handles, record->maps -= maps, unheld(record))))
         ended(record);
 }
 
@@ -247,9 +242,8 @@ CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop,
 CUresult cuMemRelease(CUhandle handle)
 {
     struct entry entry;
-    turn_take(&turn);
-    bool known = ledger_get(HANDLE, handle, &entry) && ledger_count(HANDLE, handle, -1);
-    turn_leave(&turn);
+    bool known =
+        WITHIN(&turn, ledger_get(HANDLE, handle, &entry) && ledger_count(HANDLE, handle, -1));
     CUresult result = REAL(cuMemRelease)(handle);
     if (!known)
         return result;
@@ -273,16 +267,11 @@ CUresult cuMemRelease(CUhandle handle)
 
 static bool vmm_grow(struct record *record, uint64_t bytes, const char *call)
 {
-    turn_take(&turn);
-    bool lacks = record->imported && record->device != NULL && bytes > record->bytes;
-    uint64_t more = lacks ? bytes - record->bytes : 0;
-    turn_leave(&turn);
-    if (more == 0)
-        return true;
-    if (!obtain(record->device, more, call))
+    bool grows = record->imported && record->device != NULL;
+    uint64_t more = grows ? WITHIN(&turn, above(bytes, record->bytes)) : 0;
+    if (more != 0 && !obtain(record->device, more, call))
         return false;
-    IN_TURN(&turn);
-    record->bytes += more;
+    WITHIN(&turn, record->bytes += more);
     return true;
 }
 

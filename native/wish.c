@@ -81,7 +81,7 @@ static bool wait_for_answer(struct berth_region *region, uint32_t number, uint32
 
 bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t since_ns)
 {
-    int error = errno;
+    KEEPS_ERRNO;
     if (region->slot < 0)
         return false;
     if (!turn_try(&region->asking)) { /* what another thread is given may do for this one too */
@@ -92,7 +92,6 @@ bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t since_ns)
                 break;
             pause_ns += pause_ns < 10000000 ? pause_ns / 8 : 0;
         }
-        errno = error;
         return clock_ns() < until(region, since_ns);
     }
     struct berth_slot *slot = &region->use->slots[region->slot];
@@ -109,6 +108,5 @@ bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t since_ns)
         STORE(slot->wish_bytes, 0);
     }
     turn_leave(&region->asking);
-    errno = error;
     return granted;
 }

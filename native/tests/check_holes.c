@@ -494,6 +494,11 @@ void test_rounding(void)
     OK(cuArrayCreate_v2(&array, &plane));
     HELD(2 * MIB);
     OK(cuArrayDestroy(array));
+    CUext external;
+    OK(cuImportExternalMemory(&external, &(CUext_desc){ .type = 1, .size = MIB + 1 }));
+    HELD(2 * MIB);
+    CHECK(fake_own_bytes(0) == 2 * MIB);
+    OK(cuDestroyExternalMemory(external));
     HELD(0);
-    CHECK(fake_violations(0) == 0);
+    CHECK(fake_own_bytes(0) == 0 && fake_violations(0) == 0);
 }

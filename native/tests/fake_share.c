@@ -284,12 +284,15 @@ DO cuImportExternalMemory(CUext *out, const CUext_desc *desc)
     if (wrong != CUDA_SUCCESS)
         return wrong;
     uint32_t gpu = fake_context->gpu;
-    if (desc->size == 0)
+    uint64_t step = fake_number("BERTH_FAKE_STEP_KIB", 0) << 10, bytes = desc->size;
+    if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!fake_charge(gpu, desc->size))
+    if (step != 0) /* it shares no step with what CUDA allocates */
+        bytes = (bytes + step - 1) / step * step;
+    if (!fake_charge(gpu, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = calloc(1, sizeof **out);
-    **out = (struct CUext_st){ .gpu = gpu, .bytes = desc->size };
+    **out = (struct CUext_st){ .gpu = gpu, .bytes = bytes };
     return CUDA_SUCCESS;
 }
 

@@ -7,12 +7,13 @@ import gzip
 import io
 import os
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from berth.errors import TraceError
+from berth.errors import SettingError, TraceError
 
 
 @contextmanager
@@ -82,3 +83,14 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
         raise TraceError(
             str(path), "a place that can be written to", cause=error.strerror or str(error)
         ) from error
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of a TOML file that is to be `what`, such as `a plan`. Raises SettingError."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SettingError(f"{path}: {reason}; expected {what} in TOML") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingError(f"{path} cannot be read as {what}: {error}") from error

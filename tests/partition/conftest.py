@@ -28,7 +28,8 @@ CARDS = [
 def hooks(start: str = "") -> list[str]:
     """Name the hooks that begin with `start` (native/hooks.h), each before its twin."""
     lines = re.findall(
-        r"^(?:(?:HOOK|NVHOOK)\((\w+),|TWINS\((\w+),|PASSES\((\w+),\s+(\w+),)",
+        r"^(?:(?:HOOK|NVHOOK|NVLISTS|CREATES|LOADS|BRINGS|BINDS_MEMORY|BINDS_ADDRESS|INSTANTIATES)\((\w+),"
+        r"|(?:TWINS|CAPTURES|LAUNCHES)\((\w+),|PASSES\((\w+),\s+(\w+),)",
         (ROOT / "native" / "hooks.h").read_text(),
         re.MULTILINE,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.plots.groups import MOST_MARKED, Series, group_bars, group_lines
+from berth.plots.accounting import MOST_MARKED, Series, group_bars, group_lines
 
 
 def test_of_many_days_a_value_that_no_line_leads_to_has_a_mark() -> None:

@@ -21,7 +21,7 @@ from berth.profiles import (
     read_profile,
     thesis_profiles,
 )
-from berth.profiles.profiles import file_name
+from berth.profiles.file import file_name
 
 VGG = thesis_profiles()["vgg16"]
 

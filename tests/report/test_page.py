@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from berth.plots.style import dress
 from berth.report import Chapter, render, write
-from berth.report.page import render_picture
+from berth.report.report import render_picture
 from berth.statistics import METRICS
 from berth.statistics.comparison import Cell, table_rows
 from tests.experiments.compare.runs import NODES, made_runs

@@ -101,7 +101,7 @@ def show(
     profile, table = _found(application, history), as_json is None
     if out is not None:
         from berth.plots.profiles import profile_figure
-        from berth.report.page import write_picture
+        from berth.report.report import write_picture
 
         write_picture(profile_figure(profile), out, [_in_a_sentence(profile)])
         print(f"wrote {out}", file=sys.stdout if table else sys.stderr)

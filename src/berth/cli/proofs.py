@@ -95,7 +95,7 @@ def sentences(proof: Proof, known: Mapping[str, str]) -> list[str]:
 
 def page(proof: Proof, known: Mapping[str, str], path: Path) -> None:
     """Write it as HTML; the file is there whole or not at all."""
-    from berth.report.page import write_page
+    from berth.report.report import write_page
 
     write_page(
         "proof.html",

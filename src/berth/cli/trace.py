@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.files import checked_place
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.progress import progress_bar
 from berth.cli.run_options import Columns, joined
@@ -75,6 +76,8 @@ def convert(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Write a trace as berth's own table of jobs, which `berth simulate` reads fastest and exactly."""
+    for path in filter(None, (out, nodes)):
+        checked_place(path)
     bad: list[TraceError] = []
     source = read_trace(trace, columns=joined(columns))
     if nodes is not None and source.nodes is None:

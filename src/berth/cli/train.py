@@ -85,7 +85,7 @@ def train(
     from berth.learning.training import TrainingSettings
     from berth.learning.training import train as learn
     from berth.profiles import WORKLOADS
-    from berth.report.page import check_picture
+    from berth.report.report import check_picture
 
     models = names_of(interference)
     plan = Plan(learner, workload, models, slots, family=family)
@@ -164,7 +164,7 @@ def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, s
 
 def _plot(path: Path, learner: str, found: Trained, greedy: float | None) -> None:
     from berth.plots.training import training_curve
-    from berth.report.page import write_picture
+    from berth.report.report import write_picture
 
     begun = {} if found.begun is None else {learner: found.begun}
     others = {} if greedy is None else {"greedy": greedy}

@@ -94,6 +94,11 @@ class Cluster(Room):
         self.singles = _Singles()
         """The slots of a job that takes one, by node and index, the same tuple each time: most jobs do."""
 
+    def several(self, node: int, indices: Iterable[int]) -> tuple[GpuSlot, ...]:
+        """The slots of these numbers on a node, each the same object each time."""
+        singles = self.singles
+        return tuple([singles[node, index][0] for index in indices])
+
     def emptied(self, owners: Iterable[str] = ()) -> Cluster:
         """A cluster of the same nodes and rank with nothing on it and every node up; `owners` as in `Cluster`."""
         if self._gone:

@@ -1,4 +1,13 @@
-"""Pages of the console: Jinja templates in the reader's language."""
+"""Pages of the console: Jinja templates in the reader's language.
+
+The texts of the pages in each language: whole ones, with parts to fill in, and those that other modules compose.
+
+English texts stand in the templates and modules. For each other language `locale/` has a gettext catalogue of them.
+There `composed` marks the templates of what queues, sources and reports put together, by which it is recognised.
+
+`{jobs:# job|# jobs}` in a text stands for a number with its noun: the first form for 1, the second for all others,
+with the number in place of `#`.
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ class Arrivals:
             self.more = False
             return
         submit_ms = self.time_ms = job.submit_ms
+        known = self.known
         if not isinstance(submit_ms, int) or submit_ms < now_ms:
             if not isinstance(submit_ms, int) or submit_ms < 0:
                 raise SimulationError(
@@ -43,7 +44,6 @@ class Arrivals:
                 f"job '{job.id}' was submitted at {submit_ms} ms, before the one that stands before it"
                 f" ({now_ms} ms); give the jobs in order of submission"
             )
-        known = self.known
         for task in job.tasks or (job,):
             if task.id in known:
                 raise SimulationError(f"two jobs have the id '{task.id}'; give each its own")

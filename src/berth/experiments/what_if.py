@@ -14,7 +14,7 @@ from berth.experiments.weeks import NO_WAITS, Trust, Waits, waits_of
 from berth.history.store.folder import History
 from berth.model import WHOLE_GPU, Job, Node, Outage
 from berth.policies import Progress
-from berth.statistics import Cdf, Run
+from berth.statistics import Run
 
 REALLY = "what really happened"
 """Stands where a run has its policy."""
@@ -65,7 +65,11 @@ class WhatIf:
     @property
     def distributions(self) -> tuple[Run, ...]:
         """The runs, and before them one of which only `waiting` and `completion` are so: what really happened."""
-        return (_shaped(self.runs[0], self.real.waiting, self.real.completion), *self.runs)
+        real = self.real
+        as_real = replace(
+            self.runs[0], policy=REALLY, oracle=False, waiting=real.waiting, completion=real.completion
+        )
+        return (as_real, *self.runs)
 
 
 def what_if(
@@ -181,10 +185,6 @@ def _on(nodes: Sequence[Node], real: RecordedRun) -> tuple[Outage, ...]:
         for outage, name in zip(real.outages, names, strict=True)
         if name in row_of
     )
-
-
-def _shaped(run: Run, waiting: Cdf, completion: Cdf) -> Run:
-    return replace(run, policy=REALLY, oracle=False, waiting=waiting, completion=completion)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,32 @@
 
 The simulator's face of the functions in `SPEEDS`. A tenant that has done d milliseconds of its work is in row
 d ÷ interval of its series; the answer holds until the first tenant enters its next row.
+
+Speeds as they were measured of training jobs whose kernels overlap on one GPU: the contention model that ships.
+
+The pairs are Lucid's (see `measurements`); what ships is the fit's coefficients, `mps.json`, and none of the data.
+How good it is, what it assumes, and how to fit your own: docs/interference.md.
+
+Speeds where the kernels of different processes take turns on the GPU, and each change of turn costs something.
+
+That is what a GPU does with processes that do not share a context (no MPS): at any moment the kernels of one
+process run. Two things slow a tenant then:
+
+- **The card is full.** Its time, less what switching takes, is shared out evenly; one that asks for less than its part
+  keeps what it asks for (max–min fairness, as round robin gives it).
+- **The card is taken.** A tenant that wants the GPU for a part of the time finds another's kernel on it for a part of
+  *that*, and waits out its turn, even on a card that is not full.
+
+`SWITCH_MILLI` is calibrated, not measured: see docs/interference.md.
+
+Speeds where a GPU is cut up by its hardware (Multi-Instance GPU), and each tenant has a slice of its own.
+
+    time = 1 − c + c / x(slice)          speed = 1 / time
+
+`c` is the part of its time alone in which a tenant is held up by the card, taken to be its use of the cores; `x` is
+what a slice can do, fitted to MISO's measurements on an A100 (`mig_fitting`). No job slows another: a neighbour only
+takes slices. Each tenant has at least the smallest slice that holds its memory; beyond that all have the largest
+size that all can have.
 """
 
 from __future__ import annotations

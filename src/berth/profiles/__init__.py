@@ -6,7 +6,16 @@ GPU of any model, which is what simulator, policies and the learning environment
 
 from __future__ import annotations
 
-from berth.profiles.file import checked, is_profile, profile_text, read_profile
-from berth.profiles.profiles import IN_HISTORY, RUNNING, SHARED, Profiles, keep_profile
+from berth.profiles.file import (
+    IN_HISTORY,
+    RUNNING,
+    SHARED,
+    Profiles,
+    checked,
+    is_profile,
+    keep_profile,
+    profile_text,
+    read_profile,
+)
 from berth.profiles.series import Series, peak_mem_mib, run_time_ms, series
 from berth.profiles.thesis import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs

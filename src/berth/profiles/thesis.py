@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from berth.errors import SettingError
 from berth.model import GpuModel, Job, Profile
-from berth.profiles.profiles import Profiles
+from berth.profiles.file import Profiles
 from berth.profiles.series import run_time_ms
 
 THESIS_GPU = GpuModel("TITAN-XP-THESIS", "Pascal", 12_288, 3_840, 32_000)

@@ -3,5 +3,4 @@
 The page needs no network: Plotly's script is inside it, and nothing in it names another address.
 """
 
-from berth.report.page import render, write
-from berth.report.report import Chapter, Report
+from berth.report.report import Chapter, Report, render, write

@@ -19,8 +19,7 @@ from berth.history.values.durations import (
 )
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
-from berth.report.page import write_page
-from berth.report.report import Chapter, sections_of
+from berth.report.report import Chapter, sections_of, write_page
 from berth.statistics.accounting import NO_GPU, UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.tables import Tables, Totals

@@ -155,7 +155,7 @@ def first_line_of(path: Path) -> Segment:
             line = file.readline(_LONGEST_FIRST).removesuffix(b"\n")
     except OSError as error:
         raise SamplingError(f"{path} cannot be read: {error.strerror or error}") from error
-    first = json.loads(line[9:]) if _fits(line) else None
+    first = json.loads(line[9:]) if line[:9] == b"%08x " % zlib.crc32(line[9:]) else None
     if not isinstance(first, dict) or (first.get("format"), first.get("version")) != (FORMAT, 1):
         raise SamplingError(f"{path} is no segment of a spool: its first line is broken or of something else")
     return Segment(
@@ -187,7 +187,3 @@ def _lines(data: bytes, begin_at: int) -> Iterator[tuple[int, int, bytes]]:
             found = ends(text) if line[:9] == b"%08x " % crc32(text) and text[-1:] == b"}" else None
             yield place, -1 if found is None else int(found[1]), text
         place += len(line) + 1
-
-
-def _fits(line: bytes) -> bool:
-    return line[:9] == b"%08x " % zlib.crc32(line[9:])

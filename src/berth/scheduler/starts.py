@@ -1,8 +1,10 @@
 """When waiting jobs will start: the scheduler's own policy, tried on believed run times that are drawn anew.
 
 Each draw is a trial: running jobs end when their drawn run times are over, the policy decides, and what it places gets
-an end of its own. So limits, quotas, reservations, drained nodes and priorities count as they do in life. Of jobs that
-are still to come nothing is known; how far outside their intervals jobs started teaches how wide these have to be.
+an end of its own. So limits, quotas, reservations, drained nodes and priorities count as they do in life. Jobs that are
+still to come are unknown, so an interval is wider than its draws. Each start that misses its interval widens the next
+ones, and each that holds narrows them a little, by ever smaller steps (Angelopoulos, Barber and Bates, "Online
+Conformal Prediction with Decaying Step Sizes", ICML 2024).
 """
 
 from __future__ import annotations
@@ -30,10 +32,15 @@ DRAWS: Final = 9
 """The next of n like values lies between the least and the greatest with probability (n - 1) / (n + 1): 0.8 for 9."""
 MOST_CALLS: Final = 200
 """Times that the policy is asked in one draw; what waits then is expected to start at the pace until then."""
-FEWEST: Final = 20
-"""Starts from which intervals are as wide as these starts say."""
-REMEMBERED: Final = 300
-"""Starts that teach. On traces on which it was not chosen, 1,500 hold no better (bench/results/account.md)."""
+OFFSET: Final = 0.2
+"""By how much the ends of the first intervals are moved outwards, in log10 of the wait: by a factor of 1.6."""
+OFFSETS: Final = (0.02, 0.5)
+"""The least: no start is known to the second from two like jobs. The most: jobs that are submitted together hold or
+miss together, and many of them would make the next intervals useless."""
+STEP: Final = 0.1
+DECAY: Final = 0.6
+LEAST_STEP: Final = 0.0003
+"""The nth start moves the offset by STEP / n**DECAY, or LEAST_STEP (chosen in bench/results/account.md)."""
 MONTH_MS: Final = 30 * 24 * 3_600_000
 
 _NORMAL = NormalDist()
@@ -68,9 +75,8 @@ class StartForecast:
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
-        self._first: dict[str, tuple[int, StartInterval, StartInterval]] = {}
-        """Of each job the time of its first interval, that interval as it was drawn and as it was told."""
-        self._scores: deque[float] = deque(maxlen=REMEMBERED)
+        self._first: dict[str, StartInterval] = {}
+        self._offset, self._judged = OFFSET, 0
         self._starts: deque[tuple[int, bool]] = deque()
 
     def intervals(
@@ -92,23 +98,18 @@ class StartForecast:
             with suppress(
                 PolicyError, KnowledgeError
             ):  # what cannot be decided is the next decision's to tell
-                for job_id, start_ms in _draw(
+                for job_id, start_ms in drawn_starts(
                     scheduler, now_ms, Random(self._seed + number), out_of_time
                 ).items():
                     if job_id in starts:
                         starts[job_id].append(start_ms)
-        found = {}
-        offset = self._offset()
-        for job_id, times_ms in starts.items():
-            if not times_ms:
-                continue
-            times_ms.sort()
-            drawn = StartInterval(times_ms[0], times_ms[-1])
-            interval = drawn
-            if offset is not None:
-                interval = _widened(drawn, times_ms[len(times_ms) // 2], now_ms, offset)
-            self._first.setdefault(job_id, (now_ms, drawn, interval))
-            found[job_id] = interval
+        offset = 0.0 if scheduler.knowledge.certain else self._offset
+        found = {
+            job_id: _widened(sorted(times_ms), now_ms, offset)
+            for job_id, times_ms in starts.items()
+            if times_ms
+        }
+        self._first = {**found, **self._first}
         return found
 
     def started(self, job_id: str, now_ms: int) -> None:
@@ -116,10 +117,12 @@ class StartForecast:
         first = self._first.pop(job_id, None)
         if first is None:
             return
-        asked_ms, drawn, interval = first
-        low, high, came = (_logged(time_ms - asked_ms) for time_ms in (*drawn, now_ms))
-        self._scores.append(max(low - came, came - high))
-        self._starts.append((now_ms, interval.from_ms <= now_ms <= interval.to_ms))
+        held = first.from_ms <= now_ms <= first.to_ms
+        self._judged += 1
+        step = max(STEP * self._judged**-DECAY, LEAST_STEP)
+        least, most = OFFSETS
+        self._offset = min(max(self._offset + step * (COVERAGE - held), least), most)
+        self._starts.append((now_ms, held))
 
     def held(self, now_ms: int) -> Held:
         """How many of the last 30 days' starts lay within their first intervals."""
@@ -127,23 +130,14 @@ class StartForecast:
             self._starts.popleft()
         return Held(sum(held for _, held in self._starts), len(self._starts))
 
-    def _offset(self) -> float | None:
-        """By how much intervals are moved outwards, in log10 of the wait; None before FEWEST starts."""
-        if len(self._scores) < FEWEST:
-            return None
-        scores = sorted(self._scores)
-        return scores[min(len(scores) - 1, int(COVERAGE * (len(scores) + 1)))]
 
-
-def _widened(drawn: StartInterval, middle_ms: int, now_ms: int, offset: float) -> StartInterval:
-    """An interval moved outwards, or inwards, by as much as earlier ones should have been."""
-    middle = _logged(middle_ms - now_ms)
-    low = min(_logged(drawn.from_ms - now_ms) - offset, middle)
-    high = max(_logged(drawn.to_ms - now_ms) + offset, middle)
+def _widened(times_ms: list[int], now_ms: int, offset: float) -> StartInterval:
+    """From the first to the last of the starts drawn, in order of time, with both ends moved outwards."""
+    low, high = _logged(times_ms[0] - now_ms) - offset, _logged(times_ms[-1] - now_ms) + offset
     return StartInterval(now_ms + _unlogged(low), now_ms + _unlogged(high))
 
 
-def _draw(
+def drawn_starts(
     scheduler: Scheduler, now_ms: int, random: Random, out_of_time: Callable[[], bool]
 ) -> Mapping[str, int]:
     """When each waiting job starts if every run time is drawn from what is believed of it."""

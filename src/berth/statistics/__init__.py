@@ -4,9 +4,8 @@
 keeps what a report is made from.
 """
 
-from berth.statistics.answers import answers, best_sentence, lead
 from berth.statistics.columns import AttemptColumns, EventColumns, event_columns
-from berth.statistics.comparison import Mark, Standing, standings
+from berth.statistics.comparison import Mark, Standing, answers, best_sentence, lead, standings
 from berth.statistics.measures import (
     GpuHours,
     bounded_slowdown,

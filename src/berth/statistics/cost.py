@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from berth.errors import SettingError
+from berth.files import read_toml
 from berth.model import NO_GPU, Node
 from berth.statistics.columns import EventColumns
 from berth.statistics.measures import WHOLE_MILLI, held_of_each_gpu
@@ -78,13 +78,7 @@ def read_prices(path: Path) -> Prices:
     `currency`, `cpu_hour`, `kwh` and `co2_g_per_kwh` may be left out; `[gpu_hour]` has a price for each GPU model, and
     may have one named `default`, and so has `[gpu_watts]` for each the watts when idle and when busy, as `[55, 300]`.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise SettingError(f"{path}: {reason}; expected a price list in TOML") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingError(f"{path} cannot be read as a price list: {error}") from error
+    content = read_toml(path, "a price list")
     known = ("currency", "gpu_hour", "gpu_watts", *_NUMBERS)
     if unknown := sorted(content.keys() - set(known)):
         raise SettingError(f"{path}: no setting {', '.join(unknown)}; there are {', '.join(known)}")

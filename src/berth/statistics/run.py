@@ -1,4 +1,9 @@
-"""What is kept of one run: small arrays that a worker can send back and plots are drawn from."""
+"""What is kept of one run: small arrays that a worker can send back and plots are drawn from.
+
+What the cluster looked like over time, and at one time.
+
+In the shapes, B is the number of bins, N of nodes, G the most GPUs of any node, F of frames, C of all GPUs.
+"""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _table(
 
         found = tuple(workload_of(name).jobs())
     else:
-        from berth.traces.ordering import job_table
+        from berth.traces.formats import job_table
 
         found = job_table(*_opened(trace, nodes), skip_bad, file_order=file_order)
     return compressed(found, compress)

@@ -17,7 +17,7 @@ from berth.experiments.compare.table import text_table
 from berth.model import Job, Node, Share
 from berth.plots import policy_styles
 from berth.policies import is_oracle
-from berth.report.page import render
+from berth.report.report import render
 from berth.statistics import Mark, Run, answers, event_columns, lead, metrics_of, run_of, standings
 from berth.statistics.run import FILMED_GPUS, film
 from tests.experiments.compare.runs import NODES, made_runs

@@ -273,7 +273,9 @@ def test_each_waiting_job_has_a_start_interval_from_the_first_job_on() -> None:
     assert driver.starts == {}
     driver.forecast(1000)
     second, third = driver.starts["2"], driver.starts["3"]
-    assert 1000 < second.from_ms < second.to_ms <= 3_601_000
+    assert (
+        1000 < second.from_ms < 3_601_000 < second.to_ms <= 1000 + 1.6 * 3_600_000
+    )  # wide, as none is judged
     assert second.from_ms < third.from_ms
     assert second.to_ms < third.to_ms
     told = driver.reasons()

@@ -128,8 +128,12 @@ def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(
     assert said == "placed 1, advised 0, evicted 0, failed 0\n"
 
     adds_gate = "MutatingAdmissionPolicy" if policies else "MutatingWebhookConfiguration"
-    assert f"{adds_gate} berth-gate deleted\n" in berth(*install, "--mode", "advise", kubeconfig=kubeconfig)
+    said = berth(*install, "--mode", "advise", kubeconfig=kubeconfig)
+    assert f"{adds_gate} berth-gate deleted\n" in said
+    assert "the gate of pod default/waits is lifted\n" in said
     berth(*install, kubeconfig=kubeconfig)
+    on(server, lambda world: world.delete("waits"))
+    on(server, lambda world: world.pod("waits", 2))
     said = berth("uninstall", kubeconfig=kubeconfig)
     try:
         assert f"{adds_gate} berth-gate deleted\n" in said

@@ -18,8 +18,8 @@ from berth.console.pages import Texts, page, texts_of
 from berth.console.roles import Viewer
 from berth.history.store.cached_history import CachedHistory
 from berth.history.values.durations import hours_unit
+from berth.plots.accounting import Series, group_bars, group_lines
 from berth.plots.accounting import parallel_coordinates as draw
-from berth.plots.groups import Series, group_bars, group_lines
 from berth.report.report import as_json
 from berth.statistics.accounting import NO_GPU, UNKNOWN
 from berth.statistics.tables import Tables

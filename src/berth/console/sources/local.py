@@ -211,7 +211,7 @@ def command_of(action: str, values: dict[str, Any]) -> str | None:
     """The command of the local queue that does an action, or None where there is none."""
     what = quote(str(values.get("id", "")))
     value = quote(str(values.get("value", "")))
-    gpu = quote(_index(str(values.get("id", ""))))
+    gpu = quote(str(values.get("id", "")).rpartition(":")[2])
     return {
         "hold": f"berth hold {what}",
         "release": f"berth release {what}",
@@ -222,10 +222,6 @@ def command_of(action: str, values: dict[str, Any]) -> str | None:
         "drain": f"berth drain {gpu}",
         "undrain": f"berth undrain {gpu}",
     }.get(action)
-
-
-def _index(gpu: str) -> str:
-    return gpu.rpartition(":")[2]
 
 
 def _series(job: dict[str, Any], state_folder: str) -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@ from berth.model import Job, Node, Reason
 from berth.policies import Progress, Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.protocol import draws
-from berth.statistics import Metric, Run, answers, metrics_of, standings, summary_dict
+from berth.statistics import Metric, Run, metrics_of, standings, summary_dict
+from berth.statistics.comparison import answers
 from berth.traces import Trace, read_nodes, read_trace
 
 MOST_NAMED = 5

@@ -1,4 +1,10 @@
-"""The page of a comparison."""
+"""The page of a comparison.
+
+One animated picture, an SVG: the same jobs fill the same GPUs under two policies, side by side.
+
+A column in a cell is what jobs hold of a GPU; below stands how many jobs wait. Nothing moves for readers who ask for
+less motion, and the picture pauses under the pointer.
+"""
 
 from __future__ import annotations
 
@@ -206,7 +212,7 @@ STYLE = """
 .film text{fill:#1d2329}.film .soft{fill:#5a646e;font-size:13px}
 .film .empty{fill:#e3e7eb}.film .idle{fill:#e08a3c}.film .asked{fill:#0072b2}
 .film .idle,.film .asked{transform-box:fill-box;transform-origin:50% 100%}
-.film .queue{fill:#d55e00;fill-opacity:.28;stroke:#d55e00;stroke-width:1.5}
+.film .queue{fill:#d55e00;fill-opacity:.28}.film .edge{fill:none;stroke:#d55e00;stroke-width:1.5}
 .film .time{stroke:#5a646e;stroke-width:1;animation:film-time LASTSs linear infinite}
 @keyframes film-time{to{transform:translateX(PANELpx)}}
 .film:hover *{animation-play-state:paused!important}
@@ -268,7 +274,7 @@ def filling(pair: tuple[Run, Run]) -> str:
         f'<svg class="film" xmlns="http://www.w3.org/2000/svg" viewBox="-4 0 {2 * PANEL + GAP + 8} {height:.0f}"'
         f' role="img" aria-label="{escape(description)}"><title>{escape(description)}</title>'
         f"<style>{STYLE}{keyframes}</style>{''.join(panels)}"
-        f'<text class="soft" y="{height - 32:.0f}">{span}; a cell is a GPU</text>'
+        f'<text class="soft" y="{height - 32:.0f}">{span}, first to last submission; a cell is a GPU</text>'
         f'<text class="soft" y="{height - 8:.0f}">{legend}</text></svg>'
     )
 
@@ -308,5 +314,6 @@ def _curve(film: Film, top: float, most: int) -> str:
     bottom = top + CURVE
     return (
         f'<polygon class="queue" points="0,{bottom:.1f} {line} {PANEL},{bottom:.1f}"/>'
+        f'<polyline class="edge" points="{line}"/>'  # open: at its end jobs still wait
         f'<path class="time" d="M0 {top:.1f}V{bottom:.1f}"/>'
     )

@@ -10,9 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from berth.statistics import Run, answers
-from berth.statistics.answers import in_sentence
-from berth.statistics.comparison import Cell, Row, table_rows
+from berth.statistics import Run
+from berth.statistics.comparison import Cell, Row, answers, in_sentence, table_rows
 
 
 class TextTable(str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from berth.experiments.compare.comparison import nodes_of, tasks_of
 from berth.experiments.compare.conditions import Conditions, OwnMetrics, conditions_of, function_named
 from berth.experiments.compare.sweep import Task
 from berth.experiments.size.clusters import model_of, models_of, resized
+from berth.files import read_toml
 from berth.model import Node
 from berth.policies import Setting, make_policy
 from berth.traces import Trace, read_trace
@@ -112,14 +112,7 @@ def read_plan(plan: str | os.PathLike[str] | Mapping[str, Any]) -> Plan:
     if isinstance(plan, Mapping):
         return _Reader("the plan", plan).plan()
     path = Path(plan)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise SettingError(f"{path}: {reason}; expected a plan in TOML") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingError(f"{path} cannot be read as a plan: {error}") from error
-    return _Reader(str(path), content).plan()
+    return _Reader(str(path), read_toml(path, "a plan")).plan()
 
 
 @dataclass(frozen=True, slots=True)

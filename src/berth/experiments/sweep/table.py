@@ -31,7 +31,7 @@ from berth.statistics import (
     readable_unit,
     standings,
 )
-from berth.statistics.answers import in_sentence
+from berth.statistics.comparison import in_sentence
 
 AXES = ("load", "size", "conditions")
 """What cases differ by, in the order of their fields."""

@@ -512,7 +512,10 @@ def attempts_of(options: Options) -> str:
     code, signal = (f"try_cast(split_part(judged.exit::VARCHAR, ':', {at}) AS INTEGER)" for at in (1, 2))
     exit_code = f"CASE WHEN {code} = 0 AND {signal} BETWEEN 1 AND 127 THEN 128 + {signal} ELSE {code} END"
     comment, command = ("''", "''") if options.key else ("judged.comment", "judged.command")
-    of_all, memory = "gpu_mem_peak / nullif(gpus, 0)", _memory_mib("gpu_model")
+    of_all, memory = (
+        "gpu_mem_peak / nullif(gpus, 0)",
+        f"(CASE replace(upper(gpu_model), '_', '-') {_memory_cases()} END)",
+    )
     return f"""
         SELECT * REPLACE (
             CASE WHEN gpus > 0 AND gpu_use_peak > 0 THEN least(gpu_use_peak / 100 / gpus, 1.0) END AS gpu_use_peak,
@@ -551,13 +554,9 @@ def attempts_of(options: Options) -> str:
 
 @lru_cache(maxsize=1)
 def _memory_cases() -> str:
+    """What the memory of one GPU of a model is, MiB; NULL if the name does not say."""
     return " ".join(
         f"WHEN '{name.upper()}' THEN {model.mem_mib}.0"
         for name, model in GPU_MODELS.items()
         if model.mem_mib and name not in _AMBIGUOUS
     )
-
-
-def _memory_mib(column: str) -> str:
-    """The memory of one GPU of this model; NULL where its name does not tell."""
-    return f"(CASE replace(upper({column}), '_', '-') {_memory_cases()} END)"

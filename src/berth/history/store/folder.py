@@ -13,6 +13,20 @@ new files are written beside the old ones, and at last `index.json` is replaced:
 import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
 import has replaced, are removed when there is no reader, at the latest by the next import that finds none. What counted
 before the last UNDOABLE imports stays, so that these can be taken back.
+
+Staged attempts into the files of a history: what is new, what has changed, and which attempt of its job each is.
+
+A requeued job has a row for each attempt. Which of them a row is, and when the job was first submitted, follows
+from all rows of the job that there are, so a late row changes what is stored of its siblings: totals are the
+same however an import is cut into pieces.
+
+What a source does not know of an attempt never replaces what another knew: neither a column that it lacks, nor a
+value that stands for nothing.
+
+How far the segments of spools have been read, so that an import reads only what was appended since.
+
+The rows of a segment are told by stretches, each of lines of one hour; only the last of them grows. What comes next is
+therefore read from where the last known stretch begins.
 """
 
 from __future__ import annotations

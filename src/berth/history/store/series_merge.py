@@ -1,6 +1,11 @@
 """Values of GPU series into the history, and which hours of which GPUs they say something new of.
 
 HISTORY/series/*.parquet    a row a value, in the columns of SERIES; where several files have one, the largest counts
+
+What the series of GPUs say of the jobs that had them, hour by hour, as SQL.
+
+The rows of an hour follow from the values of that hour and of those next to it alone, so that they are the same
+however the series came in.
 """
 
 from __future__ import annotations

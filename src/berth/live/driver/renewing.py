@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from berth.errors import BerthError
 from berth.knowledge import History, history_folder, make_knowledge
 from berth.profiles import IN_HISTORY
-from berth.profiles.profiles import ENDING
+from berth.profiles.file import ENDING
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from berth.history.store.import_result import Options
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.profiles import IN_HISTORY, RUNNING, SHARED, read_profile
-from berth.profiles.profiles import ENDING
+from berth.profiles.file import ENDING
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from berth.files import whole_file
 from berth.live.local.samples import Sample
 from berth.model import GpuModel, Profile
 from berth.profiles import IN_HISTORY, RUNNING, SHARED, Profiles, keep_profile
-from berth.profiles.profiles import ENDING, file_name
+from berth.profiles.file import ENDING, file_name
 
 LEAST_SAMPLES = 3
 INTERVAL_MS = 1000

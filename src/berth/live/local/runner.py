@@ -1,4 +1,16 @@
-"""Starts the jobs' processes, watches them, and ends them; finds them again after the broker was killed."""
+"""Starts the jobs' processes, watches them, and ends them; finds them again after the broker was killed.
+
+What trackers of experiments are told of a job, through its environment: W&B and MLflow.
+
+What the user has set stays: tags are added to theirs, group and notes are left alone. With `BERTH_CONSOLE`, the address
+of a console, notes and tags link to the job's page.
+
+What a store that was broken no longer knows, found again in the folders of the runs.
+
+Every start leaves its job in the run's folder (`Run.prepare`), so that a job that started after the last good copy was
+made is taken up again instead of being lost. Numbers of jobs are reserved in a file beside the store, so that none is
+used twice whatever happens to the store.
+"""
 
 from __future__ import annotations
 

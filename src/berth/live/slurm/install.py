@@ -1,4 +1,13 @@
-"""What is to be changed so that berth can place: Slurm's files with its lines, and berth's own files."""
+"""What is to be changed so that berth can place: Slurm's files with its lines, and berth's own files.
+
+Puts changed files in the place of a site's own, all or none, and takes them away again byte for byte.
+
+berth's folder keeps each file as it was (`before/`) and as it was put there (`after/`), and the folder of slurm.conf
+(`conf`).
+
+Tries changed configuration files in a copy, before they reach a site: slurmd reads the GPUs of each node, and a
+slurmctld without a network begins with them. Neither touches the daemons that run.
+"""
 
 from __future__ import annotations
 

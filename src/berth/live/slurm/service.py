@@ -1,6 +1,16 @@
 """`berth slurm run`: query Slurm every few seconds, let the driver decide, and place jobs or say where they would be.
 
 It keeps nothing that it could not find again in Slurm: killed and started anew, it goes on where Slurm is.
+
+The right to place, noted where each berth of the cluster sees it: in the comments of the nodes it places on.
+
+A file's lock holds on one machine and for one state folder. Slurm has no lock to lend, but it keeps a comment for each
+node, which berth reads with the nodes anyway:
+
+    disk replaced in May [berth places: head1:/var/lib/berth/slurm until 1795374000]
+
+The berth that wrote its note last has the right, until the time in the note (seconds since 1970); what the site has
+written stays. A berth reads the comments again a moment after it has written them, and with each query of the nodes.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ class FirstFit(Scored):
             return cluster.spread(job) if job.nodes == 0 else None
         if gpus == 1:
             return cluster.singles[node, seen.chosen_at[row, 0]]
-        chosen = [seen.chosen_at[row, place] for place in range(gpus)]
-        return tuple(GpuSlot(node, index) for index in chosen) or (GpuSlot(node, NO_GPU),)
+        return cluster.several(node, [seen.chosen_at[row, place] for place in range(gpus)] or [NO_GPU])
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The first nodes of the cluster that fit."""

@@ -337,7 +337,7 @@ def best_node(
         if score > best_score or (score == best_score and best >= 0 and rank[node] < rank[best]):
             best = node
             best_score = score
-    if best >= 0 and request[GPUS] == 1 and placement != FGD:
+    if best >= 0 and (request[GPUS] > 1 or (request[GPUS] == 1 and placement != FGD)):
         choose_devices(best, request, free_milli, free_gpu_mem, True, scratch[0])
         devices[best] = scratch[0, 0]
     return best

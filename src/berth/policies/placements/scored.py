@@ -11,7 +11,7 @@ import numpy as np
 
 from berth.arrays import FloatArray, IntArray, numbers
 from berth.cluster import UNCOUNTED, Cluster
-from berth.model import NO_GPU, GpuSlot, Job
+from berth.model import NO_GPU, WHOLE_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
 from berth.policies.protocol import Setting
 
@@ -56,6 +56,7 @@ class _Scores:
     rows: RowOfType
     scores: IntArray  # (T, N)
     devices_at: memoryview[int]  # (T, N)
+    several_at: memoryview[int]  # (G,)
     cache: IntArray
     """All of them, a `score_kernels.ScoreCache`."""
     real: FloatArray  # (M + N,): weights of typical requests, and the fragmentation of nodes
@@ -97,6 +98,8 @@ class Scored:
         elif node >= 0:
             if job.gpus == 1:
                 return cluster.singles[node, known.devices_at[row, node]]
+            if job.gpus and job.share[0] == WHOLE_GPU[0]:
+                return cluster.several(node, known.several_at[: job.gpus])
             return self.slots(node, job, cluster)
         return cluster.spread(job) if job.nodes == 0 else None
 
@@ -131,4 +134,5 @@ class Scored:
         arrays = score_kernels.cache_in(cache)
         arrays.typical[:], arrays.sizes[:] = typical.requests, typical.sizes
         real = np.concatenate([typical.weight, np.zeros(nodes)])
-        return _Scores(RowOfType(arrays.seen), arrays.scores, numbers(arrays.devices), cache, real)
+        shown = numbers(arrays.devices), numbers(arrays.scratch[0])
+        return _Scores(RowOfType(arrays.seen), arrays.scores, *shown, cache, real)

@@ -51,6 +51,7 @@ class Easy:
         self._as_queued = key_of(order) is as_queued
         # What is believed of a job may change while it waits, and a question to the placement its next answers.
         pure = self._by_request and not self.draws and not remembers(place)
+        self._certain = knowledge.certain
         self._tries_all = not (pure and knowledge.certain)
         self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
@@ -66,7 +67,7 @@ class Easy:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterable[Placement]:
         """Yield placements in the order's order until one does not fit, then those that fill gaps."""
         state = self._look(cluster)
-        if self._as_queued and not cluster.has_labels:
+        if self._as_queued and not state.has_labels:
             head = queue.first()
             if head is not None and state.stuck.get(head.id) is head:
                 return self._behind(state, queue, [head], now_ms)
@@ -76,7 +77,9 @@ class Easy:
         """What is known of this cluster now."""
         state: _State | None = cluster.memo.get(self)
         if state is None:
-            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms, self._by_request)
+            state = cluster.memo[self] = _State(
+                cluster, self._key, self._expected_ms, self._by_request, self._certain
+            )
         self._state = state
         state.catch_up()
         return state
@@ -100,9 +103,7 @@ class Easy:
                 heads[job.labels] = job
                 if self._by_request and not self.draws:
                     stuck[job.id] = job
-                if not cluster.has_labels or all(
-                    is_held_up(labels, heads) for labels in labels_waiting(queue)
-                ):
+                if not state.has_labels or all(is_held_up(labels, heads) for labels in labels_waiting(queue)):
                     break
         yield from self._behind(state, queue, [*heads.values()], now_ms)
 
@@ -213,12 +214,15 @@ class _State:
     it is kept while runs end when they were expected to, and nothing but what was found starts.
     """
 
-    def __init__(self, cluster: Cluster, key: Key, expected_ms: ExpectedMs, by_request: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, key: Key, expected_ms: ExpectedMs, by_request: bool, certain: bool
+    ) -> None:
         self.cluster = cluster
         self._by_request = by_request
         self.expected_ms = expected_ms
-        self.new_waiting = partial(WaitingTypes, cluster, by_request, key, expected_ms.least)
+        self.new_waiting = partial(WaitingTypes, cluster, by_request, key, expected_ms.least, certain)
         self.partitions = Partitions(cluster)
+        self.has_labels = cluster.has_labels  # a state is of nodes that do not change
         self.work = Workspace(cluster)
         self._window_ms: IntArray = np.zeros(1, dtype=np.int64)
         self._waiting: WaitingTypes | None = None  # whose lanes are open or closed by the marks below
@@ -262,7 +266,7 @@ class _State:
 
     def heeded(self, job: Job, reservations: list[Reservation]) -> list[Reservation]:
         """Those of the reservations that a job could be in the way of."""
-        if not self.cluster.has_labels:
+        if not self.has_labels:
             return reservations
         can_meet = self.partitions.can_meet
         return [one for one in reservations if can_meet(job.labels, one.head.labels)]
@@ -270,7 +274,7 @@ class _State:
     def windows_ms(self, waiting: WaitingTypes, reservations: list[Reservation], now_ms: int) -> IntArray:
         """By request type, how long a job may run to end before the reservations that it could be in the way of; one
         number for all if nodes have no labels."""
-        if not self.cluster.has_labels:
+        if not self.has_labels:
             self._window_ms[0] = reservations[0].time_ms - now_ms
             return self._window_ms
         types = waiting.types()
@@ -346,6 +350,7 @@ class _State:
     def open_types(self, waiting: WaitingTypes) -> None:
         """Open the request types that may fit on nodes that have changed since the last time; all of them if the
         placement may have refused them for other reasons."""
+        waiting.settle()
         changes = self.cluster.changes
         if waiting is not self._waiting or (changes != self._changes and not self._by_request):
             waiting.open_all()

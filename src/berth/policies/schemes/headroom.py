@@ -14,7 +14,7 @@ from berth.cluster import Cluster, Queue
 from berth.errors import SettingError
 from berth.model import Evict, Job, Placement, WakeAt
 from berth.policies.protocol import Decision, InOrder, Policy, Resuming, Setting, draws
-from berth.policies.schemes.shown_queue import ShownQueue
+from berth.policies.schemes.strict import ShownQueue
 from berth.policies.sort_keys import as_queued, key_of
 
 Models = tuple[str, ...]

@@ -1,4 +1,14 @@
-"""Limits of users and virtual clusters around any other policy: the policy sees only jobs within them."""
+"""Limits of users and virtual clusters around any other policy: the policy sees only jobs within them.
+
+Limits of a user or a virtual cluster: what may be submitted, run and held at one time, and the file they are in.
+
+The file is JSON, read by the policy `limits`:
+
+    {"format": "berth-limits", "version": 1, "policy": "easy+fair-share+best-fit",
+     "limits": [{"scope": "user", "gpus": 8}, {"scope": "virtual-cluster", "name": "normal", "running": 40}]}
+
+Other keys are for people and change nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +22,7 @@ from berth.cluster import Cluster, Key, Queue
 from berth.errors import PolicyError, SettingError, cause_of
 from berth.model import Evict, Job, Placement, Resume
 from berth.policies.protocol import Decision, InOrder, Policy, Resuming, Setting, draws
-from berth.policies.schemes.shown_queue import ShownQueue
+from berth.policies.schemes.strict import ShownQueue
 from berth.policies.sort_keys import as_queued, key_of
 
 Group = tuple[str, str]

@@ -41,7 +41,7 @@ class Quotas:
         borrow."""
         accounts = cluster.usage().virtual_clusters
         waits = False
-        for pool in self._pools(queue):
+        for pool in sorted(str(pool) for pool in queue.lanes(_pool, self._key or _none)):
             for job in self._jobs(queue, cluster, now_ms, pool):
                 held = accounts.get(pool, _NO_USE).held_milli
                 if held + job.gpus * job.share.milli > self.quotas.get(pool, 0) and job.gpus:
@@ -87,10 +87,6 @@ class Quotas:
             stuck[pool] = (cluster.openings, job)
             return None
         return placement_of(job, slots)
-
-    def _pools(self, queue: Queue) -> list[str]:
-        """The virtual clusters that have waiting jobs, in the order of their names."""
-        return sorted(str(pool) for pool in queue.lanes(_pool, self._key or _none))
 
     def _jobs(self, queue: Queue, cluster: Cluster, now_ms: int, pool: str) -> Iterator[Job]:
         """The waiting jobs of a virtual cluster, in order, as they are started one by one."""

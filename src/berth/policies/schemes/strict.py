@@ -22,7 +22,6 @@ from berth.policies.protocol import (
     draws,
     place_job,
 )
-from berth.policies.schemes.shown_queue import ShownQueue
 from berth.policies.sort_keys import as_queued, key_of
 
 NOWHERE: frozenset[int] = frozenset()
@@ -211,3 +210,19 @@ def labels_waiting(queue: Queue) -> Collection[Labels]:
 
 def _labels(job: Job) -> Labels:
     return job.labels
+
+
+class ShownQueue(Queue):
+    """The waiting jobs that are shown, in the places that they have in the whole queue."""
+
+    def __iter__(self) -> Iterator[Job]:
+        return self.by(as_queued)
+
+    def first(self) -> Job | None:
+        """The first in these places; None if none is shown."""
+        return next(iter(self), None)
+
+    def put(self, job: Job, serial: Serial | float) -> None:
+        """Add a job in the place that a serial number tells."""
+        self._next_serial = serial  # type: ignore[assignment]  # one that takes its place late is between two
+        self.add(job)

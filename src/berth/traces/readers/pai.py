@@ -15,6 +15,19 @@ only. The sample says V100 for both sizes of its memory; CPU names no type.
 Times of submission are seconds from the trace's own origin; a copy without `submit_time` has every job submitted
 at 0, in the order of the file. Of the estimates that the `estimate` variant adds, the one by group, user and GPUs
 is taken (`group_gpu_dur`), else by group (`group_dur`), else by user and GPUs, else by user.
+
+The full tables of Alibaba's PAI trace of 2020: one job a row of `pai_task_table`.
+
+Weng and others, *MLaaS in the Wild*, NSDI 2022 (above). The publisher's tables have no header line; their
+columns stand in a file of the same name that ends on `.header`, which must lie beside the table.
+
+A task becomes a job `job_name/task_name`. It is submitted when it was launched (`start_time`, seconds), and takes
+`inst_num` instances of `plan_gpu` and `plan_cpu` (per cent of a GPU and of a core) and `plan_mem` (GB). Where
+`pai_instance_table` lies beside the table, its work is the time from the first start to the last end of its
+instances, so that waiting for a machine does not count as work; without it, the time from launch to end. A task
+that had not ended when the trace did works for ever. Where `pai_job_table` lies there, too, it tells the users.
+
+Instances and jobs that a table names and the tasks do not are no concern of a reader of tasks.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.samples import Sample, read_samples
 from berth.model import Job, Record, RecordState, Share
 from berth.profiles import IN_HISTORY
-from berth.profiles.profiles import ENDING
+from berth.profiles.file import ENDING
 
 STATES = {"Succeeded": RecordState.COMPLETED, "Failed": RecordState.FAILED}
 MOST = 5000
