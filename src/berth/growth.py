@@ -375,13 +375,23 @@ class Growth(Generic[T]):
         return not (waits or waits_with_it or job.suspension == SUSPENDED)
 
     def _gets_room(self, growing: Growing[T], needed_mib: int) -> bool:
-        """Whether other jobs are leaving, or are told to leave now, so that this one gets what it needs: those that
-        matter less than it."""
+        """Whether other jobs are leaving, or are told to leave now, so that this one gets what it needs.
+
+        Those that matter less leave, and if they have too little, older ones of no higher priority, unless they are
+        interactive or wait for memory themselves: to wait for their ends costs the job's GPU, and after `ROOM_MS` its
+        run (bench/growth_simulated.py).
+        """
         entry = growing.entry
         if not self._suspends or not self._may_grow(growing, needed_mib):
             return False
         lacks = {at: (-self._free_mib(entry, at, needed_mib), 0) for at in entry.slots}
-        return self._have_leave(growing, lacks, lambda job: _matters(job) < _matters(entry))
+
+        def may(job: T) -> bool:
+            asking = self.jobs.get(job.id)
+            stays = job.interactive or (asking is not None and asking.waits)
+            return _matters(job) < _matters(entry) or (job.priority <= entry.priority and not stays)
+
+        return self._have_leave(growing, lacks, may)
 
     def _bring_back(self, growing: Growing[T]) -> None:
         """Let a job run on that was suspended because it was idle and is not any more. If its GPUs are full, others

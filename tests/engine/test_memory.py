@@ -88,8 +88,9 @@ TWO = {"a": ((0, 10), (1000, 60)), "b": ((0, 10), (1000, 60))}
             ["1000 resize a 60", "1000 resize b 40", "5000 finish a 60", "5000 resize b 100", "9000 finish b 100"],
         ),
         (
-            "suspend",  # a is older, so that it does not leave for b
-            ["1000 resize a 60", "1000 resize b 40", "5000 finish a 60", "5000 resize b 100", "9000 finish b 100"],
+            "suspend",  # a is older, and leaves since no younger one can
+            ["1000 resize a 60", "1008 suspend a 60", "1008 resize b 100", "5008 finish b 100", "5008 resume a 60",
+             "9016 finish a 60"],
         ),
     ],
 )  # fmt: skip

@@ -451,7 +451,9 @@ def test_several_make_room_for_one_if_none_has_enough_alone(monkeypatch: pytest.
 
 def test_nobody_leaves_if_all_together_have_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        machine = Machine(monkeypatch, 4, kept=set())
+        kept = set[str]()
+        machine = Machine(monkeypatch, 4, kept=kept)
+        kept.add(machine.jobs[0].id)
         machine.granter(1).ask(13_000)
         await turns()
         assert suspensions(machine) == [""] * 4
@@ -481,12 +483,31 @@ def test_a_job_that_is_suspended_while_it_asks_is_answered_when_it_runs_on(
     asyncio.run(run())
 
 
-def test_nobody_leaves_for_a_job_that_matters_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_leaves_for_a_job_of_lower_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        machine = Machine(monkeypatch, 4, kept=set())
+        machine = Machine(monkeypatch, 3, kept=set(), priority=5)
+        machine.jobs.append(machine._start())
         machine.granter(3).ask(8192)
         await turns()
         assert (suspensions(machine), machine.granter(3).answers) == ([""] * 4, [])
+
+    asyncio.run(run())
+
+
+def test_an_older_job_leaves_if_no_younger_one_can_unless_it_waits_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        kept = set[str]()
+        machine = Machine(monkeypatch, 4, kept=kept)
+        kept.add(machine.jobs[3].id)
+        machine.granter(2).ask(8192)
+        await turns()
+        assert suspensions(machine) == ["", "suspending", "", ""]
+        machine.granter(2).wishes = [partitions.Wish(0, 1, 1, 8192 * MIB, 0)]
+        machine.granter(3).ask(8192)
+        await turns()
+        assert suspensions(machine) == ["suspending", "suspending", "", ""]
 
     asyncio.run(run())
 
