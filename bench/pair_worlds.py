@@ -64,7 +64,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def _fast(function: Function) -> Function:
     """Compile a function, which may allocate."""
-    return njit(cache=True)(function)
+    made: Any = njit(cache=True)
+    return made(function)
 
 
 class Law(NamedTuple):
@@ -236,7 +237,7 @@ def play(
             head += 1
         due = head if overtaking[head + 1 : coming].sum() >= most_overtaken else NONE
         if due != NONE and kept_for != due:
-            kept_for, keeper = due, count.argmin()
+            kept_for, keeper = due, int(count.argmin())
         due_asked = due == NONE
         while waiting:
             total_ms, kinds = 0, 0
