@@ -119,6 +119,7 @@ CHANGED = {
     "speeds": CardSpeeds({"": {"T4": 500}}),
     "prices": Prices("EUR", {"t4": 1.0}),
     "reservations": (Reservation((0,), ("ann",), 0, 1000),),
+    "when_full": "grow",
 }
 
 
