@@ -91,7 +91,7 @@ class Contention:
         return self.plain(usage, present, xp=xp) if found is None else found
 
     def plain(self, usage: Any, present: Any, *, xp: Any) -> Any:
-        """The same in NumPy or JAX; NumPy asks `_speeds`, which a test holds equal."""
+        """The same in NumPy or JAX; NumPy asks `speeds_by_cells`, which a test holds equal."""
         return self._slowed(self._each(usage, xp), usage, present, xp)
 
     def among(self, usage: Any, present: Any, centre: IntArray) -> Int32Array:
@@ -162,11 +162,16 @@ class Contention:
         found = np.empty(there.shape, np.int32)
         work = np.empty(shape[-1], np.int64)
         known, stress = self._met["cells"]
-        if not _speeds(rows, there, known, stress, self.use_milli, work, found):
+        if not speeds_by_cells(rows, there, known, stress, self.use_milli, work, found):
             known, stress = self._with_cells_of(rows[there], known, stress)
-            if not _speeds(rows, there, known, stress, self.use_milli, work, found):
+            if not speeds_by_cells(rows, there, known, stress, self.use_milli, work, found):
                 return None
         return found.reshape(shape)
+
+    def table(self, usage: Int32Array) -> tuple[IntArray, Int32Array]:
+        """The cells of these rows of use (A, 4), and others, and the stress between them: for `speeds_by_cells`."""
+        self._compiled(usage[:, None], np.ones((len(usage), 1), np.bool_))
+        return self._met["cells"]
 
     def _with_cells_of(
         self, rows: Int32Array, before: IntArray, between: Int32Array
@@ -286,7 +291,7 @@ class Contention:
 
 
 @compiled
-def _speeds(
+def speeds_by_cells(
     usage: Int32Array,  # (N, K, 4)
     present: BoolArray,  # (N, K)
     known: IntArray,  # (n,): numbers of cells, ascending

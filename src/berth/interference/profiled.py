@@ -244,12 +244,12 @@ def time_sliced(
         return plain(usage, present, xp=xp, switch_milli=switch_milli)
     rows, there, shape = as_sets(usage, present)
     found = np.empty(there.shape, np.int32)
-    _speeds(rows, there, switch_milli, np.empty(shape[-1], np.int64), found)
+    speeds_in_turns(rows, there, switch_milli, np.empty(shape[-1], np.int64), found)
     return found.reshape(shape)
 
 
 def plain(usage: Any, present: Any, *, xp: Any, switch_milli: int = SWITCH_MILLI) -> Any:
-    """`time_sliced` in NumPy or JAX; with NumPy `_speeds` is asked, which a test holds equal."""
+    """`time_sliced` in NumPy or JAX; with NumPy `speeds_in_turns` is asked, which a test holds equal."""
     wanted = xp.where(present, xp.clip(usage[..., GPU], 0, 1000), 0).astype(xp.int32)
     total = xp.sum(wanted, axis=-1, keepdims=True, dtype=xp.int32)
     overlap = total - xp.max(wanted, axis=-1, keepdims=True)  # of the others, when the busiest runs
@@ -277,7 +277,7 @@ def _level(wanted: Any, total: Any, capacity: Any, xp: Any) -> Any:
 
 
 @compiled
-def _speeds(
+def speeds_in_turns(
     usage: NDArray[np.int32],  # (N, K, 4)
     present: BoolArray,  # (N, K)
     switch_milli: int,

@@ -5,15 +5,27 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
+from berth.errors import ModelError
 from berth.interference import make_interference
 from berth.knowledge import Noise, Noisy, Oracle
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, WakeAt
+from berth.network.model_file import archive_bytes
+from berth.network.pair_network import (
+    FORMAT,
+    INPUTS,
+    NO_NETWORK,
+    VERSION,
+    PairNetwork,
+    pair_network_bytes,
+    read_pair_network,
+)
 from berth.policies import Setting, make_policy
 from berth.policies.colocation import pair_kernels
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
@@ -178,6 +190,8 @@ def world(draw: random.Random) -> tuple[Classes, Gpus, Rows, np.ndarray, np.ndar
         numbers.choice([FITS, FITS, NOT_FIT], (gpus, kinds)),
         np.full((gpus, kinds), LATER),
         idle,
+        np.zeros(gpus, np.int64),
+        numbers.random((gpus, 4)),
         np.full(gpus, NONE),
         *np.zeros((3, gpus), np.int64),
     )
@@ -199,6 +213,7 @@ def world(draw: random.Random) -> tuple[Classes, Gpus, Rows, np.ndarray, np.ndar
             [np.full(kinds, 100), numbers.choice([0, 1000], kinds), *np.zeros((2, kinds), np.int64)], axis=1
         ),
         work_ms,
+        numbers.random((1, kinds, 3)),
     )
     of = np.arange(gpus)
     of[numbers.random(gpus) < 0.2] = NONE
@@ -206,9 +221,39 @@ def world(draw: random.Random) -> tuple[Classes, Gpus, Rows, np.ndarray, np.ndar
     return classes, room, rows, of, line, np.array([draw.randint(0, gpus)])
 
 
+NOW_MS, MEAN_MS = 70, 50
+
+
+def added(
+    classes: Classes,
+    rows: Rows,
+    gpu: int,
+    row: int,
+    at: int,
+    left: int,
+    part_idle: float,
+    network: PairNetwork,
+) -> tuple[float, float]:
+    """What the network adds to a pair's cost, and how much less than waiting it must cost."""
+    kind = rows.kind[row, at]
+    work_ms, tenants, queue = rows.work_ms[kind], classes.tenants[gpu], np.log1p(left / len(classes.idle))
+    seen = np.array(
+        [
+            min(2, classes.cost_ms[gpu, kind] / work_ms), classes.extra_ms[gpu, kind] / work_ms,
+            tenants[0] / 4, tenants[1], tenants[2], min(3, tenants[3] / MEAN_MS), *rows.needs[0, kind],
+            np.log(work_ms / MEAN_MS), min(4, (NOW_MS - rows.turn[row, at]) / MEAN_MS), queue, part_idle, 1,
+        ]
+    )  # fmt: skip
+    direct = seen @ network.direct
+    units = seen @ network.first
+    last = units / (1 + np.abs(units)) @ network.last
+    return direct[0] + queue * direct[1] + last[0], max(0, direct[2] + last[1])
+
+
 def plainly(
-    classes: Classes, room: Gpus, rows: Rows, of: np.ndarray, line: np.ndarray, lines: int, waiting: int
-) -> list[tuple[int, int]]:
+    classes: Classes, room: Gpus, rows: Rows, of: np.ndarray, line: np.ndarray, lines: int, waiting: int,
+    network: PairNetwork,
+) -> list[tuple[int, int]]:  # fmt: skip
     """The rule as one would say it: GPU and row of each start."""
     milli, cpu = room.milli.copy(), room.cpu_milli.copy()
     at, found, open_ = [0] * len(rows.length), [], [gpu for gpu in range(len(of)) if of[gpu] != NONE]
@@ -227,16 +272,17 @@ def plainly(
                 wait_ms = 0
             elif lines:
                 turn, rounds = (ahead - idle) % lines, (ahead - idle) // lines
-                wait_ms = line[0, turn] + rounds * 50
+                wait_ms = line[0, turn] + rounds * MEAN_MS
             else:
-                wait_ms = ahead // idle * 50 if idle else NEVER_MS
+                wait_ms = ahead // idle * MEAN_MS if idle else NEVER_MS
             for gpu in fit:
                 work_ms = rows.work_ms[kind]
                 lost_ms = classes.cost_ms[gpu, kind] + left / len(of) * (
                     classes.extra_ms[gpu, kind] - work_ms
                 )
-                if lost_ms <= wait_ms or classes.idle[gpu]:
-                    pairs.append((lost_ms / work_ms, rows.turn[row, at[row]], gpu, row, kind))
+                more, less = added(classes, rows, gpu, row, at[row], left, idle / len(of), network)
+                if lost_ms + less * work_ms <= wait_ms or classes.idle[gpu]:
+                    pairs.append((lost_ms / work_ms + more, rows.turn[row, at[row]], gpu, row, kind))
         if not pairs:
             return found
         _, _, gpu, row, kind = min(pairs)
@@ -251,20 +297,27 @@ def plainly(
         found.append((gpu, row))
 
 
-def test_compiled_code_starts_what_the_rule_says() -> None:
-    draw = random.Random(5)
+@pytest.mark.parametrize("asks_network", [False, True])
+def test_compiled_code_starts_what_the_rule_and_the_network_say(asks_network: bool) -> None:
+    draw, weights = random.Random(5), np.random.default_rng(5)
+    seen, judged = np.zeros(INPUTS), np.zeros(2)
     starts = 0
     for _ in range(300):
         classes, room, rows, of, line, lines = world(draw)
         waiting = int(rows.length.sum()) + draw.randint(0, 5)
-        said = plainly(classes, room, rows, of, line, int(lines[0]), waiting)
+        network = NO_NETWORK
+        if asks_network:
+            network = PairNetwork(
+                *(weights.normal(0, 0.3, shape) for shape in ((INPUTS, 3), (INPUTS, 4), (4, 2)))
+            )
+        said = plainly(classes, room, rows, of, line, int(lines[0]), waiting, network)
         counts, asked = np.zeros((2, 2), np.int64)
         line_up(of, classes, room, counts)
         found = np.zeros((int(rows.length.sum()), 3), np.int64)
         blocked = np.zeros((len(of), len(rows.length)), np.bool_)
         why = start_best(
-            classes, room, rows, line, lines, waiting, 1 / len(of), 50, blocked, np.zeros(len(rows.length), np.int64),
-            found, counts, asked,
+            classes, room, rows, line, lines, waiting, 1 / len(of), MEAN_MS, blocked,
+            np.zeros(len(rows.length), np.int64), found, counts, asked, asks_network, network, seen, judged, NOW_MS,
         )  # fmt: skip
         assert why == DONE
         assert [(gpu, row) for gpu, row, _ in found[: counts[0]].tolist()] == said
@@ -307,3 +360,32 @@ def test_gpus_are_kept_on_nodes_of_different_size_at_any_date(origin_ms: int) ->
         if event.kind is EventKind.START
     }
     assert begun["s0"] < begun["wide"]
+
+
+def test_learned_by_a_network_of_no_weight_decides_as_pairs_does(tmp_path: Path) -> None:
+    path = tmp_path / "none.npz"
+    path.write_bytes(pair_network_bytes(NO_NETWORK, "by hand", {}))
+    names = sorted(PROFILES)
+    jobs = [job(f"j{at}", names[at % len(names)], 3_000 * at) for at in range(60)]
+    nodes = [Node("n", 2, THESIS_GPU), Node("m", 2, V100)]
+    by_rule = started(jobs, nodes)
+    assert started(jobs, nodes, f"learned?pairs={path}") == by_rule
+    assert started(jobs, nodes, "learned") != by_rule, "the network that ships corrects costs"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"direct": np.zeros((INPUTS, 2), np.float32)}, "direct is float32"),
+        ({"last": np.full((0, 2), 1.0)}, "last is float64"),
+        ({"odd": np.zeros(1, np.float32)}, "too many or missing arrays: odd"),
+    ],
+)
+def test_a_network_of_other_arrays_is_refused(
+    tmp_path: Path, change: dict[str, np.ndarray], why: str
+) -> None:
+    arrays = {name: array.astype(np.float32) for name, array in NO_NETWORK._asdict().items()} | change
+    path = tmp_path / "odd.npz"
+    path.write_bytes(archive_bytes({"format": FORMAT, "version": VERSION}, arrays))
+    with pytest.raises(ModelError, match=why):
+        read_pair_network(path)

@@ -301,7 +301,7 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
         (
             "learned?speed=3",
             SettingError,
-            "^no setting 'speed'; there are model, window, unslowed, shield, plans$",
+            "^no setting 'speed'; there are model, pairs, window, unslowed, shield, plans$",
         ),
         ("greedy?window=0", SettingError, "window is 0"),
         ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),

@@ -19,6 +19,7 @@ from berth.interference import Speeds
 from berth.interference.known_speeds import MOST
 from berth.model import GpuModel, Profile
 from berth.network.combinations import MOST_SLOTS
+from berth.network.forecast_network import PEAK_MEM, uses_of
 from berth.policies.colocation.cards import Card, card_of
 from berth.policies.colocation.future_kernels import (
     DONE,
@@ -108,6 +109,7 @@ class Forecaster:
         self.speeds = speeds
         self._cards: dict[GpuModel | None, Card] = {}
         self._scaled: dict[tuple[str, GpuModel | None], Series] = {}
+        self._parts: dict[tuple[str, GpuModel | None], tuple[float, float]] = {}
         self._jobs: IntArray = np.zeros((MOST, 3), dtype=np.int64)
         self._scratch: IntArray = np.zeros((WORK_ROWS + 2, MOST + MOST_SLOTS), dtype=np.int64)
 
@@ -126,6 +128,14 @@ class Forecaster:
         first = found.row_at((one.work_us - one.left_us) // 1000)
         last = found.row_at(max(0, one.work_us // 1000 - 1))
         return max(row[1] for row in found.rows[first : last + 1])
+
+    def uses(self, application: str, gpu: GpuModel | None) -> tuple[float, float]:
+        """The parts of a card that an application uses: of its compute on average, of its memory at most."""
+        found = self._parts.get((application, gpu))
+        if found is None:
+            used = uses_of([self._series(application, gpu)], gpu.mem_mib if gpu else 0)[0]
+            found = self._parts[application, gpu] = float(used[0]), float(used[PEAK_MEM])
+        return found
 
     def forecasts(self, offers: Sequence[Offer], gpu: GpuModel | None) -> Forecasts:
         """What becomes of every combination of each offer, on GPUs of one model.

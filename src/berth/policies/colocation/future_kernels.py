@@ -154,7 +154,7 @@ def _same_as_another(mask: int, jobs: IntArray, count: int) -> bool:
 
 
 @compiled
-def _until_next_row_ms(row_us: IntArray, rows: IntArray, jobs: IntArray, count: int, speeds: IntArray) -> int:
+def until_next_row_ms(row_us: IntArray, rows: IntArray, jobs: IntArray, count: int, speeds: IntArray) -> int:
     """How long no job ends or enters a new row of its series at these speeds; 0 if none advances."""
     soonest = FOREVER
     for seat in range(count):
@@ -207,6 +207,6 @@ def forecast(
                 continue
             status[offer, mask] = state
             if mask == 0:
-                next_ms[offer] = _until_next_row_ms(row_us, rows, there[offer], t, work[WORK_ROWS - 1])
+                next_ms[offer] = until_next_row_ms(row_us, rows, there[offer], t, work[WORK_ROWS - 1])
             for at in range(size):
                 ends_ms[offer, mask, place[at]] = ended_ms[at] if state == DONE else 0

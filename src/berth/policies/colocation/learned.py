@@ -26,6 +26,7 @@ from berth.model import GpuModel, Job
 from berth.network.demands import Demand
 from berth.network.forecast_network import new_network
 from berth.network.model_file import Model, TrainedModel, read_model
+from berth.network.pair_network import PairNetwork, read_pair_network
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
 from berth.policies.colocation.forecast_scores import ForecastScores
 from berth.policies.colocation.greedy import joint_progress
@@ -37,7 +38,7 @@ from berth.policies.protocol import Setting
 
 SHIPPED = "berth.network"
 """The package whose folder `models` has the models that ship."""
-UNTRAINED = "untrained"
+UNTRAINED, PAIRS = "untrained", "pairs"
 MOST_PAIRS = 10_000
 MOST_LOOKED_AT, MOST_KINDS = 1000, 20
 """Most jobs, and kinds of them, that are looked through for two that fit beside one another."""
@@ -82,7 +83,8 @@ class Learned(Pairs):
     """A trained network chooses the combination, and a shield refuses what would end later together than in turn or, on
     several GPUs, costs more time than to wait for an empty one.
 
-    On several GPUs it compares all pairs of a waiting job and a GPU instead, as `pairs` does, within the same shield.
+    On several GPUs it compares all pairs of a waiting job and a GPU instead, as `pairs` does, within the same shield;
+    another network, `pairs`, corrects what each pair costs.
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
     a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
     as soon as predicted joint progress says so; where that holds of all that wait, joint progress says which as well.
@@ -95,6 +97,7 @@ class Learned(Pairs):
         setting: Setting | None = None,
         settings: LearnedSettings | None = None,
         model: Model | None = None,
+        pairs: PairNetwork | None = None,
     ) -> None:
         self.settings = settings or LearnedSettings()
         setting = setting or Setting()
@@ -102,6 +105,7 @@ class Learned(Pairs):
         self.model = model or model_named(shipped_for("learned", knowledge.speeds))
         check_mode(self.model, knowledge.speeds)
         super().__init__(setting, choose=self._chosen, window=self.settings.window)
+        self.network = pairs if pairs is not None else pair_network_named(PAIRS)
         self.scores = self._network_scores()
         self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
         self._prepare()
@@ -113,13 +117,12 @@ class Learned(Pairs):
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Learned:
         """Made with the settings in a policy's name."""
         chosen = dict(options)
-        name = chosen.pop("model", None)
-        if odd := sorted(chosen.keys() - {field.name for field in fields(LearnedSettings)}):
-            raise SettingError(
-                f"no setting '{odd[0]}'; there are model, {', '.join(field.name for field in fields(LearnedSettings))}"
-            )
+        name, pairs = chosen.pop("model", None), chosen.pop("pairs", PAIRS)
+        settings = [field.name for field in fields(LearnedSettings)]
+        if odd := sorted(chosen.keys() - set(settings)):
+            raise SettingError(f"no setting '{odd[0]}'; there are model, pairs, {', '.join(settings)}")
         model = None if name is None else model_shown("series", "learned", name, setting.seed)
-        return cls(setting, settings_from(LearnedSettings, chosen), model)
+        return cls(setting, settings_from(LearnedSettings, chosen), model, pair_network_named(pairs))
 
     def _network_scores(self) -> ForecastScores:
         return ForecastScores(self.model.network, self.known, self.work_us)
@@ -258,6 +261,15 @@ def model_shown(demand: Demand, policy: str, name: str, seed: int = 0, package: 
 
 def _file(package: str, name: str) -> Traversable:
     return files(package) / "models" / f"{name}.npz"
+
+
+@cache
+def pair_network_named(name: str) -> PairNetwork:
+    """The network over pairs that ships, `pairs`, or one of a file; ModelError if it cannot be read."""
+    if name != PAIRS:
+        return read_pair_network(Path(name))
+    with as_file(_file(SHIPPED, PAIRS)) as path:
+        return read_pair_network(path)
 
 
 @cache

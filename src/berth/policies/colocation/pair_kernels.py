@@ -8,7 +8,27 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from berth.arrays import BoolArray, FloatArray, IntArray, compiled
+from berth.network.pair_network import (
+    COST,
+    EXTRA,
+    HELD,
+    IDLE,
+    LASTS,
+    ONE,
+    PEAK,
+    QUEUE,
+    SUITS,
+    TAKEN,
+    TENANTS,
+    USE,
+    WAITED,
+    WORK,
+    PairNetwork,
+    judge,
+)
 
 UNKNOWN, FITS, NOT_FIT = 0, 1, 2
 """What is known of a pair."""
@@ -30,6 +50,8 @@ class Classes(NamedTuple):
     state: IntArray  # (C, K): UNKNOWN, FITS or NOT_FIT
     after: IntArray  # (C, K): the class that the GPU is of then, NONE or LATER
     idle: BoolArray  # (C,)
+    alike: IntArray  # (C,): the number of its GPUs' nodes
+    tenants: FloatArray  # (C, 4): how many, use of compute and memory, ms until they have ended
     first: IntArray  # (C,): its first GPU, NONE if it has none
     many: IntArray  # (C,): how many GPUs it has
     used: IntArray  # (C,): the classes that have GPUs, in the first places
@@ -57,6 +79,7 @@ class Rows(NamedTuple):
     line: IntArray  # (R,): which line of `empty_ms` it stands in
     asks: IntArray  # (K, 4): MILLI, CPU, MEM and GPU_MEM of a job of each kind
     work_ms: IntArray  # (K,)
+    needs: FloatArray  # (alike, K, 3): USE, MEM and SUITS of a job of each kind on nodes of each number
 
 
 @compiled
@@ -123,12 +146,19 @@ def start_best(
     found: IntArray,  # (S, 3), out: GPU, row, and the class of the GPU from then on
     counts: IntArray,  # (2,), in and out: how many have started, and how many classes have GPUs
     asked: IntArray,  # (2,), out
+    asks_network: bool,
+    network: PairNetwork,
+    seen: FloatArray,  # (X,): to work in
+    judged: FloatArray,  # (2,): to work in
+    now_ms: int,
 ) -> int:
     """Start the best pair, again and again; why it ends."""
     many_rows = rows.kind.shape[0]
+    seen[ONE] = 1.0
     while counts[0] < found.shape[0]:
         left = waiting - counts[0]
         queue = max(0, left - 1) * per_gpu
+        seen[QUEUE] = np.log1p(queue)
         best_class, best_row, best, best_turn = NONE, NONE, 0.0, 0.0
         for row in range(many_rows):
             if at[row] >= rows.length[row]:
@@ -158,7 +188,22 @@ def start_best(
                 )
                 if lost_ms > wait_ms and not classes.idle[here]:
                     continue
-                score, turn = lost_ms / rows.work_ms[kind], rows.turn[row, at[row]]
+                work_ms, turn = rows.work_ms[kind], rows.turn[row, at[row]]
+                score = lost_ms / work_ms
+                if asks_network:
+                    tenants, needs = classes.tenants[here], rows.needs[classes.alike[here], kind]
+                    seen[COST] = min(2.0, classes.cost_ms[here, kind] / work_ms)
+                    seen[EXTRA] = classes.extra_ms[here, kind] / work_ms
+                    seen[TENANTS], seen[TAKEN], seen[HELD] = tenants[0] / 4, tenants[1], tenants[2]
+                    seen[LASTS] = min(3.0, tenants[3] / mean_ms)
+                    seen[USE], seen[PEAK], seen[SUITS] = needs[0], needs[1], needs[2]
+                    seen[WORK] = np.log(work_ms / mean_ms)
+                    seen[WAITED] = min(4.0, (now_ms - turn) / mean_ms)
+                    seen[IDLE] = idle * per_gpu
+                    judge(network, seen, judged)
+                    score += judged[0]
+                    if lost_ms + judged[1] * work_ms > wait_ms and not classes.idle[here]:
+                        continue
                 if (
                     best_row == NONE
                     or score < best

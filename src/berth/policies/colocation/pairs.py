@@ -13,6 +13,7 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
 from berth.model import GpuModel, GpuSlot, Job, Placement
+from berth.network.pair_network import INPUTS, NO_NETWORK, PairNetwork
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Offer
 from berth.policies.colocation.open_gpus import all_have_room, look_again_ms
@@ -74,6 +75,9 @@ class Pairs(Colocating):
         """Policies that compare all pairs on some clusters only choose by themselves on others."""
         knowledge = (setting or Setting()).knowledge
         super().__init__(choose or holding, knowledge, window=window)
+        self.network: PairNetwork | None = None
+        """What corrects the costs; None: the rule decides."""
+        self._scratch = np.zeros(INPUTS), np.zeros(2)
 
     def compares(self, cluster: Cluster) -> bool:
         """Whether it compares all pairs on this cluster."""
@@ -96,7 +100,7 @@ class Pairs(Colocating):
             return
         board = self._cache.pairs
         if board is None:
-            board = self._cache.pairs = PairBoard(cluster, self._cache.alike)
+            board = self._cache.pairs = PairBoard(cluster, self._cache.alike, self._uses)
         board.make_room()
         yield from self._explore(queue, cluster, board, now_ms)
         yield from self._start_due(queue, cluster, now_ms, closed)
@@ -299,6 +303,7 @@ class Pairs(Colocating):
                 np.int64,
             ),
             work_ms,
+            board.needs,
         )
         gpus = board.gpus(cluster)
         counts, asked = np.zeros((2, 2), np.int64)
@@ -314,6 +319,7 @@ class Pairs(Colocating):
             why = start_best(
                 board.classes, gpus, table, empty_ms, many, len(queue), 1 / len(board.slots),
                 int(work_ms[kind[:, 0]].mean()), blocked, at_row, found, counts, asked,
+                self.network is not None, self.network or NO_NETWORK, *self._scratch, now_ms,
             )  # fmt: skip
             if why == NO_SCORE:
                 left = at_row < table.length
@@ -363,6 +369,7 @@ class Pairs(Colocating):
             else:
                 seen = tuple([one.seen for one in board.fresh_tenants(here)])
                 tenants = [one.job for one in board.fresh_tenants(here)]
+            board.occupied(here, [one.application for one in seen])
             for kind in kinds[missing[at]].tolist():
                 job, candidate = members[kind]
                 if not self._may_run(job, slot, cluster):
@@ -382,6 +389,10 @@ class Pairs(Colocating):
             classes.cost_ms[where], classes.extra_ms[where] = found.cost_ms, found.extra_ms
             classes.state[where] = np.where(found.fits, FITS, NOT_FIT)
             board.holds(where[0], found.hold_ms, found.lasts_ms, now_ms)
+
+    def _uses(self, application: str, slot: GpuSlot) -> tuple[float, float]:
+        """The parts of a card that an application uses: of its compute on average, of its memory at most."""
+        return self.forecaster.uses(application, self._cache.models[slot.node])
 
     def _scored(
         self, offers: list[Offer], jobs: list[tuple[list[Job], list[Job]]], gpu: GpuModel | None
