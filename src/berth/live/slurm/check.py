@@ -1,4 +1,5 @@
-"""What of a site's configuration would bite berth, found before it does, each with the line to change."""
+"""A site's configuration, read from the controller and its files, and what of it would hurt berth, each with the line
+to change."""
 
 from __future__ import annotations
 
