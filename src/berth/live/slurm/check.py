@@ -17,7 +17,8 @@ from pathlib import Path
 from berth.errors import LiveError, SettingError
 from berth.live.slurm.candidates import LEFT_OUT
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.install import FOLDER, OWN, SCRIPTS, read_text
+from berth.live.slurm.install import FOLDER, SCRIPTS
+from berth.live.slurm.installed import OWN, read_text
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.rest import NEW_TOKEN, spoken, started_by
