@@ -111,20 +111,6 @@ def check(values: Flags) -> None:
         raise LiveError(f"berth up: --per-gpu '{values['per_gpu']}'; expected a number of jobs, 1 to 999")
     if values.get("no_gpus") and "fake_gpus" in values:
         raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
-    if not os.path.exists(state_folder()):  # a start that the queue refuses would leave one
-        _check_decider(str(values.get("policy", "")), str(values.get("knowledge", "")))
-
-
-def _check_decider(policy: str, knowledge: str) -> None:
-    """Refuse names that are not there; the queue alone knows where your own code and histories are."""
-    if policy and ":" not in policy:
-        from berth.policies import make_policy
-
-        make_policy(policy)
-    if knowledge and ":" not in knowledge and not knowledge.startswith("history"):
-        from berth.knowledge import check_knowledge
-
-        check_knowledge(knowledge)
 
 
 def _up_already(values: Flags, answer: Message, as_json: bool) -> None:
