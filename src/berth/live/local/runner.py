@@ -475,6 +475,8 @@ class Runner:
                 self._shim_gone(entry, run)
                 return
             self._watch(entry, run, shim.pid)
+            if entry.slots:
+                self.throttle(entry, None)  # a broker before this one may have throttled it
             if (
                 not run.shim_lives() and entry.id in self._watched
             ):  # another process may have its number by now
