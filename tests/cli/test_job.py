@@ -17,7 +17,7 @@ from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.lookups import pseudonym
+from berth.history.store.pseudonyms import pseudonym
 from berth.history.store.usage import UsageRow
 from tests.history import exports
 

@@ -90,7 +90,7 @@ class Terms:
 
 @dataclass(slots=True)
 class NodeTenant:
-    """A partition of this node and its job, as its file has them (`driver.tenants.Tenant`)."""
+    """A partition of this node and its job, as its file has them (`berth.tenants.Tenant`)."""
 
     id: str
     """The partition's name."""
