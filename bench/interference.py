@@ -30,8 +30,8 @@ import numpy as np
 
 from berth.interference import make_speeds
 from berth.interference.named import NamedPairs
-from berth.interference.profiled import time_sliced
 from berth.interference.speeds import GPU
+from berth.interference.time_sliced import time_sliced
 from berth_papers.interference.fitting import (
     evaluate,
     fit,

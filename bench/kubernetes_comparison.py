@@ -41,8 +41,8 @@ from typing import Any
 
 import numpy as np
 
-from berth.interference.profiled import time_sliced
 from berth.interference.speeds import GPU
+from berth.interference.time_sliced import time_sliced
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.node.api_server import ApiServer

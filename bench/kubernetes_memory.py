@@ -102,6 +102,7 @@ class Server:
         app = web.Application()
         app.router.add_get("/api/v1/nodes", self._nodes)
         app.router.add_get("/api/v1/pods", self._pods)
+        app.router.add_get("/api/v1/namespaces/{namespace}/configmaps", self._tenants)
         app.router.add_patch("/api/v1/namespaces/{namespace}/pods/{name}", self._patch)
         app.router.add_route("*", "/{rest:.*}", self._none)
         return app
@@ -112,6 +113,9 @@ class Server:
     async def _pods(self, request: web.Request) -> web.StreamResponse:
         bound = self.pods - self.waiting
         return await self._part(request, self.pods, lambda at: a_pod(at, waits=at >= bound, nodes=self.nodes))
+
+    async def _tenants(self, request: web.Request) -> web.StreamResponse:
+        return await self._part(request, 0, a_node)
 
     async def _part(self, request: web.Request, count: int, make: Any) -> web.StreamResponse:
         if "watch" in request.query:

@@ -17,16 +17,20 @@ import argparse
 import time
 from functools import cache
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
 from berth.arrays import FloatArray
+from berth.network.model_file import read_arrays
 from berth.network.pair_network import (
+    FORMAT,
     INPUTS,
     LONG_QUEUE,
     NO_NETWORK,
     QUEUE,
     SCORE,
+    VERSION,
     WAIT,
     PairNetwork,
     pair_network_bytes,
@@ -98,8 +102,11 @@ def worse(network: PairNetwork, cell: Cell) -> float:
     return float(np.log(parts).mean() + LONGEST_WAIT * max(0, longer))
 
 
-def train(rounds: int, out: Path, former: PairNetwork) -> None:
-    """Teach one, from a former one on, and write it."""
+def train(rounds: int, out: Path, former: Path | None) -> None:
+    """Teach one, from the former one of that file on, and write it; its figures include those of the former."""
+    begin = NO_NETWORK if former is None else read_pair_network(former)
+    before = {} if former is None else read_arrays(former, FORMAT, VERSION)[0]["figures"]
+    command = "python bench/pair_network.py train" + (f" --network {quote(str(former))}" if former else "")
     size, kept = len(WEIGHTS), DRAWN // 2
     draw, begun = np.random.default_rng(1), time.process_time()
     share = np.log(kept + 0.5) - np.log(np.arange(1, kept + 1))
@@ -110,7 +117,7 @@ def train(rounds: int, out: Path, former: PairNetwork) -> None:
     rest = min(1 - one, 2 * (many - 2 + 1 / many) / ((size + 2) ** 2 + many) * (size + 2) / 3)
     damping = 1 + to_size + 2 * max(0, np.sqrt((many - 1) / (size + 1)) - 1)
     usual = np.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))
-    best, spread, path, steps = former.direct[PLACES].copy(), np.ones(size), np.zeros(size), np.zeros(size)
+    best, spread, path, steps = begin.direct[PLACES].copy(), np.ones(size), np.zeros(size), np.zeros(size)
     step = FIRST_SIZE
     for number in range(rounds):
         cells = [
@@ -136,8 +143,9 @@ def train(rounds: int, out: Path, former: PairNetwork) -> None:
         )
         if number % 10 == 9 or number == rounds - 1:
             figures = {"rounds": number + 1.0, "processor_s": time.process_time() - begun}
-            command = f"python bench/pair_network.py train --rounds {number + 1}"
-            out.write_bytes(pair_network_bytes(network_of(best), command, figures))
+            figures = {name: before.get(name, 0) + figure for name, figure in figures.items()}
+            made_by = f"{command} --rounds {number + 1}"
+            out.write_bytes(pair_network_bytes(network_of(best), made_by, figures))
 
 
 def compare(network: PairNetwork, gpus: int, seeds: range) -> list[dict[str, object]]:
@@ -206,7 +214,7 @@ def main() -> None:
     asked = parser.parse_args()
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     if asked.what == "train":
-        train(asked.rounds, asked.out, read_pair_network(asked.network) if asked.network else NO_NETWORK)
+        train(asked.rounds, asked.out, asked.network)
     elif asked.what == "check":
         check(seeds)
     else:

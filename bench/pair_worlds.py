@@ -20,7 +20,8 @@ from berth.gpu_models import GPU_MODELS
 from berth.interference import make_speeds
 from berth.interference.contention import speeds_by_cells
 from berth.interference.known_speeds import EMPTY, MOST
-from berth.interference.profiled import SWITCH_MILLI, mps, speeds_in_turns
+from berth.interference.mps import mps
+from berth.interference.time_sliced import SWITCH_MILLI, speeds_in_turns
 from berth.model import Job
 from berth.network.pair_network import INPUTS, NO_NETWORK, PairNetwork
 from berth.policies.colocation.cards import Card, card_of

@@ -44,7 +44,7 @@ from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.gpu_models import GPU_MODELS
 from berth.interference import make_interference
-from berth.interference.profiled import mps
+from berth.interference.mps import mps
 from berth.knowledge import Oracle, make_knowledge
 from berth.model import EventKind, GpuSlot, Job, Node, Placement, Reason, Share, placement_of
 from berth.policies import Setting, make_policy

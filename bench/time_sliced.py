@@ -16,7 +16,7 @@ import numpy as np
 
 from berth import Cluster, Node, Placement, Queue, Share, simulate
 from berth.cluster import Running
-from berth.interference import profiled
+from berth.interference import time_sliced
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuSlot
 from berth.profiles import THESIS_GPU, series, thesis_profiles, workload_jobs
@@ -54,7 +54,7 @@ class Pairs:
 
 def ratio(workload: str, seed: int, switch_milli: int) -> tuple[float, int]:
     """Total time of sharing over that of one job at a time, and how often memory ran out."""
-    speeds = partial(profiled.time_sliced, switch_milli=switch_milli)
+    speeds = partial(time_sliced.time_sliced, switch_milli=switch_milli)
     jobs = [replace(job, share=Share(500, 0)) for job in workload_jobs(workload, seed=seed)]
     cluster = Cluster([Node("node", 1, THESIS_GPU)])
     events = list(simulate(jobs, cluster, Pairs(), interference=ProfiledInterference(PROFILES, speeds)))
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--calibrate", action="store_true", help="Try other switching costs too.")
     parser.add_argument("--seeds", type=int, default=30)
     options = parser.parse_args()
-    shipped = profiled.SWITCH_MILLI
+    shipped = time_sliced.SWITCH_MILLI
     costs = sorted({*range(0, 601, 50), shipped}) if options.calibrate else [shipped]
     rows = []
     for cost in costs:

@@ -15,7 +15,7 @@ from growth_picture import growth_picture, watched
 from make_reference import EXAMPLES, PICTURES, picture
 
 from berth.experiments.compare import compare, plots
-from berth.experiments.compare.page import filling, two_to_show
+from berth.experiments.compare.filling import filling, two_to_show
 from berth.plots import policy_styles
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))

@@ -17,7 +17,7 @@ from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.lookups import pseudonym
+from berth.history.store.pseudonyms import pseudonym
 from berth.history.store.usage import UsageRow
 from tests.history import exports
 
@@ -136,6 +136,17 @@ def test_a_job_is_found_by_id_label_and_cluster_and_json_has_all(history: Path) 
     assert told["refused"] is None
     (last,) = json.loads(berth("job", "train", "--history", history, "--json"))
     assert last["job"] == "100_1", "of the jobs of a name, the last"
+    other = line(
+        901,
+        "901",
+        **{key: value.replace("2026", "2027") for key, value in REQUEUED.items()},
+        End="2027-01-01T02:00:00",
+    )
+    import_text(open_history(history), exports.write(history.parent / "g", [other], HEADER), Options("later"))
+    found = json.loads(berth("job", "train", "--history", history, "--json"))
+    assert [each["job"] for each in found] == ["100_1", "901"], "of each cluster"
+    (last,) = json.loads(berth("job", "train", "--cluster", "c", "--history", history, "--json"))
+    assert last["job"] == "100_1"
     assert "never started" in berth("job", "103", "--history", history)
     assert "could have asked for much less" in berth("job", "100_2", "--cluster", "c", "--history", history)
     for words in (("999",), ("101", "--cluster", "other"), ("' OR '1'='1",)):

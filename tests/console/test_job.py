@@ -150,6 +150,25 @@ def test_an_ended_attempt_says_with_whom_it_shared_and_whether_that_is_known(sha
     assert "not known" not in page.get("/job/2").text  # it is hidden from ann, which is something else
 
 
+def test_of_a_name_each_user_finds_the_last_job_of_their_own(tmp_path: Path) -> None:
+    records = [
+        replace(ended(job, user, 2000), queued_ms=queued_ms, name="train")
+        for job, user, queued_ms in (("5", "ann", 1000), ("6", "ann", 1001), ("7", "bob", 1002))
+    ]
+    write_records(records, tmp_path / "made.parquet")
+    import_records(open_history(tmp_path / "h"), tmp_path / "made.parquet", Options(cluster="n1"))
+    world = World(tmp_path / "state", sources=[], history=tmp_path / "h")
+
+    def found(user: str, role: Role = Role.USER) -> list[str] | int:
+        answer = world.program(user, role).get("/api/v1/jobs/train")
+        if answer.status_code != 200:
+            return int(answer.status_code)
+        return [each["job"] for each in answer.json()["history"]]
+
+    assert (found("ann"), found("bob"), found("chae")) == (["6"], ["7"], 404)
+    assert (found("ann", Role.VIEWER), found("chae", Role.OPERATOR)) == (404, ["7"])
+
+
 def line(event: str, raw: str = "7", at_s: int = 0, **values: Any) -> Decision:
     at_ms = 1_767_225_600_000
     return Decision(

@@ -207,7 +207,7 @@ def test_other_profiles_take_the_place_of_the_thesis_s() -> None:
 
 def test_nothing_is_read_or_made_before_it_is_asked_for() -> None:
     asked = (
-        "from berth.interference.profiled import mps\n"
+        "from berth.interference.mps import mps\n"
         "from berth.interference.named import published_names\n"
         "from berth.interference.profiled import thesis_mps, thesis_time_sliced\n"
         "for made in (mps, published_names, thesis_mps, thesis_time_sliced):\n"

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
-from berth.interference import SPEEDS, make_speeds, mode_of
+from berth.interference import SPEEDS, make_speeds, mode_of, no_interference
 from berth.interference.contention import MOST_STRESS, Contention, cells_of
+from berth.interference.mig import COMPUTE, mig
 from berth.interference.named import published_names
-from berth.interference.profiled import COMPUTE, SWITCH_MILLI, mig, time_sliced
 from berth.interference.speeds import crossed, effective_milli, pcie_shared
+from berth.interference.time_sliced import SWITCH_MILLI, time_sliced
 
 Usage = NDArray[np.int32]
 ROW = st.tuples(*(st.integers(0, most) for most in (1000, 90_000, 1000, 1000)))
@@ -148,7 +149,7 @@ def test_no_more_of_the_card_is_used_than_there_is(model: str, rows: list[tuple[
 def test_without_a_mode_more_is_used_than_there_is() -> None:
     usage = np.array([(1000, 0, 0, 0)] * 2, dtype=np.int32)
     speeds = make_speeds("none")
-    assert mode_of(speeds) == "none"
+    assert mode_of(speeds) == mode_of(no_interference) == "none"
     found = speeds(usage, np.ones(2, dtype=bool), CARD_MIB).astype(np.int64)
     assert (effective_milli(speeds, usage) * found).sum() == 2_000_000
 

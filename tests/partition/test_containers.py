@@ -18,8 +18,8 @@ from tests.partition.conftest import Card
 from berth import partition as partitions
 from berth.errors import PartitionError
 from berth.partition import oci
+from berth.partition.cdi import specification
 from berth.partition.gpus import gpus
-from berth.partition.oci import specification
 
 pytestmark = pytest.mark.slow
 

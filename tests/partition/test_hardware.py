@@ -11,7 +11,7 @@ import pytest
 from tests.partition.conftest import Berth, Card
 
 from berth import partition as partitions
-from berth.partition import oci
+from berth.partition import cdi
 
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
 
@@ -149,8 +149,8 @@ def test_a_container_gets_the_devices_of_its_instance(
     (instance / "ci0").mkdir(parents=True)
     (instance / "access").write_text("DeviceFileMinor: 12\nDeviceFileMode: 292\n")
     (instance / "ci0" / "access").write_text("DeviceFileMinor: 13\nDeviceFileMode: 292\n")
-    monkeypatch.setattr(oci, "CAPABILITIES", card.folder / "caps")
-    specified = oci.specification("blue", partitions.find("blue", root), card.native / "libberth.so")
+    monkeypatch.setattr(cdi, "CAPABILITIES", card.folder / "caps")
+    specified = cdi.specification("blue", partitions.find("blue", root), card.native / "libberth.so")
     edits = specified["devices"][0]["containerEdits"]
     assert edits["env"] == ["BERTH_REGION=/run/berth/region", f"CUDA_VISIBLE_DEVICES=MIG-{uuid}"]
     caps = [node["path"] for node in edits["deviceNodes"] if "caps" in node["path"]]

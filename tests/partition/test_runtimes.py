@@ -20,8 +20,8 @@ from tests.partition.test_containers import Containers, hooked, root_file_system
 
 from berth import partition as partitions
 from berth.partition import oci
+from berth.partition.cdi import specification
 from berth.partition.gpus import gpus
-from berth.partition.oci import specification
 
 pytestmark = pytest.mark.slow
 

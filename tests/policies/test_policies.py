@@ -225,14 +225,14 @@ def test_a_policy_that_is_not_there_is_named_with_the_choices(name: str, message
 def test_a_policy_of_ones_own_is_found_by_its_import_string(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "last_of_a_test.py").write_text(
         "def last(queue):\n    return iter(list(queue)[::-1])\n\n"
         "def here(job, cluster):\n    nodes = cluster.fitting_nodes(job)\n"
         "    return cluster.slots_on(nodes[-1], job) if len(nodes) else None\n"
     )
     (tmp_path / "needs_jax.py").write_text("raise ModuleNotFoundError('no jax', name='jax.numpy')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    policy = make_policy("mine:last+mine:here")
+    policy = make_policy("last_of_a_test:last+last_of_a_test:here")
     queue = Queue()
     for number in range(3):
         queue.add(Job(str(number), 0, 1))

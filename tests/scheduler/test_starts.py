@@ -178,7 +178,7 @@ def starts_after(
     return interval
 
 
-def test_intervals_get_wider_when_they_miss_and_tell_what_they_held() -> None:
+def test_intervals_get_wider_when_they_miss_and_count_what_they_held() -> None:
     forecast, now_ms = StartForecast(), 0
     widths = []
     for at in range(40):

@@ -16,7 +16,7 @@ from berth.history.importing.pending import read_queue
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.lookups import pseudonym, read_key
+from berth.history.store.pseudonyms import pseudonym, read_key
 from berth.waiting import Answer, Judgement, Questions, WaitModel, evaluate, judge, train
 from berth.waiting.conformal import censored_quantile, held_between, rolling_interval
 from berth.waiting.model import DAYS_TO_PROMISE, judged_on

@@ -14,7 +14,7 @@ from berth.errors import ProfileError, SettingError
 from berth.history.jobs.measured_pairs import write_measurements
 from berth.interference import make_speeds
 from berth.interference.contention import Contention
-from berth.interference.profiled import mps
+from berth.interference.mps import mps
 from berth.model import GpuModel, Profile
 from berth_papers.interference.fitting import (
     effective_use_milli,

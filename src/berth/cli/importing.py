@@ -84,7 +84,7 @@ class ImportOptions:
 
     def of_rows(self, encoding: str = "utf-8") -> Options:
         """How rows are read. Raises SettingError if a dry run would have to make the key of pseudonyms."""
-        from berth.history.store.lookups import read_key
+        from berth.history.store.pseudonyms import read_key
 
         path, key = self.pseudonymise, b""
         if path and self.dry_run and not path.exists():

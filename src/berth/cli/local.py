@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import typer
 from berth.cli import completing
 from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.cli.shared_options import with_options
-from berth.errors import LiveError
+from berth.errors import BerthError, LiveError
 from berth.live.driver.snapshot import gpu_dict, job_dict
 from berth.live.local import client
 from berth.live.local.protocol import Flags
@@ -600,6 +601,7 @@ def _check(found: list[Setting]) -> None:
 
     for each in found:
         key = NOTIFY[each.key] if each.table == "notify" else each.key
+        # a limit to grow to needs one to begin with
         flags: Flags = {key: each.value} if key != "mem_max" else {"mem": "1M", key: each.value}
         try:
             if each.table == "up":
@@ -607,17 +609,32 @@ def _check(found: list[Setting]) -> None:
             else:
                 request_of(flags, argv=["true"], cwd="/", now_ms=0)
                 tasks_of(flags)
-        except LiveError as error:
+        except BerthError as error:
             raise LiveError(f"{each.where}: {error}") from error
 
 
 def _check_up(values: Flags) -> None:
     from berth.live.local.cards import fake_gpus
+    from berth.live.local.places import state_folder
     from berth.live.local.starting import check
 
     check(values)
     if "fake_gpus" in values:
         fake_gpus(str(values["fake_gpus"]))
+    if not os.path.exists(state_folder()):  # a start that the queue refuses would leave one
+        _check_decider(str(values.get("policy", "")), str(values.get("knowledge", "")))
+
+
+def _check_decider(policy: str, knowledge: str) -> None:
+    """Refuse names that are not there; the queue alone knows where your own code and histories are."""
+    if policy and ":" not in policy:
+        from berth.policies import make_policy
+
+        make_policy(policy)
+    if knowledge and ":" not in knowledge and not knowledge.startswith("history"):
+        from berth.knowledge import check_knowledge
+
+        check_knowledge(knowledge)
 
 
 _NO_FLAGS: Final = {"arguments", "command", "ids", "as_json", "pty", "wait", "install", "uninstall"}

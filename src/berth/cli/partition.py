@@ -21,6 +21,7 @@ from berth.cli.output import AsJson, JsonOrCsv, console, printed
 from berth.counts import counted
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
 from berth.partition import Partition, Summary, oci, proof
+from berth.partition.cdi import specification
 from berth.partition.gpus import (
     bytes_of_processes,
     driver_version,
@@ -31,7 +32,6 @@ from berth.partition.gpus import (
 )
 from berth.partition.launch import environment as partition_environment
 from berth.partition.launch import run_folder, sweep
-from berth.partition.oci import specification
 from berth.partition.reconciling import Counted, Reconciler
 from berth.partition.sizes import size_text
 
@@ -314,10 +314,11 @@ def watch(
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if live is None:
-                for line in partition_lines(found, used, time.strftime("%H:%M:%S")) if not as_json else ():
-                    typer.echo(line)
                 if as_json:
                     typer.echo(json.dumps([_plain(one) for one in found]))
+                else:
+                    for line in partition_lines(found, used, time.strftime("%H:%M:%S")):
+                        typer.echo(line)
                 for text in lost:
                     if text not in printed:
                         typer.echo(f"berth: {text}", err=True)

@@ -29,7 +29,7 @@ from berth.errors import BerthError, LiveError, SettingError
 from berth.history.jobs.job_report import job_reports, report_json
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
-from berth.live.slurm import install as site_install
+from berth.live.slurm import installed
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import compare as compared
 from berth.live.slurm.decisions import read_decisions
@@ -508,21 +508,22 @@ def install(
 ) -> None:
     """Show as a diff what to change in Slurm's files, and try it in a copy; --apply changes them."""
     from berth.live.slurm.check import conf_folder, read_files
-    from berth.live.slurm.install import OWN_FILES, Plan, diff, fault_of, plan
+    from berth.live.slurm.install import OWN_FILES, Plan, diff, plan
+    from berth.live.slurm.trial import fault_of
 
     controller, settings = Controller(), _settings(setting)
     own = _own_folder(folder)
     folder, state = str(own), state.absolute()
-    if others := site_install.strangers(own, OWN_FILES):
+    if others := installed.strangers(own, OWN_FILES):
         raise SettingError(
             f"--folder {folder} has files that are not berth's, such as {others[0]}; name a folder for berth alone"
         )
     if apply:
-        site_install.finish(own)
+        installed.finish(own)
     configuration, today = read_files(controller, own)
     if apply:
-        site_install.check_first(today, own)
-    there = site_install.as_before(today, own) if site_install.is_installed(own) else today
+        installed.check_first(today, own)
+    there = installed.as_before(today, own) if installed.is_installed(own) else today
     names, known = _names(partitions), controller.partitions()
     _check_partitions(names, known)
     chosen = {name for each in known if each.name in names for name in each.nodes}
@@ -571,7 +572,7 @@ def install(
     before = {name: there[name] for name in planned.files if name in there}
     if apply:
         try:
-            site_install.put(how.conf, own, before, planned.files)
+            installed.put(how.conf, own, before, planned.files)
         except OSError as error:
             raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
         _say(
@@ -591,13 +592,13 @@ def uninstall(
     from berth.live.slurm.snapshot import is_held_by_berth
 
     own = Path(folder)
-    site_install.finish(own)
-    if not site_install.is_installed(own):
+    installed.finish(own)
+    if not installed.is_installed(own):
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    there = site_install.conf_of(own)
-    today = site_install.texts_of(there, own)
+    there = installed.conf_of(own)
+    today = installed.texts_of(there, own)
     held: list[str] = []
     with contextlib.suppress(LiveError):  # where Slurm does not run, none can be given back
         held = [job.id for job in Controller().jobs() if is_held_by_berth(job)]
@@ -607,7 +608,7 @@ def uninstall(
             f" with `{own}/watchdog.sh 0 STATE` (the folder of --state), and run uninstall again"
         )
     try:
-        names = site_install.remove(there, own, site_install.as_before(today, own), OWN_FILES)
+        names = installed.remove(there, own, installed.as_before(today, own), OWN_FILES)
     except OSError as error:
         raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
     _say(f"as before: {', '.join(names)}; copy them to all machines, and restart slurmctld and slurmd")

@@ -124,7 +124,7 @@ def request(
     warning.
     """
     from berth.history.importing.pending import Queued
-    from berth.history.store.lookups import pseudonym
+    from berth.history.store.pseudonyms import pseudonym
     from berth.waiting import WaitModel
     from berth.waiting.now import questions_now
     from berth.waiting.refit import MODEL_NAME
@@ -328,7 +328,7 @@ def _numbers(answer: Answer, held: tuple[float, float] | None) -> dict[str, obje
 def _key(path: Path | None, history: Path) -> bytes:
     """The key of a history's pseudonyms, nothing where it has real names; SettingError where they do not fit."""
     from berth.history.store.folder import open_history
-    from berth.history.store.lookups import key_mark, read_key
+    from berth.history.store.pseudonyms import key_mark, read_key
 
     mark = open_history(history, must_exist=True).index().key_mark or 0
     if path is None:

@@ -89,7 +89,7 @@ def _reports(history: CachedHistory, job_id: str, who: Viewer) -> list[tuple[dic
     history_is_there(history.folder)
     owner = own_of(who, history)
     found = []
-    for each in job_reports(HistoryJobs(history.reader), job_id)[-MOST_REPORTS:]:
+    for each in job_reports(HistoryJobs(history.reader, owner), job_id)[-MOST_REPORTS:]:
         own = owner is None or (owner != "" and all(record.user == owner for record in each.attempts))
         report = report_json(each) | {"own": own}
         if not own:

@@ -1,4 +1,4 @@
-"""`/now`: what is on the GPUs at this moment."""
+"""`/now` and `/recent`: what is on the GPUs now, and pictures of the last hour or day."""
 
 from __future__ import annotations
 

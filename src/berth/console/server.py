@@ -31,6 +31,7 @@ from berth.console.hub import Hub
 from berth.console.identity import COOKIE, SESSION_S, Doorkeeper
 from berth.console.identity import viewer as of_request
 from berth.console.pages import LANGUAGES, page
+from berth.console.rate_limits import RateLimits
 from berth.console.recent import HOUR, Recent
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Listen, Settings
@@ -288,28 +289,3 @@ def serve(settings: Settings, bound: sockets.socket, say: Callable[[str], None])
     host, port = bound.getsockname()[:2]
     say(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
     _Server(config).run(sockets=[bound])
-
-
-A_SECOND = 50.0
-BURST = 400.0
-LOGINS_A_SECOND = 0.2
-LOGINS = 20.0
-MOST_CLIENTS = 10_000
-
-
-class RateLimits:
-    """A bucket of requests a client, which fills again with time; another for attempts to log in."""
-
-    def __init__(self) -> None:
-        self._buckets: dict[tuple[str, bool], tuple[float, float]] = {}
-
-    def wait_s(self, client: str, now_s: float, login: bool) -> float:
-        """Take one request of a client; 0, or the seconds after which it may ask again."""
-        rate, most = (LOGINS_A_SECOND, LOGINS) if login else (A_SECOND, BURST)
-        left, then_s = self._buckets.pop((client, login), (most, now_s))
-        left = min(most, left + rate * max(0.0, now_s - then_s))
-        wait_s = 0.0 if left >= 1 else (1 - left) / rate
-        self._buckets[client, login] = (left - 1 if left >= 1 else left, now_s)
-        if len(self._buckets) > MOST_CLIENTS:
-            del self._buckets[next(iter(self._buckets))]
-        return wait_s if wait_s == 0 else max(1.0, wait_s)

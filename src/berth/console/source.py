@@ -1,4 +1,5 @@
-"""What the console asks of a queue that is there now: this machine's, Slurm's or Kubernetes'."""
+"""What the console asks of a queue that is there now (this machine's, Slurm's or Kubernetes'), and what each queue
+checks before it acts for a viewer."""
 
 from __future__ import annotations
 

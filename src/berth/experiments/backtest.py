@@ -24,7 +24,7 @@ FIRST = 2
 FEWEST_ERRORS = 4
 """Errors of predictions that an 80 % interval needs: with fewer, no rank of them holds 80 %."""
 FEWEST_INTERVALS = 10
-"""Weeks with an interval, from which on it is known how often it holds."""
+"""How many weeks with an interval it takes to judge how often it holds."""
 LEAST_HALF_WIDTH = 0.02
 """An interval is at least this much wider than its prediction, as a fraction: waits are told no more exactly."""
 MEASURES = ("mean", "p90")

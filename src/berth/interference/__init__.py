@@ -48,9 +48,9 @@ MODES = ("time-sliced", "mps", "mig")
 
 SPEEDS = {
     "none": "berth.interference.speeds:unhindered",
-    "time-sliced": "berth.interference.profiled:time_sliced",
-    "mps": "berth.interference.profiled:mps()",
-    "mig": "berth.interference.profiled:mig()",
+    "time-sliced": "berth.interference.time_sliced:time_sliced",
+    "mps": "berth.interference.mps:mps()",
+    "mig": "berth.interference.mig:mig()",
 }
 """Import string of each function that tells the speeds of co-located jobs from what they use now; with () that of what
 makes it when it is first asked for."""
@@ -105,9 +105,9 @@ def mode_of(model: Interference | Speeds) -> str:
     speeds: object = model.speeds if isinstance(model, KnowsProfiles) else model
     if isinstance(speeds, OfMode):
         return speeds.mode
-    named = {"berth.interference.profiled.time_sliced": "time-sliced"}
+    named = {"berth.interference.time_sliced.time_sliced": "time-sliced"}
     named |= dict.fromkeys(
-        ("berth.interference.speeds.unhindered", f"{__name__}.outlook.no_interference"), "none"
+        ("berth.interference.speeds.unhindered", "berth.interference.speeds.no_interference"), "none"
     )
     path = f"{getattr(speeds, '__module__', '')}.{getattr(speeds, '__qualname__', '')}"
     return named.get(path, "own")

@@ -28,7 +28,7 @@ SCORE, LONG_QUEUE, WAIT = range(3)
 
 
 class PairNetwork(NamedTuple):
-    """The weights of what is seen, and of units between."""
+    """The weights: a linear part, and one hidden layer, which may be empty."""
 
     direct: FloatArray  # (X, 3)
     first: FloatArray  # (X, H)

@@ -3,10 +3,9 @@
 A partition is a folder of regions under the machine's root, one region a GPU; the root and its limits belong
 to the user that makes them (`lifecycle`), and a container gets the folder with the limits read-only.
 
-Who may join a named partition: every user that may write its counters.
-
-Without an owner and a group these are its maker, and the containers that it is mounted into, under whatever user
-they run: the counters' file is open to all, in a folder that no other user may enter.
+`Access` says who may join a named partition: every user that may write its counters. Without an owner and a group these
+are its maker, and the containers that it is mounted into, under whatever user they run: the counters' file is open to
+all, in a folder that no other user may enter.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def _level(had: int) -> int:
     return bisect_right(LEVELS_MILLI_MS, had)
 
 
-_NOBODY = Account()
+_NO_ACCOUNT = Account()
 _LASTING_MS = HALF_LIFE_MS / log(2)
 """What GPU time that is held for ever comes to for each GPU, decayed."""
 
@@ -370,7 +370,7 @@ class FairShare:
                     self._firsts[held_milli] = turn
 
     def _account(self, user: str) -> Account:
-        return _NOBODY if self._usage is None else self._usage.users.get(user, _NOBODY)
+        return _NO_ACCOUNT if self._usage is None else self._usage.users.get(user, _NO_ACCOUNT)
 
     def _base(self, account: Account) -> float:
         grown: float = 2.0 ** ((account.as_of_ms - self._origin_ms) / HALF_LIFE_MS)

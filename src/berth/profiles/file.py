@@ -6,6 +6,8 @@
 
 A row an interval: what was used on average from `time_ms` until the next row. `cores` is null where it is not known;
 `cores_are` may tell what `cores_pct` is, one of `CORES_ARE`.
+
+`Profiles` holds them by application, and keeps them in a folder.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 The card should run nothing else: what it used before the command starts is taken off the memory, everything else
 counts as the command's.
 
-How busy a GPU's cores are, as DCGM tells it: NVML does not know.
-
-`dcgmi dmon` prints a line an interval; field 1002 is `DCGM_FI_PROF_SM_ACTIVE`, the part of the time in which a warp was
-on a multiprocessor, the mean over all of them (NVIDIA, *DCGM User Guide*, "Profiling Metrics").
+`SmActivity` is how busy a GPU's cores are, as DCGM tells it: NVML does not know. `dcgmi dmon` prints a line an
+interval; field 1002 is `DCGM_FI_PROF_SM_ACTIVE`, the part of the time in which a warp was on a multiprocessor, the mean
+over all of them (NVIDIA, *DCGM User Guide*, "Profiling Metrics").
 """
 
 from __future__ import annotations

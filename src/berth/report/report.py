@@ -1,4 +1,4 @@
-"""What a report tells of; all of it comes in as values."""
+"""A report: its chapters as values, drawn into one self-contained HTML file that is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def write_page(template: str, path: Path, **values: Any) -> None:
-    """Render another template of berth's with these values, likewise."""
+    """Render another of berth's templates with these values, and write it whole."""
     _write(_page(template, **values), path)
 
 

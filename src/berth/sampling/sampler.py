@@ -1,11 +1,9 @@
 """The loop of `berth sample`: look at the GPUs at an interval, add up what each job used, write it to the spool.
 
-Which job a process belongs to, and which GPUs a job was given: by cgroup, or by what Slurm's Prolog wrote.
-
-The index of a GPU is in no accounting. A Prolog (see docs/accounting.md) writes a file named by the job into a
-folder, with the line `gpus=0,3`, or with UUIDs of GPUs or MIG instances; an Epilog removes it.
-Without one, the cgroup of a process tells its job, under
-version 1 and 2; failing that its environment.
+`jobs_of_processes` and `allotments` say which job a process belongs to, and which GPUs a job was given: by cgroup, or
+by what Slurm's Prolog wrote. The index of a GPU is in no accounting. A Prolog (see docs/accounting.md) writes a file
+named by the job into a folder, with the line `gpus=0,3`, or with UUIDs of GPUs or MIG instances; an Epilog removes it.
+Without one, the cgroup of a process tells its job, under version 1 and 2; failing that its environment.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ miss together, and many of them would make the next intervals useless."""
 STEP: Final = 0.1
 DECAY: Final = 0.6
 LEAST_STEP: Final = 0.0003
-"""The nth start moves the offset by STEP / n**DECAY, or LEAST_STEP (chosen in bench/results/account.md)."""
+"""The nth start moves the offset by a part of a step of STEP / n**DECAY, at least LEAST_STEP (chosen in
+bench/results/account.md)."""
 MONTH_MS: Final = 30 * 24 * 3_600_000
 
 _NORMAL = NormalDist()

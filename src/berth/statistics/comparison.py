@@ -1,4 +1,5 @@
-"""How policies stand against each other: means over seeds with intervals, and which is best."""
+"""How policies stand against each other: means over seeds with intervals, and which is best; as rows of a
+table and in sentences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What is kept of one run: small arrays that a worker can send back and plots are drawn from.
-
-What the cluster looked like over time, and at one time.
+"""What is kept of one run: small arrays that a worker can send back and plots are drawn from, among them the cluster
+over time (`Timeline`, `Film`) and each GPU's jobs (`Schedule`).
 
 In the shapes, B is the number of bins, N of nodes, G the most GPUs of any node, F of frames, C of all GPUs.
 """

@@ -1,4 +1,4 @@
-"""One run in numbers: every metric of a run in one value."""
+"""One run in numbers: every metric of a run in one value, and how fairly jobs and owners were served."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def summarise(
     *,
     memory: bool = False,
 ) -> Summary:
-    """Compute every metric of a run on a cluster of these nodes; what was really used is told, where it is known. With
-    `memory`, what became of jobs that needed more GPU memory too."""
+    """Compute every metric of a run on a cluster of these nodes, including real use where it is known and, with
+    `memory`, what became of jobs that needed more GPU memory."""
     priced = None if prices is None else run_cost(columns, nodes, prices)
     urgent = columns.urgent
     tiers = bool(urgent.any() and not urgent.all())
@@ -199,7 +199,7 @@ def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArra
 
 
 def service(columns: EventColumns, owners: Sequence[str]) -> NDArray[np.float64]:
-    """How fast each owner was served: the work of his finished jobs over the time that they took, 1 at best.
+    """How fast each owner was served: the work of their finished jobs over the time that they took, 1 at best.
 
     `owners` has one name a job; jobs without one are left out, as are owners of whom no job with work finished. In the
     order of their first job.

@@ -1,6 +1,7 @@
 """Downloads a public trace from its publisher, goes on where it was cut off, and checks what came.
 
 A file arrives under its name with `.part` after it and is renamed when it is whole and its checksum is right.
+The traces are listed in public_traces.toml.
 """
 
 from __future__ import annotations

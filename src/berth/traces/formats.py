@@ -1,4 +1,7 @@
-"""The formats of traces that berth knows: to add one is one file with a reader and one entry here."""
+"""The formats of traces that berth knows: to add one is one file with a reader and one entry here.
+
+Rows come in order of submission, or of the file.
+"""
 
 from __future__ import annotations
 

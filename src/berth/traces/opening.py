@@ -1,4 +1,4 @@
-"""Opens a trace file as the table that its first bytes say it is."""
+"""Opens a trace file as the table that its first bytes say it is, the Standard Workload Format among them."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_an_interruption_of_what_fails_is_heard_all_the_same() -> None:
     """In a process of its own, for it gets a real SIGINT."""
     code = """
 import os, signal
-from berth.experiments.compare.kept_file import interruption_put_off
+from berth.experiments.compare.interruption import interruption_put_off
 try:
     with interruption_put_off():
         os.kill(os.getpid(), signal.SIGINT)

@@ -12,7 +12,8 @@ import pytest
 import berth
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.experiments.compare.page import comparison_report, filling, two_to_show
+from berth.experiments.compare.filling import filling, two_to_show
+from berth.experiments.compare.page import comparison_report
 from berth.experiments.compare.table import text_table
 from berth.model import Job, Node, Share
 from berth.plots import policy_styles

@@ -17,7 +17,7 @@ from berth.history.importing.simulated import import_records
 from berth.history.importing.table_import import csv_rows, header_of, read_map
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import ImportResult, Options, Rejected, Rejections
-from berth.history.store.lookups import key_mark, pseudonym, read_key
+from berth.history.store.pseudonyms import key_mark, pseudonym, read_key
 from berth.history.store.record_files import write_records
 from berth.model import Record, RecordState
 from tests.history import exports

@@ -18,7 +18,7 @@ from berth.history.importing.slurmdbd import _HEADER as DATABASE_HEADER
 from berth.history.importing.table_import import csv_rows, header_of, read_map
 from berth.history.store.folder import History, open_history
 from berth.history.store.import_result import Options, Rejections
-from berth.history.store.lookups import read_key
+from berth.history.store.pseudonyms import read_key
 from berth.history.store.record_files import write_records
 from berth.history.values.applications import read_rules
 from berth.model import Record, RecordState, Share

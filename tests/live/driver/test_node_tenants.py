@@ -255,8 +255,19 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
     else:
         node.until(lambda: find(forger)[0].core_pct == 5, "it is left 5 % of the time")
         node.until(lambda: "shares memory" in node.shown()[forger]["why"], "it is told why it stays")
+        node.kill_agent()
+        node.up("off", "suspend")
+        node.until(
+            lambda: (node.folder / "log").read_text().count('"throttled"') == 2, "it is throttled again"
+        )
         write(use, places, held_bytes)
         node.until(lambda: find(forger)[0].core_pct == had, "it has its share again")
+        forge(use, held_bytes)
+        node.until(lambda: find(forger)[0].core_pct == 5, "it evades once more")
+        node.kill_agent()
+        write(use, places, held_bytes)
+        node.up("off", "suspend")
+        node.until(lambda: find(forger)[0].core_pct == had, "the next agent gives it back")
 
 
 def lent_notebook(node: Node) -> None:

@@ -191,6 +191,17 @@ def test_no_queue_is_said_with_what_to_do(tmp_path: Path) -> None:
     assert "start one with: berth up" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("--policy", "nothere"), ("--knowledge", "zzz")])
+def test_a_start_that_is_refused_leaves_no_folder(tmp_path: Path, words: tuple[str, str]) -> None:
+    environment = {**os.environ, "BERTH_STATE": str(tmp_path / "state")}
+    done = subprocess.run(
+        [BERTH, "up", "--no-gpus", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"berth: no {words[0][2:]} '{words[1]}'; there are ")
+    assert not (tmp_path / "state").exists()
+
+
 def test_a_message_that_is_none_is_refused_and_the_next_is_answered(shared: World) -> None:
     from berth.live.local.protocol import Connection
 

@@ -19,8 +19,8 @@ from berth.live.local.keeping import Commits
 from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.protocol import Caller
+from berth.live.local.recovery import started_since
 from berth.live.local.request import Request, tasks_of
-from berth.live.local.runner import started_since
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
 from tests.live.local.world import World, berth

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from berth.live.local.boot import Systemd
-from berth.live.local.runner import Cgroups, _own_group
+from berth.live.local.cgroups import Cgroups, _own_group
 from tests.live.local.world import World
 
 

@@ -58,7 +58,8 @@ def test_a_job_that_unloads_the_library_is_found_reported_and_throttled(acting: 
     assert world.log().count('"event": "uncounted"') == 1
 
 
-def test_it_has_its_share_again_when_the_difference_is_gone(acting: World) -> None:
+@pytest.mark.parametrize("ends", ["with the broker up", "with the broker down", "after a broker's restart"])
+def test_it_has_its_share_again_when_the_difference_is_gone(acting: World, ends: str) -> None:
     world = acting
     gone, end = world.folder / "gone", world.folder / "end"
     past = f"env -u LD_PRELOAD {sys.executable} {GPU_JOB} 4000 {gone}"
@@ -70,7 +71,15 @@ def test_it_has_its_share_again_when_the_difference_is_gone(acting: World) -> No
         return berth(world, "partition", "list", "--json").stdout
 
     world.until(lambda: '"core_pct": 5,' in share(), "it is throttled")
+    if ends != "with the broker up":
+        world.kill_broker()
+    if ends == "after a broker's restart":
+        world.up()
+        world.until(lambda: bool(_trouble(world)), "the next broker sees it")
+        world.until(lambda: '"core_pct": 5,' in share(), "it is throttled again")
     gone.touch()
+    if ends == "with the broker down":
+        world.up()
     world.until(lambda: '"core_pct": 50,' in share(), "it has its half of the time again")
     assert not _trouble(world)
     end.touch()

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.local.cgroups import Cgroups
 from berth.live.local.places import Places
 from berth.live.local.protocol import Connection
-from berth.live.local.runner import Cgroups
 from tests import command as in_process
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from berth.interference.profiled import mps
+from berth.interference.mps import mps
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import service
 

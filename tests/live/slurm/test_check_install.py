@@ -19,17 +19,13 @@ from berth.cli.app import app
 from berth.errors import SettingError
 from berth.live.slurm.check import SlurmSetup, faults, read_setup
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.install import (
-    OWN_FILES,
-    Plan,
+from berth.live.slurm.install import OWN_FILES, Plan, diff, plan, shipped
+from berth.live.slurm.installed import (
     as_before,
     check_first,
-    diff,
-    plan,
     put,
     read_text,
     remove,
-    shipped,
     strangers,
     texts_of,
     undone,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.live.slurm import install
+from berth.live.slurm import trial
 from berth.live.slurm.install import Planned
 from berth.live.slurm.site_files import NodeGpus
 
@@ -26,7 +26,7 @@ def program(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path.parent.mkdir()
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    monkeypatch.setattr(install, "_PATH", f"{path.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(trial, "_PATH", f"{path.parent}:/usr/bin:/bin")
 
 
 def site(tmp_path: Path, **files: str) -> Path:
@@ -44,7 +44,7 @@ def test_a_trial_shows_no_password_and_no_file_to_others(tmp_path: Path, seen: P
     (conf / "slurm.conf").chmod(0o640)
     (conf / "topology.conf").chmod(0o600)
     planned = Planned({"slurm.conf": "ClusterName=c\n"}, GPUS)
-    fault, _ = install.fault_of(planned, {}, conf, f"{conf}/berth", "c")
+    fault, _ = trial.fault_of(planned, {}, conf, f"{conf}/berth", "c")
     assert fault == "slurmd of node n1 would not start: fatal: seen"
     modes = {path.name: oct(path.stat().st_mode)[-3:] for path in seen.glob("*.conf")}
     assert modes == {"slurm.conf": "640", "topology.conf": "600"}
@@ -68,7 +68,7 @@ def test_a_trial_changes_only_what_slurm_reads_as_lines(tmp_path: Path, seen: Pa
         "berth/berth.lua": LUA,
         "berth/prolog.sh": 'Accounting=1\nFile="$1" # x\n',
     }
-    _, untried = install.fault_of(Planned(files, GPUS), {}, conf, f"{conf}/berth", "c")
+    _, untried = trial.fault_of(Planned(files, GPUS), {}, conf, f"{conf}/berth", "c")
     shown = {name: (seen / name).read_text() for name in files}
     folder = shown["slurm.conf"].split()[1].removesuffix("/nodes.conf")
     assert shown["slurm.conf"].startswith(f"Include {folder}/nodes.conf\n\n\nStateSaveLocation=")
@@ -82,10 +82,10 @@ def test_a_slurmd_that_does_not_answer_is_no_fault_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, "exec sleep 600", monkeypatch)
-    monkeypatch.setattr(install, "LIMIT_S", 0.01)
-    monkeypatch.setattr(install, "_PATH", str(tmp_path / "bin"))  # without slurmctld
+    monkeypatch.setattr(trial, "LIMIT_S", 0.01)
+    monkeypatch.setattr(trial, "_PATH", str(tmp_path / "bin"))  # without slurmctld
     conf = site(tmp_path)
-    assert install.fault_of(Planned({"slurm.conf": ""}, GPUS), {}, conf, f"{conf}/berth", "c") == (
+    assert trial.fault_of(Planned({"slurm.conf": ""}, GPUS), {}, conf, f"{conf}/berth", "c") == (
         "",
         [
             "the GPUs of node n1: slurmd has not answered within 0.01 s",

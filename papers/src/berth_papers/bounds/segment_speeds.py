@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.interference.contention import STRESS_ONE, Contention
-from berth.interference.profiled import Mig
+from berth.interference.mig import Mig
 from berth.interference.speeds import slowest
 
 Int32Array = NDArray[np.int32]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from berth.errors import ProfileError
-from berth.interference.profiled import COMPUTE, Mig
+from berth.interference.mig import COMPUTE, Mig
 
 COLUMNS = ("model", "batch", "mig_slice", "iteration_s_median")
 _STEPS_MILLI = (40, 20, 10, 5)

@@ -1,4 +1,4 @@
-"""`/api/v1/history/…`: the history as JSON."""
+"""`/api/v1/history/…`: the history as JSON, and the answers that its pages share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a page of the history is asked: a period, a measure, groups, and what is picked; all of it in the address."""
+"""What a page of the history is asked: a period, a measure, groups, and what is picked; all of it in the address; and
+which history a viewer may ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""This machine's queue, over the broker's socket: what `berth status`, `queue`, `job`, `why` and `logs` ask."""
+"""This machine's queue, over the broker's socket: what `berth status`, `queue`, `job`, `why` and `logs` ask, and
+`berth submit` as the viewer."""
 
 from __future__ import annotations
 

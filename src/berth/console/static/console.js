@@ -3,7 +3,7 @@
 const berth = {
   csrf: document.querySelector('meta[name="csrf"]').content,
 
-  // A text with its values; `{n:# job|# jobs}` is a number with its noun, as in texts.py.
+  // A text with its values; `{n:# job|# jobs}` is a number with its noun, as in pages.py.
   say(text, values) {
     return text.replace(/\{(\w+)(?::([^{}|]*)\|([^{}]*))?\}/g, (all, name, one, many) => {
       if (!(name in values)) return all;

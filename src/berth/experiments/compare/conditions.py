@@ -1,4 +1,4 @@
-"""What the runs of a comparison are under: all that holds for each of them alike."""
+"""What the runs of a comparison are under: all that holds for each of them alike; and metrics of one's own."""
 
 from __future__ import annotations
 

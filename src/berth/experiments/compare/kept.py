@@ -25,7 +25,8 @@ from berth.experiments.compare.kept_file import (
 from berth.experiments.compare.sweep import Result, Task
 from berth.interference import Interference
 from berth.interference.contention import Contention
-from berth.interference.profiled import Mig, ProfiledInterference
+from berth.interference.mig import Mig
+from berth.interference.profiled import ProfiledInterference
 from berth.model import Reason
 from berth.statistics import (
     Cdf,

@@ -12,10 +12,7 @@ import hashlib
 import io
 import json
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -25,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import HistoryError
+from berth.experiments.compare.interruption import interruption_put_off
 from berth.files import whole_file
 from berth.history.store.database import first_line
 from berth.policies import Progress
@@ -161,25 +159,3 @@ def _values(value: dict[str, Any], before: str = "") -> dict[str, tuple[str, obj
             kind = "VARCHAR" if isinstance(inner, str) else "BIGINT" if isinstance(inner, int) else "DOUBLE"
             columns[f"{before}{name}"] = (kind, inner)
     return columns
-
-
-@contextmanager
-def interruption_put_off() -> Iterator[None]:
-    """Raise KeyboardInterrupt for an interruption only when this is over.
-
-    For the starting of processes, which then never hear of an interruption: a terminal sends it to them too, and they
-    would die of it while what they have done is still wanted. And for DuckDB, which makes a RuntimeError of it.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # interruptions go to the main thread
-        return
-    interruptions: list[object] = []
-    before = signal.signal(signal.SIGINT, lambda *_: interruptions.append(None))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, before)
-        if interruptions:
-            raise KeyboardInterrupt  # of an error, too, which is told as what came before

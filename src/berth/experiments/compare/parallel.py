@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from berth.errors import BerthError, SettingError, SimulationError
-from berth.experiments.compare.kept_file import interruption_put_off
+from berth.experiments.compare.interruption import interruption_put_off
 from berth.experiments.compare.sweep import Loader, Result, Task, Warned, run_task
 from berth.policies import Progress
 

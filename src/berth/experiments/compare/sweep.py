@@ -1,4 +1,4 @@
-"""One run of a sweep: one policy on one seed."""
+"""One run of a sweep: one policy on one seed, and what it warned of."""
 
 from __future__ import annotations
 

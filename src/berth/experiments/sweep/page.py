@@ -13,7 +13,8 @@ import plotly.graph_objects as go
 from berth.counts import counted
 from berth.experiments.compare.page import cluster_in_words
 from berth.experiments.sweep.plan import Case
-from berth.experiments.sweep.table import AXES, Sweep, Swept, grid, readable, shown_of, varied
+from berth.experiments.sweep.run import Sweep
+from berth.experiments.sweep.table import AXES, Swept, grid, readable, shown_of, varied
 from berth.plots import Style, policy_styles
 from berth.plots.style import dress
 from berth.report import Chapter, Report, write

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from berth.errors import HistoryError
 from berth.history.importing.sacct import SEPARATOR
-from berth.history.store.lookups import pseudonym
+from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
 from berth.history.values.causes import BEFORE, note_in
 from berth.history.values.durations import slurm_ms, slurm_s

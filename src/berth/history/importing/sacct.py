@@ -31,7 +31,8 @@ from berth.history.store.import_result import (
     Rejections,
     Staged,
 )
-from berth.history.store.lookups import PSEUDONYMISED, applications_of, hide, key_mark, look_up
+from berth.history.store.lookups import applications_of, hide, look_up
+from berth.history.store.pseudonyms import PSEUDONYMISED, key_mark
 from berth.history.values.applications import read_rules
 
 SEPARATOR: Final = "\x1f"

@@ -10,7 +10,8 @@ from berth.errors import HistoryError
 from berth.history.store.database import at, connect, first_line, literal
 from berth.history.store.folder import History
 from berth.history.store.import_result import ImportResult, Options, Rejections, Staged
-from berth.history.store.lookups import PSEUDONYMISED, hide, key_mark
+from berth.history.store.lookups import hide
+from berth.history.store.pseudonyms import PSEUDONYMISED, key_mark
 from berth.history.store.record_files import ADDED, SCHEMA
 
 

@@ -17,13 +17,14 @@ MOST_NEIGHBOURS = 1000
 class HistoryJobs:
     """A `JobSource`: what has ended and was imported."""
 
-    def __init__(self, history: HistoryReader) -> None:
-        self.history = history
+    def __init__(self, history: HistoryReader, owner: str | None = None) -> None:
+        """`owner` is the user whose jobs are found by name: None for all users, empty for no user."""
+        self.history, self._owner = history, owner
 
     def attempts(self, job: str) -> Sequence[Record]:
         """The attempts of the jobs of this id or label, of every cluster, with what was measured of their GPUs.
 
-        What is neither is a name: of the last job that was so named.
+        What is neither is a name: of the last job of that name in each cluster.
         """
         with self.history.reading() as (database, index):
             if not index.records:
@@ -37,10 +38,13 @@ class HistoryJobs:
                 database.execute(f"CREATE TEMP TABLE found AS {both}", [job, job])
             else:
                 database.execute(f"CREATE TEMP TABLE found AS {found} job_id = ?", [job])
-            if not database.execute("SELECT 1 FROM found LIMIT 1").fetchall():
-                last = f"SELECT cluster, job_id FROM {source} WHERE name = ? ORDER BY queued_ms DESC LIMIT 1"
-                of_name = f"{found} name = ? AND (cluster, job_id) IN ({last})"
-                database.execute(f"INSERT INTO found {of_name}", [job, job])
+            if not database.execute("SELECT 1 FROM found LIMIT 1").fetchall() and self._owner != "":
+                named = 'name = $1 AND ($2 IS NULL OR "user" = $2)'
+                last = (
+                    f"SELECT cluster, arg_max(job_id, queued_ms) FROM {source} WHERE {named} GROUP BY cluster"
+                )
+                of_name = f"{found} name = $1 AND (cluster, job_id) IN ({last})"
+                database.execute(f"INSERT INTO found {of_name}", [job, self._owner])
             measured = "found"
             if index.usage:
                 usage = read_parquet(self.history.folder / name for name in index.usage)

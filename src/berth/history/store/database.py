@@ -1,10 +1,9 @@
-"""A DuckDB in memory that keeps to its bounds, and texts of ours as literals of SQL.
+"""A DuckDB in memory that keeps to its bounds, texts of ours as literals of SQL, and writers of files and tables.
 
-Writes columns or rows to one Parquet file or table a chunk at a time, through DuckDB and with NumPy alone.
-
-A file is written aside, under its name with `.part` after it, and renamed when it is whole: a reader that finds it
-under its name can read it. A file of one chunk is written at once; the chunks of a longer one go to a folder
-beside it first, so that memory stays bounded by the chunk.
+`ParquetWriter`, `write_rows` and `add_rows` write columns or rows to one Parquet file or table a chunk at a time,
+through DuckDB and with NumPy alone. A file is written aside, under its name with `.part` after it, and renamed when it
+is whole: a reader that finds it under its name can read it. A file of one chunk is written at once; the chunks of a
+longer one go to a folder beside it first, so that memory stays bounded by the chunk.
 """
 
 from __future__ import annotations

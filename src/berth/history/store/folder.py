@@ -4,7 +4,7 @@
     HISTORY/records/*.parquet   a row an attempt, in the columns of `berth.history.store.record_files`
     HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
     HISTORY/series/*.parquet    the values of series that some of it was made of (see `series_merge.py`)
-    HISTORY/spools/*.parquet    how far the segments of spools have been read (see `spool_marks.py`)
+    HISTORY/spools/*.parquet    how far the segments of spools have been read (see `Mark`)
     HISTORY/lock                held while something is merged
     HISTORY/readers             shared by readers; while there is one, no file is removed
 
@@ -14,7 +14,8 @@ import or nothing of it, and one that was cut off leaves only files that no inde
 import has replaced, are removed when there is no reader, at the latest by the next import that finds none. What counted
 before the last UNDOABLE imports stays, so that these can be taken back.
 
-Staged attempts into the files of a history: what is new, what has changed, and which attempt of its job each is.
+`Merge` takes staged attempts into these files: it finds what is new, what has changed, and which attempt of its job
+each is.
 
 A requeued job has a row for each attempt. Which of them a row is, and when the job was first submitted, follows
 from all rows of the job that there are, so a late row changes what is stored of its siblings: totals are the
@@ -23,10 +24,9 @@ same however an import is cut into pieces.
 What a source does not know of an attempt never replaces what another knew: neither a column that it lacks, nor a
 value that stands for nothing.
 
-How far the segments of spools have been read, so that an import reads only what was appended since.
-
-The rows of a segment are told by stretches, each of lines of one hour; only the last of them grows. What comes next is
-therefore read from where the last known stretch begins.
+`Mark` says how far a segment of a spool has been read, so that an import reads only what was appended since. The rows
+of a segment come in stretches, each of lines of one hour; only the last of them grows. What comes next is therefore
+read from where the last known stretch begins.
 """
 
 from __future__ import annotations

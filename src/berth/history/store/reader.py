@@ -1,4 +1,4 @@
-"""Reading a history: apart from what imports need, so that one job is told at once."""
+"""Reads a history and its index, without what imports need, so that a single job is shown quickly."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class Index:
     usage: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
     spools: tuple[str, ...] = ()
-    """How far the segments of spools have been read (see `spool_marks.py`)."""
+    """How far the segments of spools have been read (see `folder.Mark`)."""
     cursors: Mapping[str, int] = field(default_factory=dict)
     """How far each source has been read."""
     next_number: int = 1

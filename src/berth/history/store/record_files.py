@@ -3,9 +3,8 @@
 `share_milli` and `share_mem_mib` are the two halves of the share; `nodes` and `gpu_slots` are lists of names. Such a
 file is a trace, too: `berth.traces.read` makes jobs of it again.
 
-Records made from Events: one for every attempt that ended, and for every job that was turned away.
-
-Events may come in pieces: what is under way when a piece ends is a value, from which the next piece goes on.
+`records` makes records from Events: one for every attempt that ended, and for every job that was turned away. Events
+may come in pieces: what is under way when a piece ends is a value, from which the next piece goes on.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 HISTORY/series/*.parquet    a row a value, in the columns of SERIES; where several files have one, the largest counts
 
-What the series of GPUs say of the jobs that had them, hour by hour, as SQL.
-
-The rows of an hour follow from the values of that hour and of those next to it alone, so that they are the same
-however the series came in.
+`ROWS_OF_HOURS` is what the series of GPUs say of the jobs that had them, hour by hour, as SQL. The rows of an hour
+follow from the values of that hour and of those next to it alone, so that they are the same however the series came in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long something lasted, for people and as Slurm prints it."""
+"""Durations and points in time, as people write them and as Slurm prints them."""
 
 from __future__ import annotations
 

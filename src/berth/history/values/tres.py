@@ -1,4 +1,5 @@
-"""Slurm's trackable resources, `cpu=4,gres/gpu:v100=2,mem=4000M`, into numbers.
+"""Slurm's trackable resources, `cpu=4,gres/gpu:v100=2,mem=4000M`, into numbers; and generic resources,
+`gpu:v100:2(IDX:0-1)`.
 
 An older Slurm writes `gpu:v100:2` for each node instead. A value of 2**32 − 2, 2**64 − 2 or near one of them stands for
 none; what nothing else tells either is not known, which is not 0.

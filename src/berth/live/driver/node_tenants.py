@@ -90,7 +90,7 @@ class Terms:
 
 @dataclass(slots=True)
 class NodeTenant:
-    """A partition of this node and its job, as its file has them (`driver.tenants.Tenant`)."""
+    """A partition of this node and its job, as its file has them (`berth.tenants.Tenant`)."""
 
     id: str
     """The partition's name."""
@@ -114,6 +114,10 @@ class NodeTenant:
     """Whether the site wants it to be suspended."""
     sent_away: bool = False
     """Whether it was suspended for memory that is not counted, until the site has suspended and resumed it."""
+    had_pct: int | None = None
+    """Its share of the GPU's time before it was throttled; None: it is not."""
+    had_burst: bool = False
+    """Whether it could burst then."""
     stopped: bool = False
     """Whether the site had stopped its processes before; they are again if they cannot be moved."""
     why: str = ""
@@ -249,8 +253,6 @@ class NodeTenants:
         self._strangers: dict[int, int] = {}
         self._uncounted: dict[str, Difference] = {}
         self._answer = uncounted
-        self._throttled: dict[str, tuple[int, bool]] = {}
-        """The share of the GPU's time that a throttled partition had before, and whether it could burst."""
         self._busy: frozenset[str] = frozenset()
         """The partitions whose processes kept a GPU busy at the last look."""
         self._busy_us: dict[str, int] = {}
@@ -369,6 +371,7 @@ class NodeTenants:
         tenant.slots = tuple(self._slots[uuid] for uuid in regions)
         self._tenants[tenant.id] = tenant
         self.log("tenant", name=tenant.id, job=tenant.job, mib=tenant.share[1])
+        self._unthrottle(tenant)  # one that still evades is throttled again after two looks
         if tenant.idle or not tenant.suspension:
             self.growth.begin(tenant)
         self.suspending.take_over(tenant)
@@ -484,12 +487,11 @@ class NodeTenants:
                 "uncounted", job=name, seen_mib=found[name].seen_mib, counted_mib=found[name].counted_mib
             )
         self._uncounted = found
-        for name in self._throttled.keys() - found.keys():
-            core_pct, burst = self._throttled.pop(name)
-            with contextlib.suppress(BerthError):  # it has ended
-                resize(name, core_pct=core_pct, burst=burst)
-        for name in found.keys() & self._tenants.keys() - self._throttled.keys():
-            self._answer_uncounted(self._tenants[name])
+        for tenant in self.tenants():
+            if tenant.id not in found:
+                self._unthrottle(tenant)
+            elif tenant.had_pct is None:
+                self._answer_uncounted(tenant)
 
     def _answer_uncounted(self, tenant: NodeTenant) -> None:
         """Suspend it; throttle it if it must stay, or cannot be suspended for the reason that it shows."""
@@ -503,9 +505,15 @@ class NodeTenants:
             self._keep(tenant, sent_away=False)
         with contextlib.suppress(BerthError, IndexError):  # it ends now
             had = find(tenant.id)[0]
-            self._throttled[tenant.id] = (had.core_pct, had.burst)
+            self._keep(tenant, had_pct=had.core_pct, had_burst=had.burst)
             resize(tenant.id, core_pct=THROTTLED_PCT, burst=False)
             self.log("throttled", job=tenant.job, why=tenant.why)
+
+    def _unthrottle(self, tenant: NodeTenant) -> None:
+        if tenant.had_pct is not None:
+            with contextlib.suppress(BerthError):  # it ends now
+                resize(tenant.id, core_pct=tenant.had_pct, burst=tenant.had_burst)
+            self._keep(tenant, had_pct=None)
 
     def _busy_pids(self) -> set[int]:
         nvml, busy = open_nvml(self._driver), set[int]()

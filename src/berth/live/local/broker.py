@@ -43,8 +43,9 @@ from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.notices import Notices, Unsent
 from berth.live.local.places import Places
+from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.request import PER_GPU
-from berth.live.local.runner import Numbers, Runner, started_since
+from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.watching import Watch

@@ -1,7 +1,6 @@
-"""What is kept of the queue besides its store: the good copy, and the history of what has ended.
+"""Writes the queue's store, and keeps besides it the good copy and the history of what has ended.
 
-Group commit: what comes within a few milliseconds is written in one transaction, by a thread of its own.
-
+`Commits` is group commit: what comes within a few milliseconds is written in one transaction, by a thread of its own.
 What has happened (rows of the book) must be written and is kept until it can be. What is asked for (a submission) is
 refused where it cannot be written, and nothing has changed.
 """

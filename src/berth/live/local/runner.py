@@ -1,15 +1,8 @@
 """Starts the jobs' processes, watches them, and ends them; finds them again after the broker was killed.
 
-What trackers of experiments are told of a job, through its environment: W&B and MLflow.
-
-What the user has set stays: tags are added to theirs, group and notes are left alone. With `BERTH_CONSOLE`, the address
-of a console, notes and tags link to the job's page.
-
-What a store that was broken no longer knows, found again in the folders of the runs.
-
-Every start leaves its job in the run's folder (`Run.prepare`), so that a job that started after the last good copy was
-made is taken up again instead of being lost. Numbers of jobs are reserved in a file beside the store, so that none is
-used twice whatever happens to the store.
+`tracker_variables` tells trackers of experiments (W&B and MLflow) of a job, through its environment. What the user has
+set stays: tags are added to theirs, group and notes are left alone. With `BERTH_CONSOLE`, the address of a console,
+notes and tags link to the job's page.
 """
 
 from __future__ import annotations
@@ -22,18 +15,19 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from berth.errors import BerthError, LiveError, NoRoomError
 from berth.live.local import terminal_relay
 from berth.live.local.cards import Card
+from berth.live.local.cgroups import Cgroups
 from berth.live.local.entry import RUNNING, STARTING, TIMEOUT, End, Entry
 from berth.live.local.image import contained
 from berth.live.local.places import Places
-from berth.live.local.request import request_from_dict, substituted, to_dict
+from berth.live.local.recovery import job_text
+from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
-from berth.live.local.store import Statement, of_entry, of_request, of_text
 from berth.partition import Limit, create, find, remove, resize
 from berth.partition.launch import environment
 from berth.partition.library import fake_driver_folder, library_path
@@ -481,6 +475,8 @@ class Runner:
                 self._shim_gone(entry, run)
                 return
             self._watch(entry, run, shim.pid)
+            if entry.slots:
+                self.throttle(entry, None)  # a broker before this one may have throttled it
             if (
                 not run.shim_lives() and entry.id in self._watched
             ):  # another process may have its number by now
@@ -540,110 +536,6 @@ def _time_of(entry: Entry) -> tuple[int, bool]:
     return core, entry.request.burst and bool(core)
 
 
-BROKERS = "berth-broker"
-"""The group of the broker alone that systemd makes below the unit's (`DelegateSubgroup=`): the runs' are beside it."""
-
-
-class Cgroups:
-    """The cgroups below the broker's own; none where they are not delegated to it."""
-
-    def __init__(self, tag: str, root: str | None = None) -> None:
-        """`root` is this process's group in the hierarchy of version 2; found by itself where it is None."""
-        self.folder = ""
-        self.limits_memory = False
-        """Whether the memory of a run can be limited."""
-        own = _own_group() if root is None else root
-        if not own:
-            return
-        if os.path.basename(own) == BROKERS:
-            own = os.path.dirname(own)
-            _enable_memory(own)  # which the kernel refuses where processes are in that group itself
-        folder = os.path.join(own, f"berth-{tag}")
-        try:
-            os.makedirs(folder, exist_ok=True)
-            _enable_memory(folder)
-            probe = os.path.join(folder, "probe")
-            os.mkdir(probe)
-            allowed = os.access(os.path.join(probe, "cgroup.procs"), os.W_OK)
-            allowed = allowed and os.path.exists(os.path.join(probe, "cgroup.kill"))
-            limits = os.access(os.path.join(probe, "memory.max"), os.W_OK)
-            os.rmdir(probe)
-        except OSError:
-            return
-        if allowed:
-            self.folder, self.limits_memory = folder, limits
-
-    def make(self, name: str, mem_mib: int) -> str:
-        """A group for one run, with at most this much memory (0: any); the file that a process enters it by, or ''."""
-        if not self.folder:
-            return ""
-        group = os.path.join(self.folder, name)
-        try:
-            os.mkdir(group)
-        except OSError:
-            return ""
-        if mem_mib:
-            with contextlib.suppress(OSError), open(os.path.join(group, "memory.max"), "w") as file:
-                file.write(str(mem_mib << 20))
-        return os.path.join(group, "cgroup.procs")
-
-    def left_mib(self, name: str) -> int | None:
-        """Memory that a run may still take of its own limit; None: it has none that is enforced."""
-        try:
-            group = os.path.join(self.folder, name)
-            with (
-                open(os.path.join(group, "memory.max")) as most,
-                open(os.path.join(group, "memory.current")) as now,
-            ):
-                return max(0, int(most.read()) - int(now.read())) >> 20
-        except (OSError, ValueError):  # it has no group, or `max`
-            return None
-
-    def kill(self, name: str) -> None:
-        if self.folder:
-            with (
-                contextlib.suppress(OSError),
-                open(os.path.join(self.folder, name, "cgroup.kill"), "w") as file,
-            ):
-                file.write("1")
-
-    def end(self, name: str) -> None:
-        """Kill what is left in a run's group, and take it away."""
-        if self.folder:
-            self.kill(name)
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(self.folder, name))
-
-    def sweep(self, kept: Set[str]) -> None:
-        if self.folder:
-            for entry in os.scandir(self.folder):
-                if entry.is_dir() and entry.name not in kept:
-                    self.end(entry.name)
-
-    def close(self) -> None:
-        """Take away the folder of all groups, if no run has one."""
-        if self.folder:
-            with contextlib.suppress(OSError):
-                os.rmdir(self.folder)
-
-
-def _enable_memory(group: str) -> None:
-    with contextlib.suppress(OSError), open(os.path.join(group, "cgroup.subtree_control"), "w") as file:
-        file.write("+memory")
-
-
-def _own_group() -> str:
-    """The folder of this process's group of version 2; empty where there is none."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            own = next(line[3:].strip() for line in file if line.startswith("0::"))
-        with open("/proc/self/mounts") as file:
-            mount = next(line.split()[1] for line in file if line.split()[2] == "cgroup2")
-    except (OSError, StopIteration):
-        return ""
-    return os.path.join(mount, own.lstrip("/"))
-
-
 def tracker_variables(
     base: Mapping[str, str], *, job_id: str, number: str, name: str, user: str, attempt: int
 ) -> dict[str, str]:
@@ -670,90 +562,3 @@ def _object(text: str) -> dict[str, str]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-BLOCK = 1000
-
-
-def job_text(entry: Entry, texts: Iterable[str]) -> str:
-    """All that is needed to go on with a job without the store: `texts` are its environment and script."""
-    saved = {"entry": entry.to_dict(), "request": to_dict(entry.request), "texts": list(texts)}
-    return json.dumps(saved, separators=(",", ":"))
-
-
-def started_since(
-    runs: str, live: Mapping[str, Entry], next_key: Callable[[], int], boot: str
-) -> tuple[list[Entry], list[Statement]]:
-    """The jobs of starts that the store does not know, and the rows that tell it of them.
-
-    Those among `live` are changed in place; what becomes of each start is to be found out (`Runner.adopt`).
-    """
-    latest: dict[str, int] = {}
-    for name in os.listdir(runs):
-        job_id, _, count = name.rpartition("-")
-        if count.isdigit():
-            latest[job_id] = max(latest.get(job_id, 0), int(count))
-    found: list[Entry] = []
-    rows: list[Statement] = []
-    for job_id, start in latest.items():
-        known = live.get(job_id)
-        if known is not None and start <= known.start:
-            continue
-        key = next_key()
-        made = _made(os.path.join(runs, f"{job_id}-{start}", "job"), key)
-        if made is not None:
-            entry, texts = made
-            rows += [of_request(key, entry.request), *map(of_text, texts), of_entry(entry)]
-            found.append(entry)
-        elif known is not None:
-            known.start, known.state, known.boot = start, STARTING, boot
-            known.over, known.over_as = None, ""
-    return found, rows
-
-
-def _made(path: str, key: int) -> tuple[Entry, list[str]] | None:
-    """The job of a run's folder, as it was started, and its texts; None where the file is not there or is not whole."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            saved: dict[str, Any] = json.load(file)
-        request = request_from_dict(saved["request"])
-        entry = Entry.from_dict({**saved["entry"], "request_key": key, "state": STARTING}, request)
-        of_entry(entry)
-        return entry, [str(text) for text in saved["texts"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-class Numbers:
-    """The file that says which numbers of jobs may have been given out."""
-
-    def __init__(self, places: Places) -> None:
-        self._path = places.numbers
-        self._outputs = places.output
-        self._reserved = self._read()
-
-    def first_free(self) -> int:
-        """A number above all that were ever given out, as far as the files tell."""
-        of_outputs = (name.partition(".")[0].partition("_")[0] for name in os.listdir(self._outputs))
-        return max(self._reserved, 1 + max((int(each) for each in of_outputs if each.isdigit()), default=0))
-
-    def reserve(self, number: int) -> None:
-        """Note durably that numbers up to this one are given out, ahead of it so that it is seldom done; OSError where
-        the file cannot be written."""
-        if number < self._reserved:
-            return
-        reserved = number + BLOCK
-        draft = f"{self._path}.draft"
-        with open(draft, "w", encoding="ascii") as file:
-            file.write(f"{reserved}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self._path)
-        self._reserved = reserved
-
-    def _read(self) -> int:
-        try:
-            with open(self._path, encoding="ascii") as file:
-                return int(file.read())
-        except (OSError, ValueError):
-            return 1

@@ -1,4 +1,5 @@
-"""What has changed in Slurm between two queries: which attempts of jobs have started, which have ended, and how."""
+"""What has changed in Slurm between two queries: which attempts of jobs have started, which have ended, and how, and
+the journal of both."""
 
 from __future__ import annotations
 

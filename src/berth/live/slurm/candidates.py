@@ -1,8 +1,7 @@
 """Which waiting jobs berth may decide on: never those that Slurm keeps back by its own rules.
 
-Slurm's own priority of a job that is held: its PriorityMultifactor, from what its commands print.
-
-A held job has priority 0 in Slurm, and `sprio` leaves it out, so it is computed here as the plugin does it: each
+`Priorities` computes Slurm's own priority of a job that is held: its PriorityMultifactor, from what Slurm's commands
+print. A held job has priority 0 in Slurm, and `sprio` leaves it out, so it is computed here as the plugin does it: each
 factor from 0 to 1 times its weight (slurm.schedmd.com/priority_multifactor.html). Job size, TRES, association and site
 factors are left out; `berth slurm check` says so where the site gives them a weight.
 """

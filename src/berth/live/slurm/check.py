@@ -1,4 +1,5 @@
-"""What of a site's configuration would bite berth, found before it does, each with the line to change."""
+"""A site's configuration, read from the controller and its files, and what of it would hurt berth, each with the line
+to change."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from pathlib import Path
 from berth.errors import LiveError, SettingError
 from berth.live.slurm.candidates import LEFT_OUT
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.install import FOLDER, OWN, SCRIPTS, read_text
+from berth.live.slurm.install import FOLDER, SCRIPTS
+from berth.live.slurm.installed import OWN, read_text
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.rest import NEW_TOKEN, spoken, started_by

@@ -1,7 +1,7 @@
 """What berth decided and what Slurm did then, a line of JSON each, in one file.
 
 A line has `at_ms`, `event` and `job`. The file is what `berth slurm compare` reads, and what is joined with the
-accounting by the job's number there (`raw`).
+accounting by the job's number there (`raw`). It also compares berth's waits with Slurm's (`compare`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A job that names its memory alone shares a GPU by best effort. Declared memory is often twice what a job takes, and says
 nothing of compute; so both are counted as they were measured.
 
-What the Epilogs measured of jobs: a small file a job and node, in a folder that nodes and berth share.
-
-Slurm 22.05 takes no change of a job that has ended, its AdminComment included, so that it cannot carry this.
+`Result` is what an Epilog measured of a job: `keep` writes a small file a job and node, in a folder that nodes and
+berth share, and `taken` reads it. Slurm 22.05 takes no change of a job that has ended, its AdminComment included, so
+that it cannot carry this.
 """
 
 from __future__ import annotations

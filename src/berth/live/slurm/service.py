@@ -2,10 +2,9 @@
 
 It keeps nothing that it could not find again in Slurm: killed and started anew, it goes on where Slurm is.
 
-The right to place, noted where each berth of the cluster sees it: in the comments of the nodes it places on.
-
-A file's lock holds on one machine and for one state folder. Slurm has no lock to lend, but it keeps a comment for each
-node, which berth reads with the nodes anyway:
+`Claim` is the right to place: a note in the comments of the nodes, which every berth of the cluster sees. A file's lock
+holds on one machine and for one state folder. Slurm has no lock to lend, but it keeps a comment for each node, which
+berth reads with the nodes anyway:
 
     disk replaced in May [berth places: head1:/var/lib/berth/slurm until 1795374000]
 

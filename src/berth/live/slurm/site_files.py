@@ -1,9 +1,9 @@
 """Slurm's configuration files as lines that can be replaced, read in Slurm's order with what they include.
 
-The lines of slurm.conf and gres.conf that say which GPUs nodes have, with a type for each GPU and with shards.
-
-Shards get the types of their GPUs too. Without them slurmctld 22.05 loses those of a GPU whenever it starts anew while
-a job has some (`_job_alloc` adds the job's type with no shards, and `_valid_gres_types` then takes the GPU's away).
+`gpus_of`, `retype` and `rewrite` read and write the lines of slurm.conf and gres.conf that say which GPUs nodes have,
+with a type for each GPU and with shards. Shards get the types of their GPUs too. Without them slurmctld 22.05 loses
+those of a GPU whenever it starts anew while a job has some (`_job_alloc` adds the job's type with no shards, and
+`_valid_gres_types` then takes the GPU's away).
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The search of `genetic`: solutions that are bettered side by side, seeded by heuristics, on arrays.
-
-
-
-What it costs to take a GPU of a kind of node that other jobs can do without less easily.
+"""The search of `genetic`: solutions that are bettered side by side, seeded by heuristics, on arrays; and what it costs
+to take a GPU of a kind of node that other jobs can do without less easily (`detours`).
 
 Nodes of one kind have the same GPU model, as many GPUs and as much CPU. A job has a choice among the kinds that it fits
 on when they are empty. Letters: I instances, T request types, N nodes of the cluster, L kinds of them, M typical

@@ -1,4 +1,5 @@
-"""The placements that are a formula: the node with the highest score, as baselines of the literature compute it."""
+"""The placements that are a formula: the node with the highest score, as baselines of the literature compute it; and
+`Random`, the lower baseline."""
 
 from __future__ import annotations
 
@@ -138,14 +139,14 @@ class Fgd(Scored):
         return super().__call__(job, cluster)
 
     def typical(self, cluster: Cluster) -> Typical:
-        """Those that usually come, else those of what runs; PolicyError where an oracle was told of none."""
+        """Those that usually come, else those of what runs; PolicyError if an oracle knows of none."""
         knowledge = self.setting.knowledge
         usual = knowledge.usual_requests()
         self._planned_for = len(usual)
         usual = usual or tuple(run.job for run in cluster.running.values())
         if not usual and knowledge.certain:
             raise PolicyError(
-                "fgd places by what jobs usually ask for, and was told of none: give simulate() a list of jobs, or make"
+                "fgd places by what jobs usually ask for, and knows of none: give simulate() a list of jobs, or make"
                 " the policy with a workload, make_policy('fgd', Setting(knowledge=Oracle(jobs)))"
             )
         return typical_requests(usual, cluster)

@@ -1,4 +1,5 @@
-"""First fit: the first node, and on it the first GPUs, with enough left."""
+"""First fit and its kin: the first node with enough left, in rank, by speed (`FastestFit`) or in turn
+(`RoundRobin`)."""
 
 from __future__ import annotations
 

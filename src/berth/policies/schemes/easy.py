@@ -1,4 +1,5 @@
-"""EASY backfilling: later jobs may start while the first one waits, if they do not delay it."""
+"""EASY backfilling: later jobs may start while the first one waits, if they do not delay it; and `Passing`, under which
+they may delay it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Limits of users and virtual clusters around any other policy: the policy sees only jobs within them.
+"""Limits of users and virtual clusters around any other policy, which sees only jobs within them; and the file that
+they are in.
 
-Limits of a user or a virtual cluster: what may be submitted, run and held at one time, and the file they are in.
-
-The file is JSON, read by the policy `limits`:
+The file is JSON:
 
     {"format": "berth-limits", "version": 1, "policy": "easy+fair-share+best-fit",
      "limits": [{"scope": "user", "gpus": 8}, {"scope": "virtual-cluster", "name": "normal", "running": 40}]}

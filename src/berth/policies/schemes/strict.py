@@ -1,4 +1,5 @@
-"""An order and a placement composed into a policy."""
+"""An order and a placement composed into a policy; and what every scheme needs of the queue: `Giving`, `Partitions`,
+`ShownQueue`."""
 
 from __future__ import annotations
 
