@@ -1,3 +1,4 @@
+/* clang-format off */
 /* Every entry point that berth answers in the driver's place. One line here, one wrapper, one test
    snippet.
 
@@ -6,11 +7,13 @@
    PASSES(symbol, thread, parameters, arguments)  the same of what is only passed on; `thread` ends
                                 the name of the twin
    NVLISTS, CREATES, LOADS, BRINGS, BINDS_MEMORY, BINDS_ADDRESS, CAPTURES, INSTANTIATES, LAUNCHES
-   calls of which several are answered alike: so their part defines them all NVHOOK(symbol,
-   parameters)   of libnvidia-ml.so.1 NEED(symbol, parameters)     called, never replaced; NVNEED of
-   libnvidia-ml.so.1
+                                families of calls that are answered alike; one part defines each
+
+   NVHOOK(symbol, parameters)   of libnvidia-ml.so.1
+   NEED(symbol, parameters)     called, never replaced; NVNEED of libnvidia-ml.so.1
 
    Who includes this defines those that it wants; none is defined afterwards. */
+/* clang-format on */
 #ifndef HOOK
 #define HOOK(name, params)
 #endif

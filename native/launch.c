@@ -161,8 +161,13 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     CUcontext context = context_current();
     struct known_launch *cached = &mine.cache[kernels_place(what, blocks) % CACHE];
     if (device == NULL || !share_limits(device)) {
-        /* After 1,024 it is looked again: the partition may have got a limit. */
-        *cached = (struct known_launch){ what, blocks, context, .until_probe = 1024 };
+        /* Looked at again after 1,024 launches: the partition may have got a limit by then. */
+        *cached = (struct known_launch){
+            .what = what,
+            .blocks = blocks,
+            .context = context,
+            .until_probe = 1024,
+        };
         return NULL;
     }
     if (capturing(stream, per_thread))
@@ -201,8 +206,14 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     if (measure && !guess && atomic_load(&launch.kernel->probing) != 0 && share_contended(device) &&
         any_below(8) != 0)
         measure = false; /* one of those that come behind it will do */
-    *cached = (struct known_launch){ guess ? NULL : what, blocks,         context, (int64_t)cost,
-                                     cached->until_probe, device->ordinal };
+    *cached = (struct known_launch){
+        .what = guess ? NULL : what,
+        .blocks = blocks,
+        .context = context,
+        .cost_ns = (int64_t)cost,
+        .until_probe = cached->until_probe,
+        .device = device->ordinal,
+    };
     /* Also behind a guess: launches that are all measured at the beginning, before NVML tells of
        others, would be charged for what those took in between. */
     if (launch.kernel != NULL && (measure || cached->until_probe < 0))

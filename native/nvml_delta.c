@@ -235,7 +235,7 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
 static void processes_forget(void)
 {
     atomic_store(&outer_asked, 0);
-    for (int i = 0; device_at(i) != NULL; i++) /* a page for each is not touched for nothing */
+    for (int i = 0; device_at(i) != NULL; i++) /* those in use: no other page is touched */
         memset(&suspects[i], 0, sizeof suspects[i]);
 }
 
@@ -306,9 +306,7 @@ static void read_sums(struct device *device, struct nvml_snapshot *look, int mos
     }
 }
 
-/* The sums of one instant tell what a context took only of a process that is alone in its
- * partition.
- */
+/* The sums of one instant tell what a context took only for a process alone in its partition. */
 static void fill(struct device *device, struct nvml_snapshot *look)
 {
     NVdevice handle = device_nvml(device);
@@ -531,7 +529,7 @@ static uint64_t context_taken(struct device *device, const struct nvml_snapshot 
     if (totals && known_gone && after->total == before->total && after->total == all)
         return 0;
     if (before->making == A_CONTEXT)
-        return reserved; /* what is known stands against anything that is told worse */
+        return reserved; /* a size that is known is better than any that is measured less well */
     foreign = known_gone ? most_foreign(device, after, reserved, &still) : UINT64_MAX;
     /* What fellows were charged and have not had of the driver yet hides a context: a sum that is
        too small for one is believed of a process that is alone in its partition. */

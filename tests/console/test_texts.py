@@ -199,7 +199,7 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
             "주 단위로 다시 표집하면, 가장 작은 크기의 80 %는 노드 수 3 이하와(과) 5 사이에 있습니다.",
         ),
         (
-            "Caution: this rests on 8 jobs in 1 week; rely on a size only from 100 jobs in 3 weeks.",
+            "Caution: this rests on 8 jobs in 1 week; a size is reliable only from 100 jobs in 3 weeks on.",
             "주의: 1주 동안의 작업 8개에 근거한 답입니다. 3주 동안 작업 100개는 있어야 믿을 수 있습니다.",
         ),
         ("+3.0 points", "+3.0%p"),

@@ -314,10 +314,11 @@ def watch(
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if live is None:
-                for line in partition_lines(found, used, time.strftime("%H:%M:%S")) if not as_json else ():
-                    typer.echo(line)
                 if as_json:
                     typer.echo(json.dumps([_plain(one) for one in found]))
+                else:
+                    for line in partition_lines(found, used, time.strftime("%H:%M:%S")):
+                        typer.echo(line)
                 for text in lost:
                     if text not in printed:
                         typer.echo(f"berth: {text}", err=True)

@@ -310,14 +310,15 @@ def test_more_jobs_are_said_only_if_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "weeks", "caution"),
+    ("count", "weeks", "why"),
     [
-        (8, 1, "Caution: this rests on 8 jobs in 1 week; rely on a size only from 100 jobs in 3 weeks."),
-        (120, 2, "Caution: this rests on 120 jobs in 2 weeks; rely on a size only from 100 jobs in 3 weeks."),
+        (8, 1, "this rests on 8 jobs in 1 week; a size is reliable only from 100 jobs in 3 weeks on."),
+        (120, 2, "this rests on 120 jobs in 2 weeks; a size is reliable only from 100 jobs in 3 weeks on."),
         (100, 3, ""),
     ],
 )
-def test_a_size_from_few_jobs_or_weeks_comes_with_a_caution(count: int, weeks: int, caution: str) -> None:
+def test_a_size_from_few_jobs_or_weeks_comes_with_a_caution(count: int, weeks: int, why: str) -> None:
+    caution = f"Caution: {why}" if why else ""
     last_ms = (weeks - 1) * 7 * 24 * HOUR_MS + HOUR_MS
     jobs = [Job(f"j{at}", at * last_ms // (count - 1), HOUR_MS, gpus=1) for at in range(count)]
     found = smallest_sizes(jobs, machine(2), ["fifo"], keep_of("p90-wait"))
@@ -328,7 +329,7 @@ def test_a_size_from_few_jobs_or_weeks_comes_with_a_caution(count: int, weeks: i
 def test_the_caution_is_in_text_json_page_and_digest(tmp_path: Path) -> None:
     write(workload(2, count=8), tmp_path / "t.csv")
     words = ["size", str(tmp_path / "t.csv"), "--cluster", "6x2:A100", "--out", str(tmp_path / "out")]
-    caution = "Caution: this rests on 8 jobs in 1 week; rely on a size only from 100 jobs in 3 weeks."
+    caution = "Caution: this rests on 8 jobs in 1 week; a size is reliable only from 100 jobs in 3 weeks on."
     shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
     assert shown.splitlines()[1] == caution
     told = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)

@@ -149,7 +149,7 @@ def test_a_container_over_its_own_limit_is_told_so_and_gets_no_more_of_the_gpu()
         "raise resources.limits.memory" in step.message for step in steps if isinstance(step, PodEvent)
     ] == [True]
     board.pods(5, failed)
-    assert [step for step in board.steps(6) if isinstance(step, PodEvent)] == []  # it is told once
+    assert [step for step in board.steps(6) if isinstance(step, PodEvent)] == []  # reported once
     assert [json.loads(step.placement)["gpus"][0]["mem_mib"] for step in steps if isinstance(step, Lift)] == [
         8_000
     ]

@@ -449,7 +449,7 @@ def test_several_make_room_for_one_if_none_has_enough_alone(monkeypatch: pytest.
     asyncio.run(run())
 
 
-def test_nobody_leaves_if_all_together_have_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_job_leaves_if_all_together_have_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         kept = set[str]()
         machine = Machine(monkeypatch, 4, kept=kept)
@@ -483,7 +483,7 @@ def test_a_job_that_is_suspended_while_it_asks_is_answered_when_it_runs_on(
     asyncio.run(run())
 
 
-def test_nobody_leaves_for_a_job_of_lower_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_job_leaves_for_one_of_lower_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         machine = Machine(monkeypatch, 3, kept=set(), priority=5)
         machine.jobs.append(machine._start())

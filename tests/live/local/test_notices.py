@@ -199,7 +199,7 @@ def test_a_notice_that_failed_is_shown_at_its_job_and_in_the_status(world: World
     world.until(lambda: world.job(job)["unsent"] == [said], "the job says so")
     assert f"notice:      {said}" in berth(world, "job", job).stdout
     assert said in berth(world, "why", job).stdout
-    listed = f"notices that were not sent: of job {job}; berth job {job} says why"
+    listed = f"1 job had notices that were not sent: {job}; berth job {job} says why"
     assert f"trouble: {listed}" in berth(world, "status").stdout
 
 

@@ -151,8 +151,8 @@ class Sizes:
         if self.jobs >= FEWEST_TO_RELY_ON and self.weeks >= FEWEST_WEEKS:
             return ""
         return (
-            f"Caution: this rests on {counted(self.jobs, 'job')} in {counted(self.weeks, 'week')}; rely on a size only"
-            f" from {FEWEST_TO_RELY_ON} jobs in {FEWEST_WEEKS} weeks."
+            f"Caution: this rests on {counted(self.jobs, 'job')} in {counted(self.weeks, 'week')}; a size is reliable"
+            f" only from {FEWEST_TO_RELY_ON} jobs in {FEWEST_WEEKS} weeks on."
         )
 
     @property

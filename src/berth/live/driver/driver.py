@@ -202,9 +202,7 @@ class Driver:
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._can_suspend = site if isinstance(site, CanSuspend) else None
-        self._ordered: dict[
-            str, bool
-        ] = {}  # jobs that the site was told to suspend (True) or resume, until it says so
+        self._ordered: dict[str, bool] = {}  # job -> suspend (True) or resume, until the site has done it
         quotas = self.settings.quotas
         setting = Setting(
             quotas=quotas,
@@ -421,7 +419,7 @@ class Driver:
                 self._keep_suspension(run, known, now_ms)
             else:
                 if self._ordered.get(job_id) is False:
-                    del self._ordered[job_id]  # it comes back, as it was told to
+                    del self._ordered[job_id]  # it comes back, as ordered
                 if run.share not in (None, known.share):
                     self._take_size(run, now_ms)
                 if run.started and job_id in self._starting:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from berth.errors import AskError, LiveError
 from berth.live.kubernetes import names
@@ -94,8 +94,18 @@ _ASKED = (
 )
 
 
-def _gpus_asked(pod: Pod, resources: Mapping[str, int]) -> tuple[int, int, int, int, tuple[str, ...]]:
-    """The first fields of a pod's `Ask`, by its annotations and its sums of resources. Raises AskError."""
+class _GpusAsked(NamedTuple):
+    """The fields of an `Ask` that say which part of which GPUs."""
+
+    gpus: int
+    milli: int
+    mem_mib: int
+    mem_milli: int
+    models: tuple[str, ...]
+
+
+def _gpus_asked(pod: Pod, resources: Mapping[str, int]) -> _GpusAsked:
+    """By a pod's annotations and its sums of resources. Raises AskError."""
     said, gpus = pod.metadata.annotations, resources.get(names.RESOURCE, 0)
     if not gpus:
         if asked := [key for key in _ASKED if key in said or resources.get(key)]:
@@ -104,7 +114,7 @@ def _gpus_asked(pod: Pod, resources: Mapping[str, int]) -> tuple[int, int, int, 
                 f"{kind} {asked[0]} without the resource {names.RESOURCE}; ask for a number of GPUs in a"
                 " container's limits"
             )
-        return 0, WHOLE, 0, 0, ()
+        return _GpusAsked(gpus=0, milli=WHOLE, mem_mib=0, mem_milli=0, models=())
     if gpus > MOST_GPUS:
         raise AskError(f"{gpus} GPUs; expected at most {MOST_GPUS}")
     milli = _of_each(resources, gpus, names.ASKED_MILLI, WHOLE, _number(said, names.ASKED_MILLI, WHOLE))
@@ -116,7 +126,7 @@ def _gpus_asked(pod: Pod, resources: Mapping[str, int]) -> tuple[int, int, int, 
     if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
         milli = SHARED_MILLI if mem_mib else WHOLE
     mem_milli = milli if mem_mib is None and milli < WHOLE else 0  # its part of the memory, too
-    return gpus, milli, mem_mib or 0, mem_milli, _models(said, names.MODELS)
+    return _GpusAsked(gpus, milli, mem_mib or 0, mem_milli, models=_models(said, names.MODELS))
 
 
 def _of_each(resources: Mapping[str, int], gpus: int, key: str, most: int, said: int | None) -> int | None:
@@ -236,7 +246,7 @@ class Gang:
         return f"{'PodGroup' if self.group else 'gang'} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What a pod asks for."""
 
@@ -273,7 +283,7 @@ def ask_of(pod: Pod) -> Ask:
     _text(said.get(names.KIND, ""), names.KIND)
     limit_s = pod.spec.active_deadline_seconds
     return Ask(
-        *_gpus_asked(pod, resources),
+        **_gpus_asked(pod, resources)._asdict(),
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
         constraint=constraint_of(pod),

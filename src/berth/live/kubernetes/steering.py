@@ -52,7 +52,7 @@ REPORT_S = 0.5
 REPORT_BATCH = 25
 """Pods whose reasons are written each `REPORT_S`, and as many events; two fewer for each gate lifted in that time."""
 BUSY_BATCH, BUSY_ROUNDS = 5, 10
-"""If less than the first is left by that: as many, in one of how many rounds."""
+"""The least that is written, and then only in every tenth round, while many gates are lifted."""
 MOST_EXPLAINED = 1000
 """Waiting pods whose reasons are looked for at once."""
 FORECAST_S = 0.3

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from berth.counts import counted
 from berth.live.local.entry import Entry
 
 PAUSES_S = (2.0, 10.0, 60.0, 300.0)
@@ -34,12 +35,13 @@ SENT = "sent"
 
 Notice = dict[str, Any]
 Unsent = dict[str, dict[str, tuple[float, str]]]
-"""Of each job the notices that could not be sent, by the way they were to go: when (s since 1970), and why in words."""
+"""Notices that were not sent, by job and channel: when (s since 1970), and why."""
 SHOWN_S = 86_400.0
 """The queue's status names jobs with such notices for this long."""
 MOST_UNSENT = 100
-"""Jobs of which that is kept, the last ones."""
+"""Jobs whose unsent notices are kept, the last ones."""
 MOST_NAMED = 5
+"""Jobs named in the status."""
 _HOW = {"http": "webhook", "https": "webhook", "slack": "Slack"}
 _EVENTS = {"fail": "failure", "out-of-memory": "running out of GPU memory"}
 
@@ -148,7 +150,8 @@ class Notices:
             return ""
         more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
         named = ", ".join(jobs[: -MOST_NAMED - 1 : -1])
-        return f"notices that were not sent: of job {named}{more}; berth job {jobs[-1]} says why"
+        had = f"{counted(len(jobs), 'job')} had notices that were not sent"
+        return f"{had}: {named}{more}; berth job {jobs[-1]} says why"
 
     def _deliver(self, notice: Notice) -> str:
         """Send a notice in a process of its own; why that failed, empty if it was sent."""

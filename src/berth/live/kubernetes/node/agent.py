@@ -269,8 +269,8 @@ class Agent:
         return tuple(sorted(both, key=lambda each: each.pid))
 
     async def _report(self, escaped: tuple[Escaped, ...]) -> None:
-        """Report once each process outside its pod's limit, and of each pod that reached its limit: a program that
-        goes on may say nothing of it."""
+        """Report each process outside its pod's limit, and each pod that reached its limit, once: a program that
+        continues may not say so."""
         news: dict[Escaped | str, tuple[Pod, str, str]] = {}
         for each in escaped:
             if (pod := self._pods.get(each.pod_uid)) is None:
