@@ -76,7 +76,7 @@ def simulated(jobs: Sequence[Job], truth: Halves, way: str, gpus: int, policy: s
     summary = summarise(event_columns(events), nodes, memory=True)
     assert summary.finished == len(jobs), f"{way}: {summary.unfinished} jobs did not finish"
     return {
-        "makespan_h": summary.makespan_s / 3600, "held_gpu_h": summary.gpu_hours.held,
+        "completion_h": summary.completion_time_s.mean / 3600, "held_gpu_h": summary.gpu_hours.held,
         "lost_gpu_h": summary.gpu_hours.wasted, "failed_gpu_h": summary.lost_gpu_hours or 0,
         "out_of_memory": summary.failures.get(Reason.OUT_OF_MEMORY, 0), "growths": summary.growths or 0,
         "suspensions": summary.suspensions or 0, "suspended_h": (summary.suspended_s or 0) / 3600,

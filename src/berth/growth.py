@@ -25,10 +25,10 @@ AWAY_MS = (1 << 32) - 1
 STEP_MIB = 256
 """A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
 BURST, PER_S = 512, 100.0
-"""So many wishes of one job are answered at once, and so many a second; the others wait until then."""
+"""How many wishes of one job are answered at once, and how many a second after that; the others wait."""
 REPORT_S = 0.1
-"""How soon a limit that grew is written down and told. Programs that ask again at once are answered sooner than that;
-until then the limit's own page has it."""
+"""How soon a limit that grew is written down and reported. Programs that ask again at once are answered sooner than
+that; until then only the partition's shared page has it."""
 _MIB = 1 << 20
 
 
@@ -375,7 +375,7 @@ class Growth(Generic[T]):
         return not (waits or waits_with_it or job.suspension == SUSPENDED)
 
     def _gets_room(self, growing: Growing[T], needed_mib: int) -> bool:
-        """Whether other jobs are leaving, or are told to leave now, so that this one gets what it needs.
+        """Whether other jobs are leaving, or are asked to leave now, so that this one gets what it needs.
 
         Those that matter less leave, and if they have too little, older ones of no higher priority, unless they are
         interactive or wait for memory themselves: to wait for their ends costs the job's GPU, and after `ROOM_MS` its
@@ -386,12 +386,15 @@ class Growth(Generic[T]):
             return False
         lacks = {at: (-self._free_mib(entry, at, needed_mib), 0) for at in entry.slots}
 
+        def less(job: T) -> bool:
+            return _matters(job) < _matters(entry)
+
         def may(job: T) -> bool:
             asking = self.jobs.get(job.id)
             stays = job.interactive or (asking is not None and asking.waits)
-            return _matters(job) < _matters(entry) or (job.priority <= entry.priority and not stays)
+            return less(job) or (job.priority <= entry.priority and not stays)
 
-        return self._have_leave(growing, lacks, may)
+        return self._have_leave(growing, lacks, less) or self._have_leave(growing, lacks, may)
 
     def _bring_back(self, growing: Growing[T]) -> None:
         """Let a job run on that was suspended because it was idle and is not any more. If its GPUs are full, others
@@ -420,7 +423,7 @@ class Growth(Generic[T]):
     def _have_leave(
         self, growing: Growing[T], lacks: Mapping[int, tuple[int, int]], may: Callable[[T], bool]
     ) -> bool:
-        """Whether jobs are leaving, or are told to leave now, that have what the GPUs lack, in MiB and milli.
+        """Whether jobs are leaving, or are asked to leave now, that have what the GPUs lack, in MiB and milli.
 
         The one that matters least leaves: of the lowest priority, and of those the youngest. If none has enough alone,
         several leave, and none that is not needed.

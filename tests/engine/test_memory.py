@@ -19,8 +19,21 @@ from berth.errors import SettingError
 from berth.growth import ROOM_MS
 from berth.interference import Outlook, Tenant, make_interference
 from berth.interference.profiled import thesis_unhindered
-from berth.model import Event, EventKind, GpuModel, GpuSlot, Job, Node, Profile, Reason, Share, work_of
+from berth.model import (
+    WHOLE_GPU,
+    Event,
+    EventKind,
+    GpuModel,
+    GpuSlot,
+    Job,
+    Node,
+    Profile,
+    Reason,
+    Share,
+    work_of,
+)
 from berth.statistics import event_columns, summarise
+from berth.statistics.measures import growths
 from tests.engine.examples import clusters, half_each, outages, workloads
 from tests.examples import examples
 
@@ -112,6 +125,49 @@ def test_the_younger_leaves_its_card_for_the_older_and_comes_back() -> None:
     ]
 
 
+def test_jobs_that_came_first_are_answered_first_after_others_have_left() -> None:
+    gone = [job(name, 500) for name in "xyz"]
+    late = [replace(job("old", 3000), submit_ms=100), replace(job("new", 3000), submit_ms=600)]
+    steps = dict.fromkeys("xyz", ((0, 10),)) | {"old": ((0, 10), (1000, 60)), "new": ((0, 10), (500, 60))}
+    assert run([*gone, *late], steps, "grow")[-4:] == [
+        "1100 resize new 40", "3100 finish old 60", "3100 resize new 100", "5600 finish new 100"
+    ]  # fmt: skip
+
+
+def test_an_older_job_stays_if_the_younger_ones_have_enough_together() -> None:
+    of = {"old": ((0, 40),), "a": ((0, 20), (1000, 60)), "y1": ((0, 15),), "y2": ((0, 15),)}
+    assert run([job(name, 5000, steps[0][1]) for name, steps in of.items()], of, "suspend")[:3] == [
+        "1008 suspend y2 15", "1008 suspend y1 15", "1008 resize a 60"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WhenFull)
+def test_a_job_with_a_whole_gpu_may_not_take_more_than_it_has(way: WhenFull) -> None:
+    small_and_large = Cluster([Node("s", 1, GpuModel("S", mem_mib=50)), Node("l", 1, CARD)])
+    whole = job("a", 3000, share=WHOLE_GPU, retries=0)
+    events = simulate(
+        [whole], small_and_large, "fifo+first-fit", interference=Steps({"a": ((0, 10), (1000, 80))}),
+        when_full=way,
+    )  # fmt: skip
+    last = list(events)[-1]
+    assert (last.time_ms, last.kind, last.reason) == (1000, EventKind.FAIL, Reason.OUT_OF_MEMORY)
+
+
+def test_only_resizes_with_more_memory_are_growths() -> None:
+    before, part = job("a", 3000, gpus=2), Share(100, 20)
+    slots = (GpuSlot(0, 0), GpuSlot(0, 1))
+    events = [
+        Event(0, EventKind.SUBMIT, before, 1, (), part, Reason.NONE),
+        Event(0, EventKind.START, before, 1, slots, part, Reason.NONE),
+        Event(1, EventKind.RESIZE, before, 1, slots[:1], part, Reason.NONE),
+        Event(2, EventKind.RESIZE, before, 1, slots[:1], Share(100, 40), Reason.NONE),
+        Event(3, EventKind.SUSPEND, before, 1, slots[:1], Share(100, 40), Reason.NONE),
+        Event(4, EventKind.RESUME, before, 1, slots[:1], Share(100, 40), Reason.NONE),
+        Event(5, EventKind.FINISH, before, 1, slots[:1], Share(100, 40), Reason.NONE),
+    ]
+    assert growths(event_columns(events)) == 1
+
+
 def test_a_call_gives_up_after_ten_minutes_and_the_job_runs_again_with_more() -> None:
     jobs = [job("a", 2 * ROOM_MS, 60), job("b", 2000)]
     assert run(jobs, {"a": ((0, 60),), "b": ((0, 10), (1000, 50))}, "grow") == [
@@ -161,8 +217,10 @@ def test_what_cannot_be_is_refused_and_said() -> None:
 
     with pytest.raises(SettingError, match="when_full is 'shrink'; expected kill, relaunch, grow, suspend"):
         wrong("shrink")
-    with pytest.raises(SettingError, match="no node tells it, or not n;"):
+    with pytest.raises(SettingError, match="GPUs: it is not known of n; name a GPU model"):
         wrong(nodes=[Node("n", gpus=1)])
+    with pytest.raises(SettingError, match="GPUs: no node has one; name a GPU model"):
+        wrong(nodes=[Node("n")])
     with pytest.raises(SettingError, match="MIG slices does not grow"):
         wrong(model="mig")
     with pytest.raises(SettingError, match="knows what jobs use of GPU memory"):
@@ -227,7 +285,9 @@ def check(
         if event.kind is EventKind.FINISH and event.job.gpus and mem_mib and way is not WhenFull.RELAUNCH:
             used = [mib for at_ms, mib in steps[name] if at_ms < work_of(event.job)]
             assert mem_mib >= max(used, default=0)
-    ends = {
-        event.job.id for event in events if event.kind in (EventKind.FINISH, EventKind.FAIL, EventKind.REJECT)
-    }
-    assert ends == {each.id for each in jobs}
+    last = {event.job.id: event for event in events if event.kind is not EventKind.EVICT}
+    assert last.keys() == {each.id for each in jobs}
+    for event in last.values():
+        assert event.kind in (EventKind.FINISH, EventKind.REJECT, EventKind.FAIL)
+        if event.reason in (Reason.OUT_OF_MEMORY, Reason.NODE_LOST):
+            assert event.attempt > event.job.retries

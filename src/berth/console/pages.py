@@ -1,6 +1,5 @@
-"""Pages of the console: Jinja templates in the reader's language.
-
-The texts of the pages in each language: whole ones, with parts to fill in, and those that other modules compose.
+"""Pages of the console: Jinja templates in the reader's language; and their texts: whole ones, with parts to fill in,
+and those that other modules compose.
 
 English texts stand in the templates and modules. For each other language `locale/` has a gettext catalogue of them.
 There `composed` marks the templates of what queues, sources and reports put together, by which it is recognised.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count
 from typing import Any, Protocol
 
 from berth.cluster import Cluster, Running
@@ -27,7 +28,7 @@ from berth.knowledge.memory_needs import (
     expected_mib,
     need_of_next_attempt,
 )
-from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed
+from berth.knowledge.out_of_memory import ALONE, NO_NEED, MemoryNeed
 from berth.model import NO_GPU, WHOLE_GPU, GpuSlot, Job, Node, Share, gang_of
 from berth.partition import Demand, Watching, Wish
 from berth.partition.gpus import Gpu
@@ -254,6 +255,7 @@ class Memory:
         self._needs = MemoryNeeds()
         self._believed_mib: dict[str, int] = {}
         self._serials: dict[str, int] = {}
+        self._came = count()
         self._out: list[tuple[Held, int]] = []
         """Runs that are out of memory, or where nothing is enforced may be, and what they would have held."""
         self._touched: dict[str, Held] = {}
@@ -274,7 +276,8 @@ class Memory:
     def come(self, job: Job) -> Job:
         """A job comes: as it asks for memory by what is believed of it."""
         for task in job.tasks or (job,):
-            self._serials.setdefault(task.id, len(self._serials))
+            if task.id not in self._serials:
+                self._serials[task.id] = next(self._came)
             part = task.share.milli
             if task.gpus and part < WHOLE_GPU.milli and not task.share.mem_mib:
                 task = replace(task, share=Share(part, self._least_mib * part // WHOLE_GPU.milli))
@@ -352,8 +355,9 @@ class Memory:
     def _due_ms(self, held: Held, now_ms: int) -> int | None:
         """When a run comes to the next step that takes more than it may, or, where nothing is enforced, than before."""
         run, before_mib = held.run, 0 if held.at < 0 else held.steps[held.at][1]
+        limit_mib = self._limit_mib(held)
         for from_ms, mem_mib in held.steps[held.at + 1 :]:
-            if mem_mib > (before_mib if self.when_full is WhenFull.RELAUNCH else held.share[1] or mem_mib):
+            if mem_mib > (before_mib if self.when_full is WhenFull.RELAUNCH else limit_mib):
                 left_us = from_ms * 1000 - (run.work_us - run.left_us_at(now_ms))
                 if left_us <= 0:
                     return now_ms
@@ -370,7 +374,7 @@ class Memory:
         needed_mib = held.steps[held.at][1]
         if self.when_full is WhenFull.RELAUNCH:
             self._out.append((held, needed_mib))
-        elif needed_mib > held.share[1]:
+        elif needed_mib > self._limit_mib(held):
             if held.id not in self.growth.jobs:
                 self._out.append((held, needed_mib))
             else:
@@ -383,12 +387,16 @@ class Memory:
         """Count what a run has used until now, up to the first step that it has no limit for."""
         if held.wanted_mib:
             return
-        at = held.step_at(now_ms)
+        at, limit_mib = held.step_at(now_ms), self._limit_mib(held)
         for number in range(held.at + 1, at + 1):
             held.at, mem_mib = number, held.steps[number][1]
-            if self.when_full is not WhenFull.RELAUNCH and mem_mib > held.share[1] > 0:
+            if self.when_full is not WhenFull.RELAUNCH and mem_mib > limit_mib:
                 return
             held.used_mib = max(held.used_mib, mem_mib)
+
+    def _limit_mib(self, held: Held) -> int:
+        """What a run may have of each GPU, where limits are enforced: whole ones limit it too."""
+        return held.share[1] or min(self.gpus[at].mem_mib for at in held.slots)
 
     def _used_mib(self, at: int, now_ms: int) -> int:
         """What is used of a GPU now."""
@@ -445,7 +453,7 @@ class Memory:
         """A job that ran out of memory waits again: it asks for more, and so do those like it."""
         own = self._own_needs.get(job.id, NO_NEED)
         if self.when_full is WhenFull.RELAUNCH:
-            need = MemoryNeed(max(3, own.times + 1), held_mib)
+            need = MemoryNeed(max(ALONE, own.times + 1), held_mib)
         else:
             need = need_of_next_attempt(own, held_mib, [self._most_mib])
             self._needs.learn(job.application or None, need)
@@ -606,8 +614,9 @@ def _check(nodes: Sequence[Node], interference: Interference) -> None:
     unknown = [node.name for node in nodes if node.gpus and not (node.gpu_model and node.gpu_model.mem_mib)]
     if unknown or not any(node.gpus for node in nodes):
         raise SettingError(
-            "when_full needs to know the memory of the GPUs, and no node tells it, or not"
-            f" {', '.join(unknown[:5]) or 'one'}; name a GPU model in the cluster, such as 10x8:V100"
+            "when_full needs to know the memory of the GPUs: "
+            + (f"it is not known of {', '.join(unknown[:5])}" if unknown else "no node has one")
+            + "; name a GPU model in the cluster, such as 10x8:V100"
         )
     if not isinstance(interference, KnowsMemoryOverTime):
         raise SettingError(

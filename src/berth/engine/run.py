@@ -684,5 +684,5 @@ class Run:
 
 
 def _never_full(model: Interference, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
-    """What a model says of speeds; when memory runs out is told elsewhere."""
+    """What a model says of speeds; `Memory` decides when memory runs out."""
     return model(tenants, gpu)._replace(out_of_memory=None)

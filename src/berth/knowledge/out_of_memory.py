@@ -7,6 +7,8 @@ from typing import NamedTuple
 EIGHTHS = 8
 COMPANY = {2: 2, 3: 1}
 """By times out of memory, the most jobs on its GPU, itself included; fewer times set no limit."""
+ALONE = next(times for times, company in COMPANY.items() if company == 1)
+"""After how many times a job has its GPUs to itself."""
 
 
 class MemoryNeed(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.model import NO_GPU, EventKind, Node, Reason
-from berth.statistics.columns import KINDS, REASONS, RUNNING, AttemptColumns, EventColumns
+from berth.statistics.columns import KINDS, REASONS, RESIZE, RUNNING, AttemptColumns, EventColumns
 
 SLOWDOWN_BOUND_MS = 10_000
 """Shorter jobs count as this long in the slowdown, so that a second's wait of a tiny job does not rule it."""
@@ -211,6 +211,14 @@ def lost_gpu_hours(columns: EventColumns, *kinds: EventKind) -> float:
 def events_of(columns: EventColumns, kind: EventKind) -> int:
     """How many events of a kind happened."""
     return int(np.count_nonzero(columns.kind == KINDS.index(kind)))
+
+
+def growths(columns: EventColumns) -> int:
+    """How often the limit of GPU memory of an attempt grew: other resizes do not count."""
+    there = columns.holdings
+    order = np.argsort(columns.attempt_of, kind="stable")  # what each attempt held, one after the other
+    resized = columns.kind[there.start_event[order]] == RESIZE
+    return int(np.count_nonzero(resized[1:] & (np.diff(there.mem_mib[order]) > 0)))
 
 
 def suspended_s(columns: EventColumns) -> float:

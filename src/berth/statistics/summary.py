@@ -138,7 +138,7 @@ def summarise(
         deadlines_missed_pct=measures.deadlines_missed_pct(columns),
         evicted_gpu_hours=measures.lost_gpu_hours(columns, EventKind.EVICT) if tiers else None,
         lost_gpu_hours=measures.lost_gpu_hours(columns, EventKind.EVICT, EventKind.FAIL) if memory else None,
-        growths=measures.events_of(columns, EventKind.RESIZE) if memory else None,
+        growths=measures.growths(columns) if memory else None,
         suspensions=measures.events_of(columns, EventKind.SUSPEND) if memory else None,
         suspended_s=measures.suspended_s(columns) if memory else None,
         urgent_waiting_time_s=distribution(measures.waiting_time_s(columns, urgent)) if tiers else None,

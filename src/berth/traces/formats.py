@@ -131,7 +131,7 @@ FORMATS: dict[str, Format] = {
                 *("share_mem_mib", "cpu_milli", "mem_mib", "nodes", "cluster", "time_limit_ms"),
             ),
             "berth.traces.readers.native:NativeReader",
-            prepare="berth.traces.readers.native:jobs_table",
+            prepare="berth.traces.readers.recorded:jobs_table",
         ),
         Format(
             "berth",

@@ -3,11 +3,9 @@
 Who feels it is `berth simulate` on a long trace: a job's values live in columns, and the Job itself only while it waits
 or runs.
 
-Makes many jobs three times as fast as calling `Job` for each.
-
-A frozen dataclass sets each of its twenty fields through `object.__setattr__`, which takes most of the time of
-reading a large trace. A draft has the same fields, is filled in like any object, and becomes a job as it is.
-What comes out cannot be told from `Job(…)`.
+They are made three times as fast as by calling `Job` for each: a frozen dataclass sets each of its twenty fields
+through `object.__setattr__`, which takes most of the time of reading a large trace. A `draft` has the same fields, is
+filled in like any object, and becomes a job as it is. What comes out cannot be told from `Job(…)`.
 """
 
 from __future__ import annotations

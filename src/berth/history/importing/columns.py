@@ -1,8 +1,6 @@
-"""The columns of sacct's output that an import uses, and what becomes of them, as DuckDB expressions.
+"""sacct's texts into rows with times and counts as numbers: the columns that an import uses, as DuckDB expressions.
 
 Every value of a job is read as text, and only ever stands in a column: no text of a job gets into SQL.
-
-Texts of jobs, as sacct prints them, into rows with times and counts as numbers.
 
 A file is read once, in parallel and with bounded memory, by DuckDB; lines that are none of its rows are noted.
 """

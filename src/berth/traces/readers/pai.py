@@ -1,4 +1,5 @@
-"""Alibaba's PAI trace of 2020: the sample of 100,000 jobs that its simulator replays, and its machines.
+"""Alibaba's PAI trace of 2020: the sample of 100,000 jobs that its simulator replays, its machines, and the full
+tables, one job a row of `pai_task_table`.
 
 Weng, Xiao, Yu, Wang, Wang, He, Li, Zhang, Lin and Ding, *MLaaS in the Wild: Workload Analysis and Scheduling in
 Large-Scale Heterogeneous GPU Clusters*, NSDI 2022; published as cluster-trace-gpu-v2020 in
@@ -16,10 +17,8 @@ Times of submission are seconds from the trace's own origin; a copy without `sub
 at 0, in the order of the file. Of the estimates that the `estimate` variant adds, the one by group, user and GPUs
 is taken (`group_gpu_dur`), else by group (`group_dur`), else by user and GPUs, else by user.
 
-The full tables of Alibaba's PAI trace of 2020: one job a row of `pai_task_table`.
-
-Weng and others, *MLaaS in the Wild*, NSDI 2022 (above). The publisher's tables have no header line; their
-columns stand in a file of the same name that ends on `.header`, which must lie beside the table.
+The full tables, as the publisher has them, have no header line; their columns stand in a file of the same name that
+ends on `.header`, which must lie beside the table.
 
 A task becomes a job `job_name/task_name`. It is submitted when it was launched (`start_time`, seconds), and takes
 `inst_num` instances of `plan_gpu` and `plan_cpu` (per cent of a GPU and of a core) and `plan_mem` (GB). Where
