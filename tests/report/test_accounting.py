@@ -176,6 +176,13 @@ def test_an_axis_that_nobody_measured_is_left_out() -> None:
     assert [axis.label for axis in trace.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h", "attempts"]
     assert [10**at - 1 for at in trace.dimensions[-1]["values"]] == pytest.approx([3, 1])
     assert list(trace.line.color) == [1.0, 4.0]
+    assert figure.layout.meta == {"narrow_hides": []}  # a narrow screen has room for five
+    lines[:, 4] = 0.5
+    assert parallel_coordinates(lines, np.array([3, 1]), "pytorch").layout.meta == {"narrow_hides": ["nNODE"]}
+    lines[:, 4:] = 0.5
+    both = parallel_coordinates(lines, np.array([3, 1]), "pytorch").layout.meta
+    assert both == {"narrow_hides": ["nNODE", "attempts"]}
+    lines[:, 4:] = np.nan
     each = parallel_coordinates(lines, np.array([1, 1]), "pytorch").data[0]  # not thinned
     assert [axis.label for axis in each.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h"]
     assert figure.layout.title.text == "pytorch &lt;b&gt;: 4 attempts, 2 lines stand for them"

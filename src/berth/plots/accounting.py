@@ -28,13 +28,15 @@ LOG_UNIT_H = 1 / 60
 """Hours on a logarithmic axis lie at log10(1 + hours / this): 0 has a place, and minutes can be read."""
 MOST_SPREAD = 20.0
 """Hours whose largest is more than this many times their median have a logarithmic axis."""
+NARROW_AXES = 5
 
 
 def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: str) -> go.Figure:
     """Lines (L, 6) over the six variables, coloured by how many nodes; drag along an axis to pick.
 
     A variable that was not measured has no axis; a line without a value lies below the axis's zero. Of axes that are
-    logarithmic `meta` has the unit: a place of t stands for unit · (10^t - 1).
+    logarithmic `meta` has the unit: a place of t stands for unit · (10^t - 1). The layout's `meta` names the axes that
+    a narrow screen leaves out (`narrow_hides`): it has room for five, and colours tell the nodes.
     """
     shown = [at for at in range(len(VARIABLES)) if len(lines) and not np.isnan(lines[:, at]).all()]
     dimensions = []
@@ -107,7 +109,11 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
         )
     )
     dress(figure, f"{escape(application)}: {counted(total, 'attempt')}{thinned}", 440)
-    figure.update_layout(margin={"l": 48, "r": 44, "t": 96, "b": 28}, hovermode=False)
+    spare = [each["label"] for each in dimensions if each["label"] in ("nNODE", "attempts")]
+    hides = spare[: max(0, len(dimensions) - NARROW_AXES)]
+    figure.update_layout(
+        margin={"l": 48, "r": 44, "t": 96, "b": 28}, hovermode=False, meta={"narrow_hides": hides}
+    )
     return figure
 
 

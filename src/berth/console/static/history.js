@@ -170,9 +170,8 @@
     if (dark) for (const trace of figure.data) if (trace.type === "parcoords") trace.rangefont = { color: "rgba(0,0,0,0)" };
     for (const trace of place.clientWidth < 560 ? figure.data : []) {
       if (trace.type !== "parcoords") continue;
-      // A phone has room for five axes; colours tell the nodes.
       trace.labelfont.size = 11;
-      for (const axis of trace.dimensions) axis.visible = axis.label !== "nNODE" && axis.label !== "attempts";
+      for (const axis of trace.dimensions) axis.visible = !figure.layout.meta.narrow_hides.includes(axis.label);
     }
     Plotly.newPlot(place, figure.data, berth.fitted(figure.layout, place.clientWidth), {
       responsive: true,

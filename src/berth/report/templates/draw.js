@@ -85,10 +85,9 @@ const drawn = (async () => {
     const figure = JSON.parse(document.getElementById(place.dataset.plot).textContent);
     for (const trace of figure.data) {
       if (trace.text?.of !== undefined) trace.text = figure.data[trace.text.of].text;
-      // A phone has room for five axes; colours tell the nodes.
       if (trace.type === "parcoords" && place.clientWidth < 560) {
         trace.labelfont.size = 11;
-        for (const axis of trace.dimensions) axis.visible = axis.label !== "nNODE" && axis.label !== "attempts";
+        for (const axis of trace.dimensions) axis.visible = !figure.layout.meta.narrow_hides.includes(axis.label);
       }
       // Between cells of a few pixels, gaps would be most of what is seen.
       if (trace.xgap && place.clientWidth / figure.layout.xaxis.range[1] < 4) trace.xgap = 0;
