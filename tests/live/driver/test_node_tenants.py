@@ -256,9 +256,11 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
         node.until(lambda: find(forger)[0].core_pct == 5, "it is left 5 % of the time")
         node.until(lambda: "shares memory" in node.shown()[forger]["why"], "it is told why it stays")
         node.kill_agent()
+        throttled = (node.folder / "log").read_text().count('"throttled"')
         node.up("off", "suspend")
         node.until(
-            lambda: (node.folder / "log").read_text().count('"throttled"') == 2, "it is throttled again"
+            lambda: (node.folder / "log").read_text().count('"throttled"') > throttled,
+            "it is throttled again",
         )
         write(use, places, held_bytes)
         node.until(lambda: find(forger)[0].core_pct == had, "it has its share again")
