@@ -127,7 +127,7 @@ def read_arrays(path: Path, kind: str, version: int) -> tuple[dict[str, Any], di
         if isinstance(error, OSError) and not path.is_file():
             raise
         raise ModelError(
-            f"{path}: not a whole {kind} ({error}); expected the archive that `berth train` writes"
+            f"{path}: not a whole {kind} ({error}); expected the file that training wrote"
         ) from error
     try:
         header = json.loads(found.pop("header").tobytes())

@@ -370,5 +370,5 @@ def check_open(folder: Path) -> None:
     if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
         raise PartitionError(
             f"the partition '{folder.name}' is not open to this user (uid {os.geteuid()}); "
-            "whoever makes it names its user or group with --owner or --group"
+            "name its user or group with --owner or --group when it is made"
         )
