@@ -15,10 +15,8 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import update_wrapper
-from itertools import chain
-from struct import Struct
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,24 +52,6 @@ def not_an_int64() -> tuple[type[Exception], ...]:
 def numbers(array: IntArray) -> memoryview[int]:
     """The same memory, of which Python reads and writes a number in half of the time that NumPy takes."""
     return memoryview(array.data).cast("B").cast("q", array.shape)
-
-
-def write_pairs(at: memoryview[int], first: int, pairs: Sequence[tuple[int, int]]) -> None:
-    """Write pairs of numbers into the rows of an array (P, 2) from the first on, in half of the time of single writes.
-
-    Raises `struct.error` if there is too little room, or for what is no pair of whole numbers of 64 bits.
-    """
-    _pairs_packed[len(pairs)](at, 16 * first, *chain.from_iterable(pairs))
-
-
-class _Packers(dict[int, Callable[..., None]]):
-    def __missing__(self, count: int) -> Callable[..., None]:
-        pack = self[count] = Struct(f"{2 * count}q").pack_into
-        return pack
-
-
-_pairs_packed = _Packers()
-"""Writes this many pairs."""
 
 
 class _Kernel:

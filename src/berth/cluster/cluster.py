@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.arrays import not_an_int64, write_pairs
+from berth.arrays import not_an_int64
 from berth.cluster import kernels
 from berth.cluster.amounts import UNCOUNTED
 from berth.cluster.node_changes import NodeChanges, difference
@@ -243,7 +243,7 @@ class Cluster(Room):
         job, slots, account = run.job, run.slots, run.taken
         count = len(slots)
         if count > 1:
-            write_pairs(self._slots_at, 0, slots)
+            self._note(slots)
         milli, gpu_mem = account
         node, index = slots[0]
         if not kernels.give_back(self._block, self.requests, run.request, milli, gpu_mem, node, index, count):

@@ -7,12 +7,11 @@ there.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from berth.arrays import BoolArray, IntArray, numbers, write_pairs
+from berth.arrays import BoolArray, IntArray, numbers
 from berth.cluster import kernels
 from berth.cluster.amounts import Amounts, amount_of, amounts_of, card_mem_mib, shown
 from berth.cluster.checks import check_nodes
@@ -271,11 +270,14 @@ class NodeRows:
 
     def _note(self, slots: tuple[GpuSlot, ...]) -> bool:
         """Write down slots for the kernels; False where there are none, too many, some are the same or cannot be."""
-        if not slots or len(set(slots)) < len(slots) or max(map(len, slots)) > 2:
+        slots_at, count = self._slots_at, len(slots)
+        if not 0 < count <= len(slots_at) or len(set(slots)) < count:
             return False
         try:
-            write_pairs(self._slots_at, 0, slots)
-        except struct.error:
+            for place, (node, index) in enumerate(slots):
+                slots_at[place, 0] = node
+                slots_at[place, 1] = index
+        except (OverflowError, ValueError):  # a number that 64 bits do not hold is none of a slot
             return False
         return True
 

@@ -112,16 +112,14 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the whole run."""
-        new_events, heap = self.new_events, self.heap
-        watches = self.memory is not None or self.sharing is not None
+        new_events = self.new_events
         last_ms = in_vain = 0
         self.arrivals.draw(0)
         while (now_ms := self.next_ms()) is not None:
             try:
                 if self.begin_instant(now_ms):
                     self.decide(now_ms)
-                if watches or self.now_or_never or (heap and heap[0][0] == now_ms):
-                    self.end_instant(now_ms)
+                self.end_instant(now_ms)
             finally:  # an error comes after what happened before it
                 if new_events:
                     yield from new_events
@@ -180,7 +178,7 @@ class Run:
     def begin_instant(self, now_ms: int) -> bool:
         """What happens before the policy decides: jobs end, nodes are lost and come back, jobs arrive. Returns whether
         there is something to decide."""
-        heap, ends, new_events, arrivals = self.heap, self.ends, self.new_events, self.arrivals
+        heap, new_events, arrivals = self.heap, self.new_events, self.arrivals
         decide = False
         while heap:
             entry = heap[0]
@@ -189,7 +187,7 @@ class Run:
                 break
             heappop(heap)
             if kind == END:
-                if ends.get(what.job.id) is entry:
+                if self.ends.get(what.job.id) is entry:
                     self._end(what, now_ms)
                     decide = True
             elif self._is_dead(entry):

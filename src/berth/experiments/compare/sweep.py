@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -236,10 +235,10 @@ def _noted(outages: Iterator[Outage], drawn: list[Outage]) -> Iterator[Outage]:
 
 
 def _counted(jobs: Sequence[Job], progress: Callable[[int], None]) -> Iterator[Job]:
-    each = iter(jobs)
-    for number in range(0, len(jobs), 2048):
-        progress(number)
-        yield from islice(each, 2048)
+    for number, job in enumerate(jobs):
+        if number % 2048 == 0:
+            progress(number)
+        yield job
 
 
 @contextmanager

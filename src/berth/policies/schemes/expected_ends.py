@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from berth.arrays import IntArray, numbers, write_pairs
+from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster, Running
 from berth.model import Job
 from berth.policies.schemes.easy_kernels import END_MS, FIRST_SLOT, RUN_COLUMNS, drop_end, note_end
@@ -62,8 +62,10 @@ class ExpectedEnds:
             self.first = 0
         if self._pooled + count > len(self._pool_at):
             self._repack(count)
-        row, first_slot = self._free_rows.pop(), self._pooled
-        write_pairs(self._pool_at, first_slot, slots)
+        row, first_slot, at = self._free_rows.pop(), self._pooled, self._pool_at
+        for place, (node, index) in enumerate(slots, first_slot):
+            at[place, 0] = node
+            at[place, 1] = index
         self._pooled += count
         milli, gpu_mem = run.taken
         note_end(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from berth.arrays import IntArray, numbers, write_pairs
+from berth.arrays import IntArray, numbers
 from berth.cluster import UNCOUNTED, Cluster
 from berth.cluster.shadow import Shadow, free_room
 from berth.model import FOREVER_MS, GpuSlot, Job
@@ -39,7 +39,10 @@ class Workspace:
 
     def note_slots(self, slots: Sequence[GpuSlot]) -> int:
         """Write these slots down; how many there are."""
-        write_pairs(self.slots_at, 0, slots)
+        at = self.slots_at
+        for place, (node, index) in enumerate(slots):
+            at[place, 0] = node
+            at[place, 1] = index
         return len(slots)
 
     def choose(self, job: Job, room: IntArray) -> tuple[GpuSlot, ...] | None:
