@@ -233,6 +233,35 @@ def test_slurm_that_does_not_stop_a_job_leaves_its_gpu_free_and_that_is_said(nod
     assert node.ends("7")[0] == 0
 
 
+def test_a_suspension_is_given_up_when_the_agent_has_died(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.up()
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000)
+    assert node.agent is not None
+    node.agent.kill()
+    node.agent.wait(LIMIT_S)
+    node.agent = None
+    monkeypatch.setattr("berth.live.slurm.agent.SILENT_S", 1.0)
+    reported = (node.state / "agents" / "host1").stat().st_mtime
+    os.utime(node.state / "agents" / "host1", (reported + 3600, reported + 3600))  # seen as it begins
+    begins = order
+
+    def ordered(state: Path, raw_id: str, by: str) -> None:
+        begins(state, raw_id, by)
+        os.utime(state / "agents" / "host1", (reported - 3600, reported - 3600))
+
+    monkeypatch.setattr("berth.live.slurm.agent.order", ordered)
+    with pytest.raises(
+        LiveError, match="agent on node1 no longer reports it; if the job has not ended, it runs on"
+    ):
+        suspend(Controller(node.slurm), node.state, "7")
+    assert (orders(node.state), node.slurm.commands) == ({}, [])
+    (node.folder / "go").touch()
+    assert node.ends("7")[0] == 0
+
+
 def test_one_that_the_driver_does_not_move_runs_on_and_nothing_is_ordered(node: Node) -> None:
     node.up()
     node.job("7", 3000, node.folder / "go", mib=4096, unkind="no-lock")
