@@ -245,7 +245,7 @@ def test_a_broken_store_is_put_aside_for_its_last_good_copy(tmp_path: Path) -> N
     store.close()
     path.write_bytes(b"not a database, and long enough to be read as one" * 100)
     told: list[str] = []
-    store = Store(str(path), tell=told.append)
+    store = Store(str(path), report=told.append)
     assert store.meta("kept") == 1
     assert "is broken" in told[0]
     assert "the last good copy" in told[0]

@@ -157,6 +157,14 @@ def test_a_wait_that_is_over_leaves_nothing_behind(broker: Any) -> None:
     assert broker._waiters == {}
 
 
+def test_what_start_intervals_have_learned_is_told_to_the_brain_of_the_next_broker(broker: Any) -> None:
+    broker.deciding.on_message({"say": "learned-starts", "text": "much"})
+    broker.store.write(broker._collect()[0])
+    again = Broker(broker.places, broker.store, NoCards(), Log(None))  # type: ignore[arg-type]
+    assert again.deciding._begin("fifo+best-fit", False)["learned_starts"] == "much"
+    assert broker._collect()[0] == [], "it is written when it has changed"
+
+
 def test_knowledge_that_is_only_tried_is_told_to_no_other_brain(broker: Any) -> None:
     told: list[tuple[str, str]] = []
 

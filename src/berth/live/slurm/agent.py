@@ -245,7 +245,7 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
     if job.state == "SUSPENDED":
         return ""
     try:
-        controller.tell(["suspend", raw_id])
+        controller.order(["suspend", raw_id])
     except LiveError as error:
         return f"its GPUs are free, but Slurm did not stop it, so that its time limit goes on: {error}"
     return ""
@@ -255,7 +255,7 @@ def resume(controller: Controller, state: Path, job_id: str) -> None:
     """Let a suspended job run on as soon as its GPUs have room. LiveError if Slurm does not let it."""
     job = _job(controller, job_id)
     if job.state == "SUSPENDED":
-        controller.tell(["resume", job.raw_id])
+        controller.order(["resume", job.raw_id])
     revoke(state, job.raw_id)
 
 
