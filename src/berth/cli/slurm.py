@@ -213,8 +213,8 @@ def run(
         Claim,
         Service,
         Settings,
-        close_to_others,
         lock,
+        make_private,
         owner_of,
     )
 
@@ -258,7 +258,7 @@ def run(
     service = Service(settings, controller, channel=channel, claim=claim)
     end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
     if "jobs" in controller.configuration().get("PrivateData", ""):
-        close_to_others(state)
+        make_private(state)
     with contextlib.closing(lock(state)):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
         try:

@@ -24,7 +24,6 @@ from berth.live.driver import node_tenants
 from berth.live.driver.node_tenants import (
     FILES,
     Terms,
-    _is_stopped,
     admit,
     is_served,
     left_mib,
@@ -33,6 +32,7 @@ from berth.live.driver.node_tenants import (
 )
 from berth.live.driver.suspending import MODULE
 from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
+from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, keep
 from berth.partition.launch import environment
@@ -388,7 +388,7 @@ def test_what_the_site_has_stopped_leaves_its_gpu_and_stays_stopped(node: Node) 
     node.order("blue", suspended=True)
     node.until_is("blue", suspension="suspended", parked_mib=4000)
     node.touch("go")
-    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    node.until(lambda: is_stopped(node.jobs["blue"].pid), "it is stopped")
     node.order("blue", suspended=False)
     assert node.ends("blue") == (0, ["holds 4000"])
 
@@ -400,7 +400,7 @@ def test_what_the_site_has_stopped_and_cannot_leave_stays_stopped(node: Node) ->
     os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
     node.order("blue", suspended=True)
     node.until(lambda: node.shown()["blue"]["why"], "it is said why")
-    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    node.until(lambda: is_stopped(node.jobs["blue"].pid), "it is stopped")
     os.kill(node.jobs["blue"].pid, signal.SIGCONT)
     node.touch("go")
     assert node.ends("blue") == (0, ["holds 4000"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -254,8 +255,7 @@ def test_a_job_that_holds_more_than_it_counts_is_reported_throttled_or_suspended
 
     if uncounted == "suspend":
         node.until(lambda: orders(node.state) == {"7": BY_AGENT}, "it has left, until its user resumes it")
-        assert "; suspended, with " in text()
-        assert "it held " in text()
+        node.until(lambda: re.search("; suspended, with .* it held ", text()), "why says so")
         write(use, places, part.used_bytes)  # it mends its ways
         resume(Controller(node.slurm), node.state, "7")
     elif uncounted == "throttle":
@@ -271,6 +271,35 @@ def test_a_job_that_holds_more_than_it_counts_is_reported_throttled_or_suspended
     assert (orders(node.state), node.slurm.commands) == ({}, [])
     (node.folder / "go").touch()
     assert node.ends("7") == (0, ["holds 3000"])
+
+
+def test_a_suspension_is_given_up_when_the_agent_has_died(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.up()
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000)
+    assert node.agent is not None
+    node.agent.kill()
+    node.agent.wait(LIMIT_S)
+    node.agent = None
+    monkeypatch.setattr("berth.live.slurm.agent.SILENT_S", 1.0)
+    reported = (node.state / "agents" / "host1").stat().st_mtime
+    os.utime(node.state / "agents" / "host1", (reported + 3600, reported + 3600))  # seen as it begins
+    begins = order
+
+    def ordered(state: Path, raw_id: str, by: str) -> None:
+        begins(state, raw_id, by)
+        os.utime(state / "agents" / "host1", (reported - 3600, reported - 3600))
+
+    monkeypatch.setattr("berth.live.slurm.agent.order", ordered)
+    with pytest.raises(
+        LiveError, match="agent on node1 no longer reports it; if the job has not ended, it runs on"
+    ):
+        suspend(Controller(node.slurm), node.state, "7")
+    assert (orders(node.state), node.slurm.commands) == ({}, [])
+    (node.folder / "go").touch()
+    assert node.ends("7")[0] == 0
 
 
 def test_one_that_the_driver_does_not_move_runs_on_and_nothing_is_ordered(node: Node) -> None:

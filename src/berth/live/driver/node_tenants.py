@@ -41,6 +41,7 @@ from berth.partition import (
     remove,
     resize,
 )
+from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
@@ -603,7 +604,7 @@ class NodeTenants:
 
     def moves(self, tenant: NodeTenant) -> None:
         """What the site has stopped goes on, since the driver moves only what runs."""
-        if tenant.suspension == SUSPENDING and any(map(_is_stopped, self._pids_of(tenant))):
+        if tenant.suspension == SUSPENDING and any(map(is_stopped, self._pids_of(tenant))):
             self._keep(tenant, stopped=True)
             self.signal(tenant, signal.SIGCONT)
 
@@ -658,13 +659,6 @@ class NodeTenants:
 def _pids(part: Partition | Unreadable) -> set[int]:
     found = () if isinstance(part, Unreadable) else part.processes
     return {process.outer_pid or process.pid for process in found}
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-    except (OSError, IndexError):
-        return False
 
 
 def _alone(root: Path) -> int:

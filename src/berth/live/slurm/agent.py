@@ -237,13 +237,22 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
             f" berth slurm agent --state {state}"
         )
     order(state, raw_id, BY_USER)
-    end_s = time.monotonic() + SUSPEND_S
+    stays = "Slurm keeps it stopped" if job.state == "SUSPENDED" else "it runs on"
+    seen_s = began_s = time.monotonic()
     while not (found := reports(state).get(raw_id, Reports({}))).suspended(names):
+        now_s = time.monotonic()
         if why := found.why:
             revoke(state, raw_id)
-            stays = "Slurm keeps it stopped" if job.state == "SUSPENDED" else "it runs on"
             raise LiveError(f"job {job_id} cannot be suspended: {why}; {stays}")
-        if time.monotonic() > end_s:
+        if not (lacking := found.lacking(names)):
+            seen_s = now_s
+        elif now_s - seen_s > SILENT_S:
+            revoke(state, raw_id)
+            raise LiveError(
+                f"job {job_id} cannot be suspended: berth's agent on {lacking[0]} no longer reports it; if the job has"
+                f" not ended, {stays}: see the agent's log and start the agent again"
+            )
+        if now_s - began_s > SUSPEND_S:
             raise LiveError(
                 f"job {job_id} has not left its GPUs for {SUSPEND_S:.0f} s; see the agent's log, or give it up with:"
                 f" berth slurm resume {job_id}"
@@ -252,7 +261,7 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
     if job.state == "SUSPENDED":
         return ""
     try:
-        controller.tell(["suspend", raw_id])
+        controller.order(["suspend", raw_id])
     except LiveError as error:
         return f"its GPUs are free, but Slurm did not stop it, so that its time limit goes on: {error}"
     return ""
@@ -262,7 +271,7 @@ def resume(controller: Controller, state: Path, job_id: str) -> None:
     """Let a suspended job run on as soon as its GPUs have room. LiveError if Slurm does not let it."""
     job = _job(controller, job_id)
     if job.state == "SUSPENDED":
-        controller.tell(["resume", job.raw_id])
+        controller.order(["resume", job.raw_id])
     revoke(state, job.raw_id)
 
 
