@@ -319,10 +319,10 @@ class Driver:
 
     def _take_nodes(self, now_ms: int) -> set[str]:
         """Make the nodes those of the site; returns which are back."""
-        told, back = self.site.nodes(), set[str]()
-        if told is self._seen_nodes and isinstance(told, tuple):
+        listed, back = self.site.nodes(), set[str]()
+        if listed is self._seen_nodes and isinstance(listed, tuple):
             return back  # to compare 5,000 nodes cost 1.5 of the 1.8 ms that a pod took a steerer
-        nodes = tuple(each.node for each in told)
+        nodes = tuple(each.node for each in listed)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
             self._scheduler = Scheduler(cluster, self._policy, self.knowledge)
@@ -334,7 +334,7 @@ class Driver:
             self._nodes = nodes
             self._has_left(self.scheduler.nodes_changed(nodes, now_ms), now_ms)
             self._reconsider_misfits(now_ms)
-        for node, state in told:
+        for node, state in listed:
             before = self._away.get(node.name, NodeState.UP)
             if state is before:
                 continue
@@ -345,8 +345,8 @@ class Driver:
             elif state is NodeState.UP:
                 self.scheduler.node_back(node.name)
                 back.add(node.name)
-        self._away = {node.name: state for node, state in told if state is not NodeState.UP}
-        self._seen_nodes = told
+        self._away = {node.name: state for node, state in listed if state is not NodeState.UP}
+        self._seen_nodes = listed
         return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
@@ -410,10 +410,10 @@ class Driver:
     def _take_runs(self, changed: Collection[str] | None, now_ms: int, records: list[Record]) -> None:
         """Adopt what runs that is not known, confirm what has begun, and let go of what the site no longer has."""
         cluster, running, waiting = self.scheduler.cluster, self.site.running(), self.site.waiting()
-        told = list(running) if changed is None else [*changed, *self.unplaced]
+        reported = list(running) if changed is None else [*changed, *self.unplaced]
         # What one left, another may have grown by.
-        told.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
-        for job_id in told:
+        reported.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
+        for job_id in reported:
             run = running.get(job_id)
             if run is None or job_id in self._leaving:
                 continue
@@ -864,12 +864,14 @@ class Driver:
         if end.state is OUT_OF_MEMORY:
             cards_mib = self._cards_mib(job)
             need = need_of_next_attempt(job.memory, held_mib, cards_mib)
-            asks = asks_for_memory(job.job)
-            if need.times > job.job.retries or not fits(job.job, need.mib if asks else held_mib, cards_mib):
+            names_memory = asks_for_memory(job.job)
+            if need.times > job.job.retries or not fits(
+                job.job, need.mib if names_memory else held_mib, cards_mib
+            ):
                 why = f"it ran out of GPU memory {counted(need.times, 'time')}, and needs {held_mib} MiB of each GPU"
                 self.site.give_up(GiveUp(job_id, end.state, why))
                 return
-            gets = "whole GPUs" if need.alone or not asks else f"{need.mib} MiB of each GPU"
+            gets = "whole GPUs" if need.alone or not names_memory else f"{need.mib} MiB of each GPU"
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
             # Those like it get what it needs, so that they do not run out too.

@@ -386,7 +386,7 @@ def lock(state: Path) -> IO[str]:
     return file
 
 
-def close_to_others(state: Path) -> None:
+def make_private(state: Path) -> None:
     """Let only this user and group read the logs, old and new: Slurm hides the jobs of others, too."""
     os.umask(os.umask(0o077) | 0o027)
     for path in state.glob("*.jsonl*"):

@@ -91,10 +91,10 @@ class NodeCollector(Collector):
         yield registered
 
     def _gpu(self, card: Card, view: View) -> GpuUse:
-        look = next((look for look in view.looks if look.index == card.index), None)
+        reading = next((each for each in view.readings if each.index == card.index), None)
         milli, mem_mib = view.allotted.get(card.index, (0, 0))
         tenants = sum(part.part.index == card.index for part in view.parts)
-        stranger_mib = sum(each.mem_mib for each in look.strangers) if look else 0
+        stranger_mib = sum(each.mem_mib for each in reading.strangers) if reading else 0
         return GpuUse(
             card.index,
             card.model,
@@ -103,8 +103,8 @@ class NodeCollector(Collector):
             mem_mib,
             tenants,
             stranger_mib,
-            look.used_mib if look else None,
-            bool(look and look.lost),
+            reading.used_mib if reading else None,
+            bool(reading and reading.lost),
         )
 
 
