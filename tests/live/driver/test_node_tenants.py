@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -248,6 +249,7 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
     places = forge(use, held_bytes)
     if leaves:
         node.until_is(forger, suspension="suspended")
+        assert node.shown()[forger]["uncounted"].startswith("it held ")
         node.kill_agent()
         seen = looks(node)
         node.up("off", "suspend")
@@ -262,11 +264,18 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
         node.until(lambda: len(throttles(node)) == 1, "it is throttled")
         assert "shares memory" in throttles(node)[0]
         assert find(forger)[0].core_pct == 5
+        seen = looks(node)
+        node.until(lambda: looks(node) > seen + 2, "the site has asked for no suspension meanwhile")
+        reason = node.shown()[forger]["uncounted"]
+        assert re.fullmatch(
+            "it holds .* counted 0 B.* left 5 % of the time, since .* shares memory .*", reason
+        )
         node.kill_agent()
         node.up("off", "suspend")
         node.until(lambda: len(throttles(node)) == 2, "it is throttled again")
         write(use, places, held_bytes)
         node.until(lambda: find(forger)[0].core_pct == had, "it has its share again")
+        node.until_is(forger, uncounted="")
         forge(use, held_bytes)
         node.until(lambda: find(forger)[0].core_pct == 5, "it evades once more")
         node.kill_agent()

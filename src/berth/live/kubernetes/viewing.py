@@ -228,7 +228,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
         entry.submit_ms,
         began_ms,
         on_gpus.places_of(entry.title) or entry.node,
-        f"{enough} are enough by its profile" if enough else "",
+        (memory.uncounted if memory else "") or (f"{enough} are enough by its profile" if enough else ""),
         priority=entry.ask.priority if entry.ask else 0,
     )
 

@@ -291,11 +291,7 @@ class Agent:
                 )
                 news.setdefault(of.pod.uid, (of.pod, REFUSED_REASON, what))
         for more in self.view.uncounted:
-            what = (
-                f"the pod's processes hold {more.seen_mib} MiB of GPU {more.gpu}, and its region counts"
-                f" {more.counted_mib} MiB: a process of it wrote into the counters"
-            )
-            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, what
+            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, more.text("the pod")
         for about, message in news.items():
             if about not in self._reported:
                 try:
