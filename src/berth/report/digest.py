@@ -148,10 +148,10 @@ def _lines(now: Tables, before: Tables, one_user: bool, first: Sequence[str]) ->
         yield from ("", "Users by idle GPU-hours")
         idle_head, idle = hours_column("idle hours", [row.idle_gpu_hours for row in users], 1)
         held_head, held = hours_column("held hours", [row.gpu_hours for row in users], 1)
-        cells = [
+        lines = [
             (row.keys[0], idle[at], held[at], _part(row.known("gpu-use"))) for at, row in enumerate(users)
         ]
-        yield from _table(("user", idle_head, held_head, "GPU use"), cells)
+        yield from _table(("user", idle_head, held_head, "GPU use"), lines)
     jobs = [row for row in now.jobs("idle-gpu-hours", LISTED) if row.use.idle_gpu_hours]
     if jobs:
         yield from ("", "Jobs by idle GPU-hours (`berth job ID` tells all of one)")
