@@ -44,7 +44,9 @@ def pod_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise HistoryError(f"{path} is no whole JSON document: {error}") from error
+        raise HistoryError(
+            f"{path} is no whole JSON document: {error}; expected that of `kubectl get pods -o json`"
+        ) from error
     pods = content.get("items") if isinstance(content, dict) else None
     if not isinstance(pods, list):
         raise HistoryError(
