@@ -1,6 +1,6 @@
 """The demo of a fresh clone after the install: seconds of the first `make demo` and of later ones.
 
-    python bench/demo.py [--runs N] [--compiled]
+    python bench/demo.py [--runs N] [--compiled] [--clone FOLDER]
 
 Processor time is that of the commands; the queue and the console go on in processes of their own.
 The clone gets an empty home and an installation of its own, so nothing of berth is in a cache. `--compiled` runs the
@@ -40,14 +40,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=3, help="Runs, the first one included.")
     parser.add_argument("--compiled", action="store_true", help="With Numba's compiler.")
+    parser.add_argument("--clone", type=Path, help="An installed clone, instead of a new one; it is cleaned.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as folder:
-        clone, home = Path(folder, "clone"), Path(folder, "home")
+        clone, home = options.clone or Path(folder, "clone"), Path(folder, "home")
         home.mkdir()
-        subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
         path = f"/usr/bin:/bin:/usr/local/bin:{Path(sys.executable).resolve().parent}"
         environment = {"HOME": str(home), "PATH": path}
-        subprocess.run(["make", "-s", "install"], cwd=clone, env=environment, check=True)
+        if options.clone:
+            subprocess.run(["git", "clean", "-xdfq", "-e", ".venv", "-e", "build"], cwd=clone, check=True)
+        else:
+            subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+            subprocess.run(["make", "-s", "install"], cwd=clone, env=environment, check=True)
         words = ["NUMBA_DISABLE_JIT=0"] if options.compiled else []
         runs = [demo(clone, environment, words) for _ in range(options.runs)]
     for number, (wall_s, used_s) in enumerate(runs, 1):
