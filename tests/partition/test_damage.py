@@ -17,8 +17,10 @@ from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
+from berth.live.driver.node_tenants import room_kept
 from berth.partition import launch
 from berth.partition.library import describe
+from berth.partition.native import limits_lock
 
 
 @pytest.mark.parametrize(
@@ -170,14 +172,32 @@ def test_limits_are_not_put_where_a_link_leads(card: Card, linked: str) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".limits", ".room"])
+def test_no_lock_of_root_makes_a_file_where_a_link_leads(
+    card: Card, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of all partitions may be another user's, who made it first."""
+    root, elsewhere = card.folder / "root", card.folder / "nologin"
+    root.mkdir()
+    (root / name).symlink_to(elsewhere)
+    monkeypatch.setenv("BERTH_ROOT", str(root))
+    with pytest.raises((PartitionError, OSError), match="symbolic links"), limits_lock(root), room_kept():
+        pass
+    assert not elsewhere.exists()
+
+
 def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     root = card.folder / "root"
     root.mkdir()
     os.chown(root, 12345, -1)
-    with pytest.raises(PartitionError, match="root belongs to the user 12345, who could change the limits"):
-        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    for by in ("libberth", "mps"):
+        with pytest.raises(
+            PartitionError, match="root belongs to the user 12345, who could change the limits"
+        ):
+            partitions.create("blue", CARDS[0], partitions.Limit(64), root=root, by=by)
+    assert list(root.iterdir()) == []
     os.chown(root, 0, -1)
     (root / "blue").mkdir()
     os.chown(root / "blue", 12345, -1)
