@@ -186,6 +186,46 @@ def test_no_lock_of_root_makes_a_file_where_a_link_leads(
     assert not elsewhere.exists()
 
 
+FORGES = """
+import ctypes, glob, os, struct, sys
+from pathlib import Path
+
+cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+
+
+def take(mib):
+    return cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(mib << 20)) == 0
+
+
+assert take(40)
+(use,) = Path(os.environ["BERTH_REGION"]).glob("*.use")
+data = bytearray(use.read_bytes())
+slots = len(data) - 1024 * 192
+used = struct.pack("<Q", 40 << 20)
+assert data[64:72] == used and struct.unpack_from("<II", data, slots) == (1, os.getpid())
+for name in sys.argv[1:]:
+    at, size = {"state": (slots, 4), "slot": (slots, 192), "used": (64, 8), "seen": (152, 4)}[name]
+    with use.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(size))
+print(sum(8 for _ in range(16) if take(8)))
+"""
+
+
+@pytest.mark.parametrize(
+    "names", [["state"], ["slot"], ["state", "used"], ["used", "seen"], ["slot", "used", "seen"]]
+)
+def test_a_process_that_writes_itself_out_of_the_counters_keeps_its_limit(
+    card: Card, names: list[str]
+) -> None:
+    environment = card.environment({"BERTH_GPU_MEM_MIB": "64", "BERTH_REGION": str(card.folder / "region")})
+    environment.pop("BERTH_FAKE_WATCH", None)
+    command = [sys.executable, "-c", FORGES, *names]
+    said = subprocess.run(command, env=environment, check=True, text=True, stdout=subprocess.PIPE).stdout
+    assert said == "24\n"
+
+
 def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
