@@ -133,7 +133,7 @@ def _change_of(action: str, values: dict[str, Any]) -> _Change | None:
         namespace = namespace or "default"
         if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
             raise SettingError(f"'{what}' is no NAMESPACE/NAME of a pod")
-        path, pod = f"/api/v1/namespaces/{namespace}/pods/{name}", f"pod {namespace}/{name}"
+        path, pod = names.pod_path(namespace, name), f"pod {namespace}/{name}"
         if action == "cancel":
             words = ("kubectl", "delete", "pod", "-n", namespace, name)
             return _Change(path, None, words, f"{pod} is being deleted")

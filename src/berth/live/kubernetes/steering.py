@@ -569,21 +569,12 @@ async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> Non
 
 async def pod_groups(api: Api, group: str) -> str | None:
     """The path of the PodGroups of an API group, in the version that the server prefers; None where it has none."""
-    for each in (await _served(api, f"/apis/{group}")).get("versions", ()):
-        path = f"/apis/{group}/{each['version']}"
-        if "podgroups" in [kind["name"] for kind in (await _served(api, path)).get("resources", ())]:
-            return f"{path}/podgroups"
+    served = await api.find(f"/apis/{group}", dict[str, Any], patience_s=30)
+    for each in () if served is None else served.get("versions", ()):
+        version = f"{group}/{each['version']}"
+        if "podgroups" in await api.kinds(version):
+            return f"/apis/{version}/podgroups"
     return None
-
-
-async def _served(api: Api, path: str) -> dict[str, Any]:
-    """What the server says of an API group or a version of it; nothing where it has none."""
-    try:
-        return await api.get(path, dict[str, Any], patience_s=30)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return {}
 
 
 def steady_clock() -> Callable[[], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,8 +25,6 @@ from berth.live.kubernetes.steering import FORECAST_S, advice, driving, waits_of
 from berth.live.kubernetes.tenants import Tenants, fault_of, fault_text, in_force
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
-
-T = TypeVar("T")
 
 SKEW_MS = 30_000
 """How far this machine's clock may be from that of the steerer's, before a Lease counts as left."""
@@ -79,7 +77,7 @@ async def as_steered(api: Api, now_ms: int) -> Steered:
     said = {} if lease is None else lease.metadata.annotations
     namespace = names.NAMESPACE if lease is None else lease.metadata.namespace
     tenants_path = f"/api/v1/namespaces/{namespace}/configmaps/{names.TENANTS}"
-    config = await _readable(api, tenants_path, objects.ConfigMap)
+    config = await api.find(tenants_path, objects.ConfigMap, missing=(403, 404))
     tenants = Tenants() if config is None else in_force(config)
     policy = said.get(names.POLICY, "") or tenants.policy
     advise = said.get(names.MODE) == "advise"
@@ -118,7 +116,7 @@ async def _leases(api: Api) -> list[objects.Lease] | None:
         if error.status != 403:
             raise
         path = f"{group}/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
-        found = await _readable(api, path, objects.Lease)
+        found = await api.find(path, objects.Lease, missing=(403, 404))
         return None if found is None else [found]
     return [each for page in pages for each in page]
 
@@ -132,16 +130,6 @@ def _why_not_here(policy: str) -> str:
     except BerthError as error:
         return str(error)
     return ""
-
-
-async def _readable(api: Api, path: str, kind: type[T]) -> T | None:
-    """An object; None if there is none, or it may not be read."""
-    try:
-        return await api.get(path, kind, patience_s=5)
-    except ApiError as error:
-        if error.status not in (403, 404):
-            raise
-        return None
 
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:

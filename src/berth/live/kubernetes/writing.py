@@ -69,11 +69,11 @@ async def place(api: Api, step: Lift) -> None:
         if error.status not in (409, 422) and error.retry_after_s is None:
             raise
         try:
-            pod = await api.get(_path(step), Pod, patience_s=1.0)
+            pod = await api.find(_path(step), Pod, patience_s=1.0)
         except ApiError as second:
-            if second.status == 404:
-                raise Taken("the pod is gone") from second
             raise error from second
+        if pod is None:
+            raise Taken("the pod is gone") from error
         is_there = pod.metadata.uid == step.uid
         gated = any(gate.name == names.GATE for gate in pod.spec.scheduling_gates)
         if is_there and not gated and pod.metadata.annotations.get(names.PLACEMENT) == step.placement:
@@ -116,7 +116,7 @@ async def note_waiting(api: Api, step: PodEvent, version: str) -> bool:
 
 
 def _path(step: Step) -> str:
-    return f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
+    return names.pod_path(step.namespace, step.name)
 
 
 class Events:
