@@ -9,7 +9,7 @@ import signal
 import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -23,7 +23,7 @@ from berth.cli.snapshot_table import snapshot_tables
 from berth.console.certificate import own_certificate
 from berth.errors import ApiError, KubernetesError, MissingExtraError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
+from berth.live.driver.snapshot import GOING, Snapshot, job_dict
 from berth.live.driver.words import span
 from berth.live.kubernetes.names import CLAIMS_API, GATHERED, GATING, HISTORY_FOLDER, NAMESPACE, pod_path
 from berth.live.local.cards import fake_gpus as checked
@@ -155,7 +155,7 @@ def status(
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
     seen = _look(kubeconfig, context)
-    if not printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
+    if not printed(as_json, [asdict(gpu) for gpu in seen.gpus], asdict(seen)):
         console().print(snapshot_tables(seen))
 
 
