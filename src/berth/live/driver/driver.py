@@ -6,9 +6,10 @@ the same site decides the same.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -86,7 +87,7 @@ PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
 MOST_NAMED = 3
 """Jobs of the queue that are named to somebody who asks why a job waits."""
 MUCH_THE_SAME_MS = 30_000
-"""Start intervals that differ by no more, or by a tenth of what is left until they end, are not told anew."""
+"""Start intervals that differ by no more, or by a tenth of what is left until they end, stay as they were."""
 MOST_ENDS = 10_000
 """Ended attempts that are remembered, so that an end that is told again changes nothing."""
 
@@ -120,17 +121,17 @@ class Settings:
     """Whether a job within its quota evicts jobs of virtual clusters that hold more than theirs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
     """What came of one step."""
 
-    placed: tuple[Placement, ...] = ()
-    evicted: tuple[str, ...] = ()
-    suspended: tuple[str, ...] = ()
-    resumed: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    placed: list[Placement] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+    suspended: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     """Decisions that could not be applied, and why."""
-    records: tuple[Record, ...] = ()
+    records: list[Record] = field(default_factory=list)
     """Attempts that ended, without what only samples tell."""
     fault: BerthError | None = None
     """What the policy or the knowledge raised, after what was placed by then."""
@@ -157,25 +158,6 @@ class Why:
     run_ms: Spread | None
     """How long it is expected to run."""
     peak_mib: Spread | None
-
-
-class _Decided:
-    """What is decided in one step, so far."""
-
-    def __init__(self, out_of_time: Callable[[], bool]) -> None:
-        self.placed: list[Placement] = []
-        self.evicted: list[str] = []
-        self.suspended: list[str] = []
-        self.resumed: list[str] = []
-        self.refused: list[str] = []
-        self.misfits: list[NeverFits] = []
-        self.fault: BerthError | None = None
-        self.late = False
-        self._out_of_time = out_of_time
-
-    def is_late(self) -> bool:
-        self.late = self.late or self._out_of_time()
-        return self.late
 
 
 class _Leaving(NamedTuple):
@@ -280,18 +262,15 @@ class Driver:
 
         An error of berth's own ends the step and is its fault; what came of it by then is returned all the same.
         """
-        decided, records = _Decided(out_of_time or (lambda: False)), list[Record]()
+        done = Round()
         try:
-            self._take_in(now_ms, records)
-            self._decide(decided, now_ms, for_real=for_real)
+            self._take_in(now_ms, done.records)
+            self._decide(done, now_ms, out_of_time or (lambda: False), for_real=for_real)
             self._note(now_ms)
         except BerthError as error:
-            decided.fault = decided.fault or error
+            done.fault = done.fault or error
             self._compares_all = True  # what the site named as changed may not have been taken in
-        return Round(
-            tuple(decided.placed), tuple(decided.evicted), tuple(decided.suspended),
-            tuple(decided.resumed), tuple(decided.refused), tuple(records), decided.fault, decided.late,
-        )  # fmt: skip
+        return done
 
     # What the site has
 
@@ -949,84 +928,90 @@ class Driver:
 
     # What is decided
 
-    def _decide(self, decided: _Decided, now_ms: int, *, for_real: bool) -> None:
-        scheduler = self.scheduler
-        if not for_real:
-            with scheduler.trial():
-                decided.placed += self._place_on_named_gpus(decided, now_ms)
-                decided.placed += self._ask(now_ms, decided, for_real=False)
-            for misfit in decided.misfits:
-                self._is_misfit(misfit.job, misfit.why, now_ms)
-            return
-        for placement in self._place_on_named_gpus(decided, now_ms):
-            self._start(placement, decided)
-        self._ask(now_ms, decided, for_real=True)
-        for misfit in decided.misfits:
+    def _decide(self, done: Round, now_ms: int, out_of_time: Callable[[], bool], *, for_real: bool) -> None:
+        misfits: list[NeverFits] = []
+        with contextlib.nullcontext() if for_real else self.scheduler.trial():
+            for placement in self._place_on_named_gpus(misfits, now_ms):
+                done.placed.append(placement)
+                if for_real:
+                    self._start(placement)
+            self._ask(done, misfits, now_ms, out_of_time, for_real=for_real)
+        for misfit in misfits:
             self._is_misfit(misfit.job, misfit.why, now_ms)
 
-    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
-        """What the policy starts; for real, the site is told at once."""
-        placed: list[Placement] = []
+    def _ask(
+        self,
+        done: Round,
+        misfits: list[NeverFits],
+        now_ms: int,
+        out_of_time: Callable[[], bool],
+        *,
+        for_real: bool,
+    ) -> None:
+        """Note what the policy decides; for real, the site is told at once."""
         can_evict = isinstance(self.site, CanEvict)
         parked_mib = self._parked_mib if self._can_suspend is not None else None
+
+        def is_late() -> bool:
+            done.out_of_time = done.out_of_time or out_of_time()
+            return done.out_of_time
+
         try:
             for outcome in self.scheduler.decide(
-                now_ms, out_of_time=decided.is_late, can_evict=can_evict, parked_mib=parked_mib
+                now_ms, out_of_time=is_late, can_evict=can_evict, parked_mib=parked_mib
             ):
                 if isinstance(outcome, Placement):
-                    placed.append(outcome)
+                    done.placed.append(outcome)
                     if for_real:
                         self._forecast.started(outcome.job.id, now_ms)
-                        self._start(outcome, decided)
+                        self._start(outcome)
                 elif isinstance(outcome, Evicted):
+                    done.evicted.append(outcome.run.job.id)
                     if for_real:
                         self._stop_for_others(outcome.run, now_ms)
-                    decided.evicted.append(outcome.run.job.id)
-                elif isinstance(outcome, Suspended):
-                    decided.suspended.append(outcome.run.job.id)
-                    if for_real and self._can_suspend is not None:
-                        self._ordered[outcome.run.job.id] = True
-                        outcome.run.resumes = (
-                            False  # until the site tells that it has left (`_keep_suspension`)
-                        )
-                        self._can_suspend.suspend(outcome.run.job.id)
-                elif isinstance(outcome, Resumed):
-                    decided.resumed.append(outcome.run.job.id)
-                    if for_real and self._can_suspend is not None:
-                        self._ordered[outcome.run.job.id] = False
-                        self._can_suspend.resume(outcome.run.job.id)
+                elif isinstance(outcome, Suspended | Resumed):
+                    leaves = isinstance(outcome, Suspended)
+                    (done.suspended if leaves else done.resumed).append(outcome.run.job.id)
+                    if for_real:
+                        self._order_to_leave(outcome.run, leaves=leaves)
                 elif isinstance(outcome, Resized):
+                    job_id = outcome.run.job.id
                     if not for_real:
-                        decided.refused.append(
-                            f"job '{outcome.run.job.id}' would be resized, which a trial does not do"
-                        )
+                        done.refused.append(f"job '{job_id}' would be resized, which a trial does not do")
                     elif not self._resize(outcome, now_ms):
-                        decided.refused.append(f"{self.site.name} cannot resize job '{outcome.run.job.id}'")
+                        done.refused.append(f"{self.site.name} cannot resize job '{job_id}'")
                 elif isinstance(outcome, WakeAt):
                     self._wakes_ms.add(outcome.time_ms)
                 elif isinstance(outcome, Refused):
-                    decided.refused.append(outcome.why)
+                    done.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
-                    decided.misfits.append(outcome)
+                    misfits.append(outcome)
                     self._unqueue(outcome.job.id, now_ms)
         except PolicyError as error:
-            if decided.late:  # what it has placed stands, and the next step goes on from there
-                decided.refused.append(str(error))
+            if done.out_of_time:  # what it has placed stands, and the next step goes on from there
+                done.refused.append(str(error))
             else:
-                decided.fault = error
+                done.fault = error
         except KnowledgeError as error:
-            decided.fault = error
+            done.fault = error
         if self._reserves is not None:  # a trial undoes them
             self._reserved_ms = dict(self._reserves.reserved_ms)
-        return placed
 
-    def _start(self, placement: Placement, decided: _Decided) -> None:
+    def _start(self, placement: Placement) -> None:
         job_id = placement.job.id
         self._starting[job_id] = self._known[job_id].version
         self._gangs.touch(self._known[job_id])
         self._on_named_gpus.pop(job_id, None)
-        decided.placed.append(placement)
         self.site.start(self._order(placement))
+
+    def _order_to_leave(self, run: Running, *, leaves: bool) -> None:
+        """Have the site suspend a run, or let it run on."""
+        if self._can_suspend is None:
+            return
+        self._ordered[run.job.id] = leaves
+        if leaves:
+            run.resumes = False  # until the site tells that it has left (`_keep_suspension`)
+        (self._can_suspend.suspend if leaves else self._can_suspend.resume)(run.job.id)
 
     def _order(self, placement: Placement) -> Start:
         of = self._known[placement.job.id]
@@ -1060,25 +1045,21 @@ class Driver:
         self.scheduler.resize(job_id, resized.before, now_ms)
         return False
 
-    def _place(self, wish: Placement, decided: _Decided, now_ms: int) -> bool:
-        """Have a job start where it is said; one of which the knowledge fails is set aside and holds up no other."""
-        try:
-            return self.scheduler.place(wish, now_ms)
-        except BerthError as error:
-            decided.misfits.append(NeverFits(wish.job, str(error)))
-            return False
-
-    def _place_on_named_gpus(self, decided: _Decided, now_ms: int) -> Iterable[Placement]:
-        """Start the first of the jobs that may have these GPUs alone, where these have room."""
+    def _place_on_named_gpus(self, misfits: list[NeverFits], now_ms: int) -> Iterable[Placement]:
+        """Place jobs whose users named the GPUs, in order, where these have room. One of which the knowledge fails is a
+        misfit and holds up no other."""
         for job in list(self._on_named_gpus.values()):
             asked = self._as_needed(job)
             slots = [slot for gpu in job.only_gpus if (slot := self._slot(gpu)) is not None]
             roomy = tuple(slot for slot in slots if self._has_room(slot, asked.share))
             for at in range(len(roomy) - asked.gpus + 1):  # the first may be on a node that lacks CPUs
                 wish = Placement(asked, roomy[at : at + asked.gpus], asked.share)
-                if self._place(wish, decided, now_ms):
-                    yield wish
-                    break
+                try:
+                    if self.scheduler.place(wish, now_ms):
+                        yield wish
+                        break
+                except BerthError as error:
+                    misfits.append(NeverFits(wish.job, str(error)))
 
     def take_back(self, job_id: str, now_ms: int) -> None:
         """A job that was to start does not, or one that was to stop: its site's user stopped it, or nothing was to be
