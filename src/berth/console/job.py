@@ -35,7 +35,7 @@ _HIDDEN: Final[Mapping[str, object]] = {
     **dict.fromkeys(
         ("exit_code", "work_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "cpu_use", "mem_use")
     ),
-    **dict.fromkeys(("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak", "beside")),
+    **dict.fromkeys(("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak", "neighbours")),
 }
 """What is not shown of other people's attempts, and what stands there instead: as in lists of the history."""
 
@@ -111,11 +111,11 @@ def _add_running(report: dict[str, Any], gpus: Iterable[Gpu]) -> None:
     """Add what has shared GPUs with the attempts of a report and still runs, which is in no history yet."""
     tenants = {f"{gpu.node}:{gpu.index}": gpu.tenants for gpu in gpus}
     for attempt in report["attempts"]:
-        for slot in attempt["gpu_slots"] if attempt["beside"] is not None else ():
+        for slot in attempt["gpu_slots"] if attempt["neighbours"] is not None else ():
             for each in tenants.get(slot, ()):
-                known = [other["job"] for other in attempt["beside"]]
+                known = [other["job"] for other in attempt["neighbours"]]
                 if each.since_ms is not None and each.since_ms < attempt["end_ms"] and each.job not in known:
-                    attempt["beside"].append({"job": each.job, "user": each.user, "gpus": [slot]})
+                    attempt["neighbours"].append({"job": each.job, "user": each.user, "gpus": [slot]})
 
 
 def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class KubernetesSource:
             "reason": found.why, "gpus": found.gpus, "milli": found.milli, "mem_mib": found.mem_mib,
             "priority": found.priority, "submit_ms": found.submit_ms or None, "ready_ms": found.ready_ms,
             "start_ms": found.start_ms,
-            "where": found.where, "beside": look.neighbours_of(name), "why": [found.why] if found.why else [],
+            "where": found.where, "neighbours": look.neighbours_of(name), "why": [found.why] if found.why else [],
         }  # fmt: skip
 
     async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:

@@ -123,7 +123,7 @@ class LocalSource:
             "ready_ms": job["ready_ms"], "start_ms": job["start_ms"],
             "end_ms": job["end_ms"], "attempt": job["attempt"],
             "where": where_of(job["slots"], self._node),
-            "beside": snapshot_of(status, node=self._node).neighbours_of(job["id"]),
+            "neighbours": snapshot_of(status, node=self._node).neighbours_of(job["id"]),
             "command": " ".join(job["command"]) if own else None, "folder": job["folder"] if own else None,
             "comment": job["comment"] if own else None, "output": _tail(job) if own else None,
             "output_path": job["output"] if own else None,
