@@ -16,16 +16,14 @@ from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.console.schemas import JobAnswer
-from berth.console.source import Follows
+from berth.console.source import Follows, actions_in, commands_of
 from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
-from berth.live.driver.snapshot import Gpu
+from berth.live.driver.snapshot import UNENDED, Gpu
 from berth.live.driver.words import without_start
 
 router = APIRouter(include_in_schema=False)
 HISTORY = "history"
-GOING: Final = ("starting", "running", "suspending", "suspended", "resuming")
-UNENDED: Final = ("waiting", "held", *GOING)
 MOST_REPORTS = 20
 SAME_MS = 1000
 """How far apart a queue and its accounting may tell one submission: Slurm tells whole seconds."""
@@ -162,17 +160,9 @@ async def job(
     actions: dict[str, str] = {}
     lacks: list[str] = []
     if request.app.state.settings.actions and found.controls and live is not None:
-        wanted = {"held": ("release", "cancel"), "waiting": ("hold", "priority", "cancel")}.get(
-            found.state, ("requeue", "cancel") if found.state in GOING else ("requeue",)
-        )
-        lacking = live.source.lacks(who)
+        wanted, lacking = actions_in(found.state), live.source.lacks(who)
         lacks = [lacking[name] for name in wanted if name in lacking]
-        actions = {
-            name: command
-            for name in wanted
-            if name not in lacking
-            and (command := live.source.command(name, {"id": found.id, "value": "VALUE"})) is not None
-        }
+        actions = commands_of(live.source, found.id, wanted, who)
     return page(
         request,
         "job.html",

@@ -415,7 +415,7 @@ def test_reasons_name_the_job_that_room_is_kept_for() -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_job_that_its_site_forgets_for_a_while_runs_on(times: int) -> None:
     site = site_of(job("1"))
-    driver = driver_of(site, missed_looks=2)
+    driver = driver_of(site, missed_steps=2)
     driver.step(1000)
     driver.step(1001)
     run = site.runs.pop("1")

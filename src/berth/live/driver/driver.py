@@ -109,8 +109,8 @@ class Settings:
     most_start_pause_ms: int = 600_000
     no_room_pause_ms: int = 50
     """How long it waits if others had taken its room, or it was stopped before it began."""
-    missed_looks: int = 2
-    """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
+    missed_steps: int = 2
+    """Steps in a row in which a site does not mention a job that ran until it counts as gone."""
     promise_quantile: float = PROMISE_QUANTILE
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
@@ -224,7 +224,7 @@ class Driver:
         self._has_gangs = site if isinstance(site, HasGangs) else None
         self._gangs = SiteGangs()
         self._compares_all = False  # even where the site names what changed
-        self._missed: dict[str, int] = {}  # looks in which the site did not mention them
+        self._missed: dict[str, int] = {}  # steps in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._untaken: deque[End | FailedStart] = deque()
         """Ends that the site told and that are not taken in yet, as one before them raised."""
@@ -290,10 +290,10 @@ class Driver:
 
     def _take_nodes(self, now_ms: int) -> set[str]:
         """Make the nodes those of the site; returns which are back."""
-        told, back = self.site.nodes(), set[str]()
-        if told is self._seen_nodes and isinstance(told, tuple):
+        found, back = self.site.nodes(), set[str]()
+        if found is self._seen_nodes and isinstance(found, tuple):
             return back  # to compare 5,000 nodes cost 1.5 of the 1.8 ms that a pod took a steerer
-        nodes = tuple(each.node for each in told)
+        nodes = tuple(each.node for each in found)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
             self._scheduler = Scheduler(cluster, self._policy, self.knowledge)
@@ -304,7 +304,7 @@ class Driver:
             self._nodes = nodes
             self._has_left(self.scheduler.nodes_changed(nodes, now_ms), now_ms)
             self._reconsider_misfits(now_ms)
-        for node, state in told:
+        for node, state in found:
             before = self._away.get(node.name, NodeState.UP)
             if state is before:
                 continue
@@ -315,8 +315,8 @@ class Driver:
             elif state is NodeState.UP:
                 self.scheduler.node_back(node.name)
                 back.add(node.name)
-        self._away = {node.name: state for node, state in told if state is not NodeState.UP}
-        self._seen_nodes = told
+        self._away = {node.name: state for node, state in found if state is not NodeState.UP}
+        self._seen_nodes = found
         return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
@@ -380,10 +380,10 @@ class Driver:
     def _take_runs(self, changed: Collection[str] | None, now_ms: int, records: list[Record]) -> None:
         """Adopt what runs that is not known, confirm what has begun, and let go of what the site no longer has."""
         cluster, running, waiting = self.scheduler.cluster, self.site.running(), self.site.waiting()
-        told = list(running) if changed is None else [*changed, *self.unplaced]
+        job_ids = list(running) if changed is None else [*changed, *self.unplaced]
         # What one left, another may have grown by.
-        told.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
-        for job_id in told:
+        job_ids.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
+        for job_id in job_ids:
             run = running.get(job_id)
             if run is None or job_id in self._leaving:
                 continue
@@ -409,7 +409,7 @@ class Driver:
                 self._keep_limits(known, run.of.job)
         for job_id in self.unplaced.keys() - running.keys():
             del self.unplaced[job_id]
-        patience = self.settings.missed_looks if changed is None else 1
+        patience = self.settings.missed_steps if changed is None else 1
         for job_id in [*cluster.running, *cluster.suspended] if changed is None else list(changed):
             if self.scheduler.run_of(job_id) is None or job_id in running:
                 continue
@@ -834,12 +834,14 @@ class Driver:
         if end.state is OUT_OF_MEMORY:
             cards_mib = self._cards_mib(job)
             need = need_of_next_attempt(job.memory, held_mib, cards_mib)
-            asks = asks_for_memory(job.job)
-            if need.times > job.job.retries or not fits(job.job, need.mib if asks else held_mib, cards_mib):
+            by_memory = asks_for_memory(job.job)
+            if need.times > job.job.retries or not fits(
+                job.job, need.mib if by_memory else held_mib, cards_mib
+            ):
                 why = f"it ran out of GPU memory {counted(need.times, 'time')}, and needs {held_mib} MiB of each GPU"
                 self.site.give_up(GiveUp(job_id, end.state, why))
                 return
-            gets = "whole GPUs" if need.alone or not asks else f"{need.mib} MiB of each GPU"
+            gets = "whole GPUs" if need.alone or not by_memory else f"{need.mib} MiB of each GPU"
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
             # Those like it get what it needs, so that they do not run out too.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 GOING = ("starting", "running")
 """The states of a job that has its GPUs."""
+UNENDED = ("waiting", "held", *GOING, "suspending", "suspended", "resuming")
+"""The states of a job that has not ended."""
 
 
 @dataclass(frozen=True, slots=True)

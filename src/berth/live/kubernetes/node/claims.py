@@ -118,7 +118,7 @@ class ClaimFiles:
 
     def write(self, uid: str, given: Sequence[Allotment], allotments: Allotments) -> None:
         """Write the specification of a claim, unless it is there as it should be."""
-        told = {
+        specification = {
             "cdiVersion": "0.5.0",
             "kind": KIND,
             "containerEdits": self._shared,
@@ -126,7 +126,7 @@ class ClaimFiles:
                 {"name": each.name, "containerEdits": self._edits(each, allotments)} for each in given
             ],
         }
-        text, path = msgspec.json.encode(told), self._path(uid)
+        text, path = msgspec.json.encode(specification), self._path(uid)
         if path.exists() and path.read_bytes() == text:
             return
         try:
