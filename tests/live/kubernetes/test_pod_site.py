@@ -134,7 +134,7 @@ def test_a_pod_that_ended_elsewhere_than_it_was_meant_for_leaves_nothing_there(o
 
 def test_the_pin_is_added_to_what_the_pod_requires_of_nodes() -> None:
     each = pod("a")
-    terms = [api.Term([api.Expression("disk", "In", ["ssd"])])]
+    terms = (api.Term((api.Expression("disk", "In", ("ssd",)),)),)
     each.spec.affinity = api.Affinity(api.NodeAffinity(api.NodeSelector(terms)))
     there = node("n2")
     there.metadata.labels["disk"] = "ssd"
@@ -199,7 +199,7 @@ def test_all_nodes_that_refused_a_pod_are_avoided_by_those_alike() -> None:
     lift = board.lifts(1)["a"]
     assert lift.hosts == ("host-n1", "host-n2", "host-n3")
     pinned = ruled(lifted(lift, owner="Job/t"), rule)
-    terms = [api.Term([api.Expression(names.HOSTNAME, "In", ["host-n1", "host-n2"])])]
+    terms = (api.Term((api.Expression(names.HOSTNAME, "In", ("host-n1", "host-n2")),)),)
     pinned.spec.affinity = api.Affinity(api.NodeAffinity(api.NodeSelector(terms)))
     board.pods(2, refused(pinned, WORDS))
     board.steps(3)

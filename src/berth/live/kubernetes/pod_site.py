@@ -16,7 +16,7 @@ from typing import Any
 
 from berth.errors import AskError
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.site import (
     Again,
     End,
@@ -49,6 +49,7 @@ from berth.live.kubernetes.constraints import (
     Kinds,
     has_unread_rules,
     keeps_others_away,
+    required_affinity,
     required_terms,
     why_not,
 )
@@ -93,15 +94,11 @@ _DONE = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    policy: str = DEFAULT_POLICY
-    knowledge: str = DEFAULT_KNOWLEDGE
-    quotas: Mapping[str, int] | None = None
-    """GPUs of each namespace, or of several together (`vision+speech`); None: there are no quotas."""
-    borrow: bool = False
-    """Whether a namespace may hold more while no pod waits within its quota."""
-    reclaim: bool = False
-    """Whether a pod within a quota evicts pods of namespaces that hold more than theirs."""
+class Settings(DriverSettings):
+    """How a steerer decides. Its quotas are of namespaces, or of several together (`vision+speech`)."""
+
+    most_start_failures: int | None = None
+    notes: int = 0
     advise: bool = False
     """Whether events say what would be done and nothing is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
@@ -714,12 +711,8 @@ class PodSite:
         entry.why = f"{cause}. Its gate is lifted, so that an autoscaler may make one"
         spec: dict[str, Any] = {"schedulingGates": None}
         if needs := self._needs_of(ask):
-            terms = [
-                api.Term([*each.match_expressions, *needs], each.match_fields)
-                for each in required_terms(entry.pod.spec) or (api.Term(),)
-            ]
-            required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-            spec["affinity"] = {"nodeAffinity": required}
+            terms = required_terms(entry.pod.spec)
+            spec["affinity"] = {"nodeAffinity": required_affinity(terms, api.Term(needs))}
         meta = {"uid": entry.uid, "annotations": {names.RELEASED: entry.why}}
         event = PodEvent(*entry.key, "Released", entry.why, False)
         self._do(Patch(*entry.key, {"metadata": meta, "spec": spec}, event))
@@ -728,11 +721,11 @@ class PodSite:
         """What labels a node has that can hold a pod's GPUs: kube-scheduler counts neither cards nor models."""
         needs = []
         if ask.gpus:
-            needs.append(api.Expression(names.LABEL_GPU_COUNT, "Gt", [str(ask.gpus - 1)]))
+            needs.append(api.Expression(names.LABEL_GPU_COUNT, "Gt", (str(ask.gpus - 1),)))
         if ask.gpus and ask.mem_mib:
-            needs.append(api.Expression(names.LABEL_GPU_MEMORY_MIB, "Gt", [str(ask.mem_mib - 1)]))
+            needs.append(api.Expression(names.LABEL_GPU_MEMORY_MIB, "Gt", (str(ask.mem_mib - 1),)))
         if ask.gpus and ask.models:
-            needs.append(api.Expression(names.LABEL_GPU_MODEL, "In", [*self.table.cards.called(ask.models)]))
+            needs.append(api.Expression(names.LABEL_GPU_MODEL, "In", self.table.cards.called(ask.models)))
         return tuple(needs)
 
     # How: pods whose gate is lifted

@@ -23,7 +23,6 @@ import msgspec
 from berth.errors import ApiError
 from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
-from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.renewing import Renewal
 from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
@@ -545,17 +544,13 @@ async def watched(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Wa
     ]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await pod_groups(api, group)) is not None:
-            tell = partial(_pod_group_changed, site, group, now_ms)
-            found.append(
-                Watched(served, objects.PodGroup, tell, partial(tell, gone=True), WITHOUT_POD_GROUPS)
-            )
+
+            def changed(item: objects.PodGroup, *, group: str = group, gone: bool = False) -> None:
+                site.pod_group_changed(group, item, now_ms(), gone=gone)
+
+            gone = partial(changed, gone=True)
+            found.append(Watched(served, objects.PodGroup, changed, gone, WITHOUT_POD_GROUPS))
     return found
-
-
-def _pod_group_changed(
-    site: PodSite, api_group: str, now_ms: Callable[[], int], group: objects.PodGroup, *, gone: bool = False
-) -> None:
-    site.pod_group_changed(api_group, group, now_ms(), gone=gone)
 
 
 async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:
@@ -583,18 +578,9 @@ def steady_clock() -> Callable[[], int]:
     return lambda: (begun_ns + time.monotonic_ns()) // 1_000_000
 
 
-def driving(settings: Settings) -> DriverSettings:
+def driving(settings: Settings) -> Settings:
     # The records of nodes name no virtual cluster, and quotas are compared with those that records name.
-    quotas = None if settings.quotas is None else {**settings.quotas, "": 0}
-    return DriverSettings(
-        settings.policy,
-        settings.knowledge,
-        quotas,
-        settings.borrow,
-        reclaim=settings.reclaim,
-        most_start_failures=None,
-        notes=0,
-    )
+    return settings if settings.quotas is None else replace(settings, quotas={**settings.quotas, "": 0})
 
 
 def enough_for(site: PodSite, knowledge: Knowledge, job: Job) -> Share | None:

@@ -11,6 +11,7 @@ from typing import Any
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event
+from berth.live.kubernetes.constraints import required_affinity
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
@@ -44,19 +45,12 @@ async def place(api: Api, step: Lift) -> None:
     if not step.is_bound:
         if not step.is_applied:  # its upkeep is a good part of what a patch costs an API server
             body["metadata"]["managedFields"] = [{}]
-        own = Expression("metadata.name", "In", [step.node])
-        affinity: dict[str, Any] = {}
+        own = Term(match_fields=(Expression("metadata.name", "In", (step.node,)),))
+        hosts = Term((Expression(names.HOSTNAME, "In", step.hosts),))
+        affinity = required_affinity(step.terms, hosts if step.hosts else own)
         if step.hosts:
-            pin = Term([Expression(names.HOSTNAME, "In", [*step.hosts])])
-            first = Preferred(MOST_WEIGHT, Term([], [own]))
+            first = Preferred(MOST_WEIGHT, own)
             affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [*step.preferred, first]
-        else:
-            pin = Term([], [own])
-        terms = [
-            Term([*each.match_expressions, *pin.match_expressions], [*each.match_fields, *pin.match_fields])
-            for each in step.terms or (Term(),)
-        ]
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
         # Others' gates are gone: while one is left, a pod is not decided on.
         body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": affinity}}
     try:
