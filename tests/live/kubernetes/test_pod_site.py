@@ -177,8 +177,8 @@ def test_a_pod_of_which_kube_scheduler_alone_can_tell_may_go_to_all_nodes_that_h
     full = pod("full", 2, on="n3", placement='{"node": "n3", "gpus": []}')
     nodes = on_hosts(node("n1"), node("n2"), node("n3", cpu=1), node("n4"))
     del nodes[3].metadata.labels[names.HOSTNAME]
-    asks = ruled(pod("a", cpu="2"), UNREAD[rule])
-    lifts = steered(nodes, [asks, pod("plain", cpu="2"), full]).lifts(1)
+    pod_requests = ruled(pod("a", cpu="2"), UNREAD[rule])
+    lifts = steered(nodes, [pod_requests, pod("plain", cpu="2"), full]).lifts(1)
     assert lifts["plain"].hosts == ()
     assert lifts["a"].node == "n1"
     assert lifts["a"].hosts == ("host-n1", "host-n2")

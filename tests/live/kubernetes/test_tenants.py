@@ -12,10 +12,10 @@ import pytest
 
 from berth.errors import ApiError, BerthError, PolicyError, SettingError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.objects import ConfigMap, Lease, LeaseSpec, Meta
+from berth.live.kubernetes.pod_requests import moment_ms
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, manifest_of, tenants_in
 from berth.live.kubernetes.viewing import as_steered, look, why_none_leads

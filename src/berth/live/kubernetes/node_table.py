@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Cards
 from berth.live.kubernetes.constraints import Kinds
 from berth.live.kubernetes.nodes import View
+from berth.live.kubernetes.pod_requests import Cards
 from berth.model import Node, Share
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from berth.live.driver.more_cards import more_cards
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import UNPLACED, WaitKind
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api, is_unserved
 from berth.live.kubernetes.lease import DURATION_S
 from berth.live.kubernetes.placements import GpuMemory, read_annotation
+from berth.live.kubernetes.pod_requests import moment_ms
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, advice, driving, waits_of, watched
 from berth.live.kubernetes.tenants import Tenants, fault_of, fault_text, in_force
@@ -206,29 +206,29 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     return LiveJob(
         *_named(entry),
         "suspended" if away else "starting" if began_ms is None else "running",
-        entry.ask.gpus if entry.ask else 0,
+        entry.request.gpus if entry.request else 0,
         *share,
         entry.submit_ms,
         entry.submit_ms,
         began_ms,
         on_gpus.places_of(entry.title) or entry.node,
         f"{enough} are enough by its profile" if enough else "",
-        priority=entry.ask.priority if entry.ask else 0,
+        priority=entry.request.priority if entry.request else 0,
     )
 
 
 def _waits(entry: Entry, driver: Driver, why: str) -> LiveJob:
-    held, ask, starts = entry.state is State.HELD, entry.ask, driver.starts.get(entry.uid)
+    held, request, starts = entry.state is State.HELD, entry.request, driver.starts.get(entry.uid)
     return LiveJob(
         *_named(entry),
         "held" if held else "waiting",
-        *((ask.gpus, ask.milli, ask.mem_mib) if ask else (0, 1000, 0)),
+        *((request.gpus, request.milli, request.mem_mib) if request else (0, 1000, 0)),
         entry.submit_ms,
         None if held else entry.submit_ms,
         why=why,
         starts_from_ms=starts.from_ms if starts else None,
         starts_to_ms=starts.to_ms if starts else None,
-        priority=ask.priority if ask else 0,
+        priority=request.priority if request else 0,
     )
 
 

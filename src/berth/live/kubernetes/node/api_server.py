@@ -11,9 +11,16 @@ import msgspec
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes import objects
-from berth.live.kubernetes.asks import consumed_of, controller_of, moment_ms, pod_group, pod_resources, whole
 from berth.live.kubernetes.client import MERGE_PATCH, Api, event
 from berth.live.kubernetes.names import CLAIMS_API, DRIVER, GANG, RESOURCE, application_of, pod_path
+from berth.live.kubernetes.pod_requests import (
+    consumed_of,
+    controller_of,
+    moment_ms,
+    pod_group,
+    pod_resources,
+    whole,
+)
 
 RESOURCES = f"/apis/{CLAIMS_API}"
 SLICES = f"{RESOURCES}/resourceslices"

@@ -129,11 +129,9 @@ class ClaimFiles:
         text, path = msgspec.json.encode(specification), self._path(uid)
         if path.exists() and path.read_bytes() == text:
             return
-        try:
-            _write(path, text)
-        except FileNotFoundError:  # the folder, which lies in memory
-            self._folder.mkdir(parents=True, exist_ok=True)
-            _write(path, text)
+        self._folder.mkdir(parents=True, exist_ok=True)  # it lies in memory
+        with whole_file(path) as temporary:
+            temporary.write_bytes(text)
 
     def remove(self, uid: str) -> None:
         """Take the specification of a claim away; one that is not there is no error."""
@@ -162,11 +160,6 @@ class ClaimFiles:
                 mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
             nodes.append(_node(self._driver.nodes[part.index]))
         return {"mounts": mounts, "deviceNodes": nodes}
-
-
-def _write(path: Path, text: bytes) -> None:
-    with whole_file(path) as aside:
-        aside.write_bytes(text)
 
 
 def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:
