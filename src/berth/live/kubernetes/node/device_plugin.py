@@ -167,7 +167,7 @@ def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
             )
         if not all(gpu.mem_mib for gpu in placed.gpus):
             raise KubernetesError(f"the placement of {pod} gives it no memory: {text[:200]}")
-        burst = pod.annotations.get(BURST, "").lower() in ("true", "1", "yes")
+        burst = pod.annotations.get(BURST) == "true"
         return tuple(
             # By its UUID where the placement names one: a restart of the machine may number GPUs anew.
             Part(
