@@ -319,7 +319,7 @@ def _whole_signs(body: bytes) -> bytes:
 
 SUBMIT_PATIENCE_S = 60.0
 OPTIONS = ("gpus", "mem", "time", "name")
-"""Options of `berth submit` that the form has, besides the folder."""
+"""Options of `berth submit` that the form has, other than the folder."""
 _FOLDER = 'cd "$1" 2> /dev/null || exit 96; shift; exec "$@"'
 """Enter the folder with the user's own rights."""
 _PLAIN = re.compile(r"(?!\S*=)[\w@%+=:,./ -]+", re.ASCII)

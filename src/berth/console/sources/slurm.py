@@ -53,7 +53,7 @@ class SlurmSource:
         """Accounts of which users are coordinators, and when that was asked."""
 
     async def look(self) -> Snapshot:
-        """Nodes and jobs; berth's reasons beside Slurm's where it runs."""
+        """Nodes and jobs; berth's reasons with Slurm's where it runs."""
         return await asyncio.to_thread(self._look)
 
     async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:

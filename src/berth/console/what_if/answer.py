@@ -35,7 +35,7 @@ class Row:
     unserved: int
     """Jobs that did not finish in the replay."""
     oracle: bool = False
-    """Whether the policy chose by true run times: a bound, never the best beside others."""
+    """Whether the policy chose by true run times: a bound, never the best among others."""
     wait_p90_s: float | None = None
     """None in answers that an earlier version kept."""
 

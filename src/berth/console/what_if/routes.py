@@ -252,7 +252,7 @@ def _columns(answer: Answer) -> list[tuple[str, str, list[str]]]:
 
 
 def _quantity(seconds: float, *others: float) -> tuple[str, str]:
-    """A time as its number and unit, in the unit that suits the longest of those that it stands beside; in one of its
+    """A time as its number and unit, in the unit that suits the longest of those next to it; in one of its
     own if it is a hundredth of that or less."""
     near = [each for each in others if each < 100 * seconds]
     factor, unit = readable_unit(Unit.SECONDS, [seconds, *near])

@@ -85,11 +85,11 @@ from berth.scheduler import (
 
 PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
 MOST_NAMED = 3
-"""Jobs of the queue that are named to somebody who asks why a job waits."""
+"""Jobs of the queue that are named with why a job waits."""
 MUCH_THE_SAME_MS = 30_000
 """Start intervals that differ by no more, or by a tenth of what is left until they end, stay as they were."""
 MOST_ENDS = 10_000
-"""Ended attempts that are remembered, so that an end that is told again changes nothing."""
+"""Ended attempts that are remembered, so that an end that is reported again changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Settings:
     promise_quantile: float = PROMISE_QUANTILE
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
-    """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
+    """Waiting jobs whose wait reasons the site gets after each decision: the first of the queue."""
     forecast_ms: int = 10_000
     """How old start intervals may be."""
     reclaim: bool = False
@@ -148,7 +148,7 @@ class Why:
     reason: WaitReason
     candidates: Sequence[Candidate]
     nodes_lack: Sequence[str]
-    """What all nodes that may run it are short of, besides GPUs."""
+    """What all nodes that may run it are short of, other than GPUs."""
     never: str
     """Why no node could hold it if nothing else ran; empty if one could."""
     waiting: int
@@ -161,12 +161,12 @@ class Why:
 
 
 class _Leaving(NamedTuple):
-    """A run that was evicted or lost with its node, and of which the site has told no end yet."""
+    """A run that was evicted or lost with its node, and whose end the site has not reported yet."""
 
     run: Running
     gpus: tuple[Gpu, ...]
     state: RecordState
-    """How it is taken to end if the site does not tell."""
+    """How it is taken to end if the site does not report it."""
 
 
 class Driver:
@@ -227,7 +227,7 @@ class Driver:
         self._missed: dict[str, int] = {}  # steps in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._untaken: deque[End | FailedStart] = deque()
-        """Ends that the site told and that are not taken in yet, as one before them raised."""
+        """Ends that the site reported and that are not taken in yet, as one before them raised."""
         self._noted: dict[str, str] = {}
         self.unplaced: dict[str, str] = {}
         """Jobs that run and for which no room is known, and why."""
@@ -328,7 +328,7 @@ class Driver:
         self._keep_rest_of_gangs()
 
     def _end_lost(self, back: Set[str], now_ms: int, records: list[Record]) -> None:
-        """What a site still runs on a node that is back was not lost with it; the rest was, whatever it tells later."""
+        """What a site still runs on a node that is back was not lost with it; the rest was, whatever comes later."""
         for job_id, gone in [*self._leaving.items()]:
             if gone.state is not RecordState.NODE_FAIL or back.isdisjoint(gpu.node for gpu in gone.gpus):
                 continue
@@ -426,11 +426,11 @@ class Driver:
                 state = PREEMPTED if job_id in waiting else RecordState.CANCELLED
                 self._end(End(job_id, state, now_ms, waits_again=True), now_ms, records)
         for job_id, gone in [*self._leaving.items()]:
-            if job_id in waiting and job_id not in running:  # the site queued it again and told no end
+            if job_id in waiting and job_id not in running:  # the site queued it again and reported no end
                 self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
 
     def _keep_suspension(self, run: SiteRun, known: Running, now_ms: int) -> None:
-        """Make a job suspended or running as the site has it, unless the site has not come yet to what it was told."""
+        """Make a job suspended or running as the site has it, unless the site has not come yet to what was ordered."""
         scheduler, job_id = self.scheduler, known.job.id
         suspended = job_id in scheduler.cluster.suspended
         if self._ordered.get(job_id) is run.suspended:
@@ -449,7 +449,7 @@ class Driver:
             self._adopt(run, now_ms)
 
     def _is_elsewhere(self, run: SiteRun, known: Running) -> bool:
-        """Whether a site runs a job on other GPUs than it was told to."""
+        """Whether a site runs a job on other GPUs than ordered."""
         slots = [self._slot(gpu) for gpu in run.gpus]
         if slots:
             return None not in slots and set(slots) != set(known.slots)
@@ -472,7 +472,7 @@ class Driver:
             self.scheduler.replace(replace(run.job, time_limit_ms=job.time_limit_ms, priority=job.priority))
 
     def _adopt(self, run: SiteRun, now_ms: int) -> bool:
-        """Note a running job, whoever started it; whether there is room for it where it runs."""
+        """Note a running job, started by berth or not; whether there is room for it where it runs."""
         scheduler, job = self.scheduler, as_needed(run.of.job, run.of.memory)
         share = job.share if run.share is None else run.share
         slots = self._slots_of_run(run, job, share)
@@ -788,10 +788,10 @@ class Driver:
         )
         attempt = end.attempt or now
         if of is None or attempt < now:
-            return  # it was told before
+            return  # it was reported before
         if (job_id, attempt) in self._ends:
             if scheduler.run_of(job_id) is not None and job_id not in self._starting:
-                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
+                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and reports it again
             return
         if run is None and ran is not None:
             self._adopt(ran, now_ms)
@@ -886,7 +886,7 @@ class Driver:
         if job_id in self.scheduler.cluster.running and job_id in self._starting:
             self._release(job_id, now_ms)
         elif job_id in self.scheduler.cluster.running or (run is not None and run.started):
-            return  # it runs: what is told is old
+            return  # it runs: the report is old
         self._leaving.pop(job_id, None)
         if of is None:
             return
@@ -950,7 +950,7 @@ class Driver:
         *,
         for_real: bool,
     ) -> None:
-        """Note what the policy decides; for real, the site is told at once."""
+        """Note what the policy decides; for real, the site acts at once."""
         can_evict = isinstance(self.site, CanEvict)
         parked_mib = self._parked_mib if self._can_suspend is not None else None
 

@@ -51,7 +51,7 @@ LOOK_S = 0.2
 ADMIT_S = 3.0
 """How long who makes a partition waits at most until the agent knows it."""
 ALONE_TRIES = 25
-"""How often an agent that starts tries to be the only one, for half a second."""
+"""Attempts of an agent that starts to be the only one, for half a second."""
 NVML_S = 1.0
 """Between two looks at what processes hold by NVML's word."""
 FILE = "tenant"

@@ -57,7 +57,7 @@ class Leadership:
         while not await self._attempt():
             if self._holder != logged:
                 logged = self._holder
-                log.warning("waiting: %s leads", logged or "nobody known")
+                log.warning("waiting: %s leads", logged or "no known steerer")
             await asyncio.sleep(RENEW_S)
         log.warning("%s leads", self.identity)
 

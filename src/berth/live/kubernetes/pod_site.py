@@ -104,8 +104,8 @@ class Settings(DriverSettings):
     """Whether events say what would be done and nothing is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
     right_size: str = "off"
-    """Whether a pod that asks for more than is enough by its profile gets what it asks for (`off`), is told so besides
-    (`advise`), or gets what is enough (`apply`)."""
+    """Whether a pod that asks for more than is enough by its profile gets what it asks for (`off`), gets a note
+    of that as well (`advise`), or gets what is enough (`apply`)."""
 
     @property
     def why_evicted(self) -> str:
@@ -119,7 +119,7 @@ class State(StrEnum):
     """What has become of a pod."""
 
     HELD = "held"
-    """It waits for somebody else: a gate of others, its PodGroup, its user who wrote what makes no sense."""
+    """It waits for others: a gate of others, its PodGroup, its user who wrote what makes no sense."""
     WAITING = "waiting"
     LIFTED = "lifted"
     """kube-scheduler may bind it."""
@@ -748,7 +748,7 @@ class PodSite:
     # How: pods whose gate is lifted
 
     def _is_lifted(self, entry: Entry, placed: Placed, now_ms: int) -> None:
-        """Count a pod from the patch that lifted its gate, though nobody has bound it yet."""
+        """Count a pod from the patch that lifted its gate, though it is not bound yet."""
         assert entry.pod is not None
         self._move(entry, placed.node)
         if not self._runs(entry, placed, started=False):

@@ -29,7 +29,7 @@ MOST_WEIGHT = 100
 
 
 class Taken(Exception):  # noqa: N818  it is an answer
-    """The pod cannot be placed: it is gone, is another pod of the same name, or was placed by somebody else."""
+    """The pod cannot be placed: it is gone, is another pod of the same name, or another has placed it."""
 
 
 async def place(api: Api, step: Lift) -> None:
