@@ -402,14 +402,8 @@ class PodSite:
                 entry.no_room = False  # its GPUs may be back
             self._look_again(there, now_ms)
         if has_other_models:
-            asked = (each for each in self.entries.values() if each.state is State.WAITING)
             sizes = self.settings.right_size == "apply"
-            for entry in [
-                each
-                for each in asked
-                if each.request and (sizes or each.request.models or each.request.mem_milli)
-            ]:
-                self._queue(entry)
+            self._queue_again(lambda _, asked: sizes or bool(asked.models or asked.mem_milli))
         if self.kinds.left and self._crowded:
             self.kinds.left = False
             first = [*self._crowded][: MOST_OF_ONE // 2]
@@ -448,8 +442,7 @@ class PodSite:
         """What is enough may be known of pods that wait."""
         self.stirred = True
         if self.settings.right_size == "apply":
-            for entry in [each for each in self.entries.values() if each.state is State.WAITING]:
-                self._queue(entry)
+            self._queue_again(lambda _, asked: True)
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
@@ -663,6 +656,13 @@ class PodSite:
         self._waiting[uid] = job
         self._changed[uid] = None
         self.stirred = True
+
+    def _queue_again(self, which: Callable[[Entry, PodRequest], bool]) -> None:
+        """Have the driver see those of the waiting pods anew for which this holds."""
+        for uid in [*self._waiting]:
+            entry = self.entries[uid]
+            if entry.request is not None and which(entry, entry.request):
+                self._queue(entry)
 
     def _gpus_of(self, node: str) -> tuple[Gpu, ...]:
         view = self.table.views.get(node)
@@ -880,9 +880,7 @@ class PodSite:
 
     def _rejoin(self, owner: tuple[str, object], now_ms: int) -> None:
         """Pods of one owner avoid other nodes than before."""
-        for entry in self.entries.values():
-            if entry.state is State.WAITING and entry.owner == owner and self._joins(entry, now_ms):
-                self._queue(entry)
+        self._queue_again(lambda entry, _: entry.owner == owner and self._joins(entry, now_ms))
 
     # How: pods that are bound
 
@@ -1053,9 +1051,7 @@ class PodSite:
             need = self._needs[owner] = need_after(self._needs.pop(owner, NO_NEED), held_mib)
             if len(self._needs) > MOST_OWNERS:
                 del self._needs[next(iter(self._needs))]
-            for other in [each for each in self.entries.values() if each.state is State.WAITING]:
-                if other.request is not None and other.owner == owner:
-                    self._queue(other)
+            self._queue_again(lambda other, _: other.owner == owner)
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
             message = f"{message}; the next pod of {request.owner} gets {gets}"
         if meta.uid in self.entries:  # else it ended before this steerer began, and another has said so

@@ -328,22 +328,15 @@ class Steering:
         return done
 
     def _advise(self, done: Round) -> None:
-        """Say where pods would go."""
+        """Say where pods would go, and which would be evicted."""
         self._advised = advice(self.driver, self._settings.policy, done)
-        for uid, message in self._advised.items():
-            if (entry := self.site.entries.get(uid)) is not None:
-                self._report_advice(entry, "Advised", message)
-        for uid in done.evicted:
-            if (entry := self.site.entries.get(uid)) is not None:
-                self._report_advice(entry, "Advised", f"it would be evicted: {self._settings.why_evicted}")
-
-    def _report_advice(self, entry: Entry, reason: str, message: str) -> None:
-        kind, said, _ = self._reported.get(entry.uid, ("", "", 0.0))
-        if (kind, said) != (reason, message):
-            self._reported[entry.uid] = reason, message, time.monotonic()
-            self.counts.advised += 1
-            tell = PodEvent(*entry.key, reason, message, False)
-            self._hand_out(self._generation, tell)
+        evicted = dict.fromkeys(done.evicted, f"it would be evicted: {self._settings.why_evicted}")
+        for uid, message in {**self._advised, **evicted}.items():
+            entry, (kind, before, _) = self.site.entries.get(uid), self._reported.get(uid, ("", "", 0.0))
+            if entry is not None and (kind, before) != ("Advised", message):
+                self._reported[uid] = "Advised", message, time.monotonic()
+                self.counts.advised += 1
+                self._hand_out(self._generation, PodEvent(*entry.key, "Advised", message, False))
 
     def _hand_out(self, generation: int, step: Step) -> None:
         """Have something done; called from the thread that decides."""
