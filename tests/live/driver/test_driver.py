@@ -386,6 +386,42 @@ def test_what_start_intervals_held_is_told_of_jobs_that_have_started() -> None:
     assert driver.forecasts_held(middle_ms) == (1, 1)
 
 
+def one_start_held() -> tuple[MemorySite, int]:
+    """A site whose driver has told of one start, which held, and when that was."""
+    limit = {"time_limit_ms": 3_600_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),))
+    driver = driver_of(site)
+    driver.step(1000)
+    driver.forecast(1000)
+    middle_ms = sum(driver.starts["2"]) // 2
+    site.end("1", RecordState.COMPLETED)
+    driver.step(middle_ms)
+    return site, middle_ms
+
+
+def test_a_driver_to_come_goes_on_with_what_start_intervals_had_learned() -> None:
+    site, now_ms = one_start_held()
+    again = driver_of(site)
+    again.step(now_ms)
+    other = driver_of(site, policy="sjf+best-fit")
+    other.step(now_ms)
+    assert again.forecasts_held(now_ms) == (1, 1)
+    assert other.forecasts_held(now_ms) == (0, 0), "it has learned nothing of another policy's starts"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "17", '{"policy": "fifo+best-fit"}', "\0"])
+def test_start_intervals_begin_anew_and_say_so_if_what_they_learned_cannot_be_read(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, now_ms = one_start_held()
+    site.learned_starts = text
+    driver = driver_of(site)
+    driver.step(now_ms)
+    assert driver.forecasts_held(now_ms) == (0, 0)
+    (line,) = caplog.messages
+    assert line.startswith("start intervals begin anew: what they had learned cannot be read (")
+
+
 def test_no_date_is_said_where_nobody_knows_when_there_will_be_room() -> None:
     site = site_of(job("1", time_limit_ms=60_000), job("2", milli=1000, gpus=2), job("3", gpus=2, milli=1000))
     site.held = {Gpu("n1", 1): Share(1000, CARD_MIB)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,39 @@ def test_once_ends_with_the_fault_that_keeps_it_from_deciding(monkeypatch: pytes
 
     with pytest.raises(PolicyError, match="it decided nothing"):
         asyncio.run(run())
+
+
+class WithLease(Still):
+    """The same with a place for one Lease."""
+
+    def __init__(self, **objects: list[Any]) -> None:
+        super().__init__(**objects)
+        self.lease: bytes | None = None
+
+    async def request(self, method: str, path: str, *rest: Any, **named: Any) -> bytes:
+        if "/leases" not in path or (method == "GET" and self.lease is None):
+            return await super().request(method, path, *rest, **named)
+        if method != "GET":
+            self.lease = msgspec.json.encode(rest[0])
+        assert self.lease is not None
+        return self.lease
+
+
+def test_the_next_steerer_goes_on_with_what_start_intervals_had_learned() -> None:
+    learned = {"policy": POLICY, "offset": 0.3, "judged": 4, "days": [[20_000, 3, 4]]}
+    server = WithLease(nodes=[node()], pods=[])
+
+    async def lead(identity: str, text: str = "") -> Steering:
+        steerer = Steering(server, Options(Settings(POLICY), once=True, identity=identity))
+        if text:
+            steerer.lease.learned_starts = text
+        await asyncio.wait_for(steerer.run(), 60)
+        return steerer
+
+    asyncio.run(lead("one", json.dumps(learned)))
+    second = asyncio.run(lead("two"))
+
+    assert second.driver.forecasts_held(20_000 * 86_400_000) == (3, 4)
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -7,6 +7,8 @@ the same site decides the same.
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.counts import counted
-from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
+from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError, SettingError
 from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
 from berth.knowledge.memory_needs import (
     MOST_KINDS,
@@ -43,6 +45,7 @@ from berth.live.driver.site import (
     GiveUp,
     Gpu,
     HasGangs,
+    KeepsStarts,
     KnowsInUse,
     NamesChanges,
     NodeState,
@@ -82,6 +85,8 @@ from berth.scheduler import (
     StartInterval,
     Suspended,
 )
+
+log = logging.getLogger(__name__)
 
 PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
 MOST_NAMED = 3
@@ -184,6 +189,7 @@ class Driver:
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._can_suspend = site if isinstance(site, CanSuspend) else None
+        self._keeps_starts = site if isinstance(site, KeepsStarts) else None
         self._ordered: dict[str, bool] = {}  # job -> suspend (True) or resume, until the site has done it
         quotas = self.settings.quotas
         setting = Setting(
@@ -197,6 +203,7 @@ class Driver:
         self._by_run_times = is_oracle(self.settings.policy)  # it would be one if its beliefs were true
         self._reserved_ms: Mapping[str, int] = {}
         self._forecast = StartForecast()
+        self._judged = 0  # starts that the site has kept what was learned of
         self._starts: Mapping[str, StartInterval] = {}
         self._startless: Set[str] = frozenset()
         """Waiting jobs that the last forecast found no start of."""
@@ -266,6 +273,7 @@ class Driver:
         try:
             self._take_in(now_ms, done.records)
             self._decide(done, now_ms, out_of_time or (lambda: False), for_real=for_real)
+            self._keep_starts()
             self._note(now_ms)
         except BerthError as error:
             done.fault = done.fault or error
@@ -290,21 +298,22 @@ class Driver:
 
     def _take_nodes(self, now_ms: int) -> set[str]:
         """Make the nodes those of the site; returns which are back."""
-        found, back = self.site.nodes(), set[str]()
-        if found is self._seen_nodes and isinstance(found, tuple):
+        listed, back = self.site.nodes(), set[str]()
+        if listed is self._seen_nodes and isinstance(listed, tuple):
             return back  # to compare 5,000 nodes cost 1.5 of the 1.8 ms that a pod took a steerer
-        nodes = tuple(each.node for each in found)
+        nodes = tuple(each.node for each in listed)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
             self._scheduler = Scheduler(cluster, self._policy, self.knowledge)
             if not nodes:
                 self._scheduler.nodes_changed([], now_ms)
             self._nodes = nodes
+            self._recall_starts()
         elif nodes != self._nodes:
             self._nodes = nodes
             self._has_left(self.scheduler.nodes_changed(nodes, now_ms), now_ms)
             self._reconsider_misfits(now_ms)
-        for node, state in found:
+        for node, state in listed:
             before = self._away.get(node.name, NodeState.UP)
             if state is before:
                 continue
@@ -315,8 +324,8 @@ class Driver:
             elif state is NodeState.UP:
                 self.scheduler.node_back(node.name)
                 back.add(node.name)
-        self._away = {node.name: state for node, state in found if state is not NodeState.UP}
-        self._seen_nodes = found
+        self._away = {node.name: state for node, state in listed if state is not NodeState.UP}
+        self._seen_nodes = listed
         return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
@@ -380,10 +389,10 @@ class Driver:
     def _take_runs(self, changed: Collection[str] | None, now_ms: int, records: list[Record]) -> None:
         """Adopt what runs that is not known, confirm what has begun, and let go of what the site no longer has."""
         cluster, running, waiting = self.scheduler.cluster, self.site.running(), self.site.waiting()
-        job_ids = list(running) if changed is None else [*changed, *self.unplaced]
+        reported = list(running) if changed is None else [*changed, *self.unplaced]
         # What one left, another may have grown by.
-        job_ids.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
-        for job_id in job_ids:
+        reported.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
+        for job_id in reported:
             run = running.get(job_id)
             if run is None or job_id in self._leaving:
                 continue
@@ -834,14 +843,14 @@ class Driver:
         if end.state is OUT_OF_MEMORY:
             cards_mib = self._cards_mib(job)
             need = need_of_next_attempt(job.memory, held_mib, cards_mib)
-            by_memory = asks_for_memory(job.job)
+            names_memory = asks_for_memory(job.job)
             if need.times > job.job.retries or not fits(
-                job.job, need.mib if by_memory else held_mib, cards_mib
+                job.job, need.mib if names_memory else held_mib, cards_mib
             ):
                 why = f"it ran out of GPU memory {counted(need.times, 'time')}, and needs {held_mib} MiB of each GPU"
                 self.site.give_up(GiveUp(job_id, end.state, why))
                 return
-            gets = "whole GPUs" if need.alone or not by_memory else f"{need.mib} MiB of each GPU"
+            gets = "whole GPUs" if need.alone or not names_memory else f"{need.mib} MiB of each GPU"
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
             # Those like it get what it needs, so that they do not run out too.
@@ -1100,6 +1109,26 @@ class Driver:
     def starts(self) -> Mapping[str, StartInterval]:
         """The start intervals of waiting jobs and of gangs, by id, as of the last `forecast`."""
         return self._starts
+
+    def _recall_starts(self) -> None:
+        """Go on with what start intervals had learned under this policy, if the site keeps it. What cannot be read is
+        logged and ignored."""
+        if self._keeps_starts is None or not self._keeps_starts.learned_starts:
+            return
+        try:
+            learned = json.loads(self._keeps_starts.learned_starts)
+            if learned["policy"] == self.settings.policy:
+                self._forecast.recall(learned)
+        except (ValueError, KeyError, TypeError, SettingError) as error:
+            log.warning("start intervals begin anew: what they had learned cannot be read (%s)", error)
+
+    def _keep_starts(self) -> None:
+        """Have the site keep what start intervals have learned, if that has changed."""
+        if self._keeps_starts is not None and self._forecast.judged != self._judged:
+            self._judged = self._forecast.judged
+            self._keeps_starts.learned_starts = json.dumps(
+                {"policy": self.settings.policy, **self._forecast.learned}
+            )
 
     def forecasts_held(self, now_ms: int) -> Held:
         """How many of the jobs that started in the last 30 days did so within their first start intervals."""

@@ -41,6 +41,7 @@ from berth.partition import (
     remove,
     resize,
 )
+from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
@@ -104,6 +105,8 @@ class NodeTenant(Terms):
     """Whether the site wants it to be suspended."""
     sent_away: bool = False
     """Whether it was suspended for memory that is not counted, until the site has suspended and resumed it."""
+    uncounted: str = ""
+    """What it held beyond its count when it was throttled or sent away, until that ends."""
     had_pct: int | None = None
     """Its share of the GPU's time before it was throttled; None: it is not."""
     had_burst: bool = False
@@ -158,6 +161,8 @@ class Shown(NamedTuple):
     why: str
     idle: bool = False
     """Whether it is suspended until its next call of CUDA."""
+    uncounted: str = ""
+    """What it holds beyond its count, in words, or was throttled or suspended for; empty: nothing."""
 
 
 @contextlib.contextmanager
@@ -344,6 +349,7 @@ class NodeTenants:
             tenant.parked_mib,
             tenant.why,
             tenant.idle and not tenant.resumes,
+            tenant.uncounted or (found.text("it") if (found := self._uncounted.get(tenant.id)) else ""),
         )
 
     # Tenants come and go
@@ -422,6 +428,8 @@ class NodeTenants:
 
     def _awake(self, tenant: NodeTenant, why: str = "") -> None:
         changed = {"resumes": True, "lends_to": "", "idle": False, "stopped": False, "why": why}
+        if tenant.had_pct is None:
+            changed["uncounted"] = ""
         self._keep(tenant, suspension="", suspended_since_ms=None, **changed)
 
     def _keep(self, tenant: NodeTenant, **changed: object) -> None:
@@ -481,21 +489,23 @@ class NodeTenants:
             if tenant.id not in found:
                 self._unthrottle(tenant)
             elif tenant.had_pct is None:
-                self._answer_uncounted(tenant)
+                self._answer_uncounted(tenant, found[tenant.id])
 
-    def _answer_uncounted(self, tenant: NodeTenant) -> None:
+    def _answer_uncounted(self, tenant: NodeTenant, found: Difference) -> None:
         """Suspend it; throttle it if it must stay, or cannot be suspended for the reason that it shows."""
         if self._answer == "report" or tenant.suspension or (tenant.ordered and not tenant.why):
             return
         may_leave = tenant.leaves and not (tenant.sent_away and tenant.why)
         if self._answer == "suspend" and may_leave:
-            self._keep(tenant, ordered=True, sent_away=True, why="")
+            self._keep(tenant, ordered=True, sent_away=True, why="", uncounted=found.text("it", "held"))
             return
         if tenant.sent_away:
             self._keep(tenant, sent_away=False)
         with contextlib.suppress(BerthError, IndexError):  # it ends now
             had = find(tenant.id)[0]
-            self._keep(tenant, had_pct=had.core_pct, had_burst=had.burst)
+            stays = f", since it cannot be suspended: {tenant.why}" if tenant.why else ""
+            text = found.text("it", throttled=stays)
+            self._keep(tenant, had_pct=had.core_pct, had_burst=had.burst, uncounted=text)
             resize(tenant.id, core_pct=THROTTLED_PCT, burst=False)
             self.log("throttled", job=tenant.job, why=tenant.why)
 
@@ -503,7 +513,7 @@ class NodeTenants:
         if tenant.had_pct is not None:
             with contextlib.suppress(BerthError):  # it ends now
                 resize(tenant.id, core_pct=tenant.had_pct, burst=tenant.had_burst)
-            self._keep(tenant, had_pct=None)
+            self._keep(tenant, had_pct=None, uncounted="")
 
     def _busy_pids(self) -> set[int]:
         nvml, busy = open_nvml(self._driver), set[int]()
@@ -584,7 +594,7 @@ class NodeTenants:
 
     def moves(self, tenant: NodeTenant) -> None:
         """What the site has stopped goes on, since the driver moves only what runs."""
-        if tenant.suspension == SUSPENDING and any(map(_is_stopped, self._pids_of(tenant))):
+        if tenant.suspension == SUSPENDING and any(map(is_stopped, self._pids_of(tenant))):
             self._keep(tenant, stopped=True)
             self.signal(tenant, signal.SIGCONT)
 
@@ -639,13 +649,6 @@ class NodeTenants:
 def _pids(part: Partition | Unreadable) -> set[int]:
     found = () if isinstance(part, Unreadable) else part.processes
     return {process.outer_pid or process.pid for process in found}
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-    except (OSError, IndexError):
-        return False
 
 
 def _alone(root: Path) -> int:

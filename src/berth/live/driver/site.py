@@ -307,6 +307,14 @@ class RemembersMemory(Protocol):
 
 
 @runtime_checkable
+class KeepsStarts(Protocol):
+    """A site that keeps what start intervals have learned."""
+
+    learned_starts: str
+    """Kept over a restart of the driver, which alone reads it; empty: nothing yet."""
+
+
+@runtime_checkable
 class KnowsInUse(Protocol):
     """A site that knows which GPUs are in use, and not by whom."""
 

@@ -211,6 +211,8 @@ class PodSite:
         self._now_ms = self._refreshed_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
+        self.learned_starts = ""
+        """What start intervals have learned, which the steerer keeps in its Lease."""
         self._anti_affine: dict[str, set[str]] = {}
         """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
         self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()

@@ -190,6 +190,7 @@ class Steering:
             if self._settings != before:
                 self._reset()
             watch.changed.clear()
+            self.site.learned_starts = self.lease.learned_starts
             listing = begin(self._listen(begin), "listen")
             if await self._first_of(tasks) is not listing:
                 return False
@@ -317,6 +318,7 @@ class Steering:
             out_of_time=lambda: time.monotonic() > end_s and bool(inbox),
             for_real=not self._settings.advise,
         )
+        self.lease.learned_starts = site.learned_starts
         for refused in done.refused:
             log.warning("%s", refused)
         if self._settings.advise:

@@ -38,6 +38,8 @@ class Steered(NamedTuple):
     """Empty: not known."""
     notes: tuple[str, ...]
     """What an operator has to know."""
+    learned_starts: str
+    """What the steerer's start intervals have learned."""
     idle: str
     """That no steerer leads, in words; empty if one does."""
 
@@ -47,6 +49,7 @@ async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
     now_ms = time.time_ns() // 1_000_000
     how = await as_steered(api, now_ms)
     site = PodSite(how.settings, lambda step: None)
+    site.learned_starts = how.learned_starts
     for each in await watched(api, site, lambda: now_ms):
         try:
             async for _, found in api.list(each.path, each.kind):
@@ -83,15 +86,16 @@ async def as_steered(api: Api, now_ms: int) -> Steered:
     advise = said.get(names.MODE) == "advise"
     notes: tuple[str, ...] = (idle,) if idle else ()
     if not policy:
-        return Steered(Settings(), policy, notes, idle)
+        return Steered(Settings(), policy, notes, "", idle)
     if why := _why_not_here(policy):
         notes += (f"why pods wait is told as if the policy were {DEFAULT_POLICY}: {why}",)
-        return Steered(Settings(advise=advise), policy, notes, idle)
+        return Steered(Settings(advise=advise), policy, notes, "", idle)
     if config is not None and (fault := fault_of(config, policy)):
         notes += (fault_text(fault),)
     if tenants.policy != policy:
         tenants = Tenants(policy)
-    return Steered(Settings(**msgspec.structs.asdict(tenants), advise=advise), policy, notes, idle)
+    settings = Settings(**msgspec.structs.asdict(tenants), advise=advise)
+    return Steered(settings, policy, notes, said.get(names.STARTS, ""), idle)
 
 
 def why_none_leads(lease: objects.Lease | None, now_ms: int) -> str:
@@ -212,7 +216,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
         entry.submit_ms,
         began_ms,
         on_gpus.places_of(entry.title) or entry.node,
-        f"{enough} are enough by its profile" if enough else "",
+        (memory.uncounted if memory else "") or (f"{enough} are enough by its profile" if enough else ""),
         priority=entry.request.priority if entry.request else 0,
     )
 

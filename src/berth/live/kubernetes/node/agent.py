@@ -2,7 +2,7 @@
 
 A process of a pod that holds GPU memory and is no member of its pod's region has lost libberth, or never had it: no
 limit holds it. It is told of as an event and a metric. So is a pod whose processes hold more than its regions count.
-Two looks must agree, since a process joins its region before it makes a context, but may end between the two questions.
+Two readings must agree: a process joins its region before it makes a context, but may end between the two questions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotme
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.placements import Measured
-from berth.live.local.cards import Cards, Look, command_of
+from berth.live.local.cards import Cards, GpuReading, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
 from berth.partition.gpus import plain_uuid
@@ -70,9 +70,9 @@ class Escaped:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What was seen at one look."""
+    """What one reading showed."""
 
-    looks: tuple[Look, ...] = ()
+    readings: tuple[GpuReading, ...] = ()
     parts: tuple[PodPart, ...] = ()
     escaped: tuple[Escaped, ...] = ()
     uncounted: tuple[Difference, ...] = ()
@@ -148,19 +148,21 @@ class Agent:
     async def step(self, now_ms: int) -> View:
         await self._list_pods(now_ms)
         seen: dict[int, str] = {}
-        looks = await asyncio.to_thread(self._cards.look, lambda pid: seen.setdefault(pid, self._pod_of(pid)))
+        readings = await asyncio.to_thread(
+            self._cards.read, lambda pid: seen.setdefault(pid, self._pod_of(pid))
+        )
         regions = {name: self._regions(name) for name in self._allotments.given}
         escaped = self._escaped(seen, regions)
         parts = tuple(self._pod_parts(regions))
         lost = {each.pod_uid for each in escaped}
-        found = self._reconciler.look(_counted(parts, looks))
-        self._keep_samples(looks, now_ms)
+        found = self._reconciler.look(_counted(parts, readings))
+        self._keep_samples(readings, now_ms)
         self.view = View(
-            looks,
+            readings,
             parts,
             escaped,
             tuple(each for each in found if each.name not in lost),
-            self.xids | {look.index: "lost" for look in looks if look.lost},
+            self.xids | {reading.index: "lost" for reading in readings if reading.lost},
         )
         await self._report(escaped)
         self._keep_windows(now_ms)
@@ -213,16 +215,16 @@ class Agent:
     def given_parts(self) -> Iterator[tuple[Allotment, Part]]:
         return ((each, part) for each in self._allotments.given.values() for part in each.parts)
 
-    def _keep_samples(self, looks: tuple[Look, ...], now_ms: int) -> None:
+    def _keep_samples(self, readings: tuple[GpuReading, ...], now_ms: int) -> None:
         """Note what each pod does on each of its GPUs, a folder a GPU."""
         pods: dict[int, dict[str, tuple[int, ...]]] = {}
         for allotment, part in self.given_parts():
             for pod in self.pods_of(allotment):
                 pods.setdefault(part.index, {})[pod.uid] = (part.index,)
-        for look in looks:
-            folder = self._state / SAMPLES / str(look.index)
+        for reading in readings:
+            folder = self._state / SAMPLES / str(reading.index)
             folder.mkdir(parents=True, exist_ok=True)
-            keep_samples(str(folder), (look,), now_ms, pods.get(look.index, {}))
+            keep_samples(str(folder), (reading,), now_ms, pods.get(reading.index, {}))
 
     def _keep_windows(self, now_ms: int) -> None:
         """Have what pods did lately taken into profiles: a service or a notebook may run for months."""
@@ -279,11 +281,7 @@ class Agent:
                 )
                 news.setdefault(of.pod.uid, (of.pod, REFUSED_REASON, what))
         for more in self.view.uncounted:
-            what = (
-                f"the pod's processes hold {more.seen_mib} MiB of GPU {more.gpu}, and its region counts"
-                f" {more.counted_mib} MiB: a process of it wrote into the counters"
-            )
-            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, what
+            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, more.text("the pod")
         for about, message in news.items():
             if about not in self._reported:
                 try:
@@ -347,9 +345,9 @@ class Agent:
             log.warning("what was seen is not recorded yet: %s", message.decode(errors="replace")[-500:])
 
 
-def _counted(parts: Sequence[PodPart], looks: Sequence[Look]) -> Iterator[Counted]:
+def _counted(parts: Sequence[PodPart], readings: Sequence[GpuReading]) -> Iterator[Counted]:
     """What each pod's regions count on each of its GPUs, and what NVML shows for its processes."""
-    runs = {look.index: look.runs for look in looks}
+    runs = {reading.index: reading.runs for reading in readings}
     of_pods: dict[tuple[str, int], list[Partition]] = {}
     for each in parts:
         of_pods.setdefault((each.pod.uid, each.part.index), []).append(each.region)

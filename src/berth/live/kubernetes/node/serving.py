@@ -93,17 +93,18 @@ class NodeCollector(Collector):
         yield registered
 
     def _gpu(self, card: Card, view: View) -> Gpu:
-        look = next((look for look in view.looks if look.index == card.index), None)
+        reading = next((each for each in view.readings if each.index == card.index), None)
         tenants = tuple(
             Tenant(allotment.holder.name, allotment.holder.namespace, "", part.milli, part.mem_mib)
             for allotment, part in self._agent.given_parts()
             if part.index == card.index
         )
         there = Gpu("", card.index, card.model, card.mem_mib, tenants)
-        if look is None:
+        if reading is None:
             return there
-        strangers = tuple(Stranger(each.command, each.mem_mib, pid=each.pid) for each in look.strangers)
-        return replace(there, strangers=strangers, used_mib=look.used_mib, health="lost" if look.lost else "")
+        strangers = tuple(Stranger(each.command, each.mem_mib, pid=each.pid) for each in reading.strangers)
+        health = "lost" if reading.lost else ""
+        return replace(there, strangers=strangers, used_mib=reading.used_mib, health=health)
 
 
 def _values(of: PodPart) -> tuple[float, ...]:
