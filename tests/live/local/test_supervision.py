@@ -89,7 +89,7 @@ def test_on_a_full_disk_time_limits_hold_and_status_and_queue_say_what_is_wrong(
     world = World(module="tests.live.local.faulty_broker", options=["--record-s", "0.1"])
     try:
         world.up()
-        limited = world.submit("echo began; exec sleep 600", time="1s", mem="1G")
+        limited = world.submit("echo began; exec sleep 600", time="5s", mem="1G")
         ended, cancelled = world.submit("true", gpus=0), world.submit("exec sleep 600", gpus=0)
         world.until(lambda: world.state_of(limited) == "running", "it runs")
         world.wait(ended)

@@ -19,7 +19,8 @@ PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "setpriv", "slurmrestd")
 CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 STORIES = Path(__file__).with_name("stories.sh")
 
-TIMEOUT_S = 600
+TIMEOUT_S = 800
+"""Of a whole story; after 900 s pytest ends the worker (`faulthandler_timeout`)."""
 LEFT_S = 60
 """How long what a story has started may take to end, once it has been told to."""
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from berth.errors import BerthError
-from berth.live.driver.words import mib
 from berth.live.local.book import Book
 from berth.live.local.cards import Cards, GpuReading
 from berth.live.local.entry import NODE_FAIL, RUNNING, Entry
@@ -130,12 +129,7 @@ class Watch:
         found = self.uncounted.get(job_id)
         if found is None:
             return ""
-        why = self._throttled.get(job_id)
-        throttled = "" if why is None else f"; it is left {THROTTLED_PCT} % of the time{why}"
-        return (
-            f"job {job_id} {holds} {mib(found.seen_mib)} of GPU {found.gpu}, and its partition counted "
-            f"{mib(found.counted_mib)}: a process of it runs without libberth, or wrote into the counters{throttled}"
-        )
+        return found.text(f"job {job_id}", holds, self._throttled.get(job_id))
 
     def _without_ours(self, readings: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
         """Leave out the partitions of jobs that run. A partition of this queue without a job is removed; it is held

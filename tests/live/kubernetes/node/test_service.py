@@ -90,7 +90,7 @@ class Running:
     def close(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(60)
+            return self.process.wait(300)
         finally:
             self.process.kill()
             self.log.close()
