@@ -13,7 +13,7 @@ import schemathesis
 from prometheus_client.parser import text_string_to_metric_families
 
 from berth.console.roles import Role
-from berth.live.driver.snapshot import Gpu, MoreCards, Tenant
+from berth.live.driver.snapshot import Gpu, MoreCards, Stranger, Tenant
 from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
@@ -83,6 +83,15 @@ def test_metrics_tell_the_memory_of_jobs_that_may_grow(tmp_path: Path) -> None:
         ("0", "A100", "n1", "slurm", "7", kind): mem_mib << 20
         for kind, mem_mib in {"promise": 4096, "limit": 6144, "max": 8192, "used": 6000}.items()
     }
+
+
+def test_metrics_count_memory_of_strangers_once(tmp_path: Path) -> None:
+    inside = Stranger("process 4711", 6000, "train", pid=4711)
+    gpu = Gpu("n1", 0, "A100", 81_920, (), (inside, Stranger("partition a", 8192)))
+    source = ValuesSource(replace(look_of(), gpus=(gpu,)), "slurm")
+    text = World(tmp_path, sources=[source]).program("prometheus", Role.VIEWER).get("/metrics").text
+    (held,) = (line for line in text.splitlines() if line.startswith("berth_gpu_stranger_bytes{"))
+    assert held.endswith(f" {8192 << 20}")
 
 
 def test_metrics_say_how_many_more_cards_would_start_jobs(tmp_path: Path) -> None:

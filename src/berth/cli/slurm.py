@@ -28,7 +28,6 @@ from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import BerthError, LiveError, SettingError
 from berth.history.jobs.job_report import job_reports, report_json
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import gpu_dict
 from berth.live.slurm import installed
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import compare as compared
@@ -353,7 +352,7 @@ def status(state: State = DEFAULT_STATE, as_json: JsonOrCsv = None) -> None:
 
     shown = read_status(state)
     seen = look(Controller(), state)
-    if printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
+    if printed(as_json, [asdict(gpu) for gpu in seen.gpus], {**asdict(seen), "service": shown}):
         return
     age_s = time.time() - int(str(shown["at_ms"])) / 1000
     print(f"mode       {shown['mode']}, policy {shown['policy']}")

@@ -243,7 +243,7 @@ class Hub:
             "version": self.version,
             "now_ms": _now_ms(),
             "jobs": self.jobs_version,
-            "counts": self.counts().to_dict(),
+            "counts": asdict(self.counts()),
             "sources": [source_json(seen) for seen in self.seen.values()],
             "gpus": None if whole else [gpu_json(key[0], gpus[key]) for key in changed],
         }
@@ -306,10 +306,6 @@ class Counts:
     """Mean use of the GPUs that are measured; None where none is."""
     waiting: int = 0
     running: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
 
 
 def counts_of(snapshots: Iterable[Snapshot]) -> Counts:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -17,15 +17,12 @@ from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
 from berth.console.schemas import QueuedJob
-from berth.console.source import Submits
+from berth.console.source import Submits, actions_in, commands_of
 from berth.live.driver.snapshot import LiveJob, job_dict
 from berth.live.driver.words import without_start
 
 router = APIRouter(include_in_schema=False)
 State = Literal["", "waiting", "held", "starting", "running", "suspending", "suspended", "resuming"]
-
-_ACTIONS: Final = {"waiting": ("hold", "cancel"), "held": ("release", "cancel")}
-"""What can be done to several jobs in these states together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +119,6 @@ async def queue(
 
 
 def _commands(hub: Hub, row: QueuedJob, who: Viewer) -> dict[str, str]:
-    """What this viewer may do to a job of the queue, each with the command that does the same."""
-    source = hub.seen[row.source].source
-    wanted = _ACTIONS.get(row.state, ("requeue", "cancel"))
-    commands = {
-        name: source.command(name, {"id": row.id}) for name in wanted if name not in source.lacks(who)
-    }
-    return {name: command for name, command in commands.items() if command is not None}
+    """What this viewer may do to several jobs like this one together, each with the command that does the same."""
+    wanted = (name for name in actions_in(row.state) if name != "priority")
+    return commands_of(hub.seen[row.source].source, row.id, wanted, who)

@@ -2,7 +2,7 @@
 
     what-if/ID/question.json   who asked what and when; written once
     what-if/ID/state.json      where it is
-    what-if/ID/answer.json     what was found, and beside it pictures.json
+    what-if/ID/answer.json     what was found; next to it pictures.json
     what-if/ID/log             what the worker wrote on standard error
 
 An id is random: it is an address that can be sent to a colleague.

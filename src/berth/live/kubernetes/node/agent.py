@@ -74,8 +74,6 @@ class View:
 
     readings: tuple[GpuReading, ...] = ()
     parts: tuple[PodPart, ...] = ()
-    allotted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each GPU: milli and MiB that were given."""
     escaped: tuple[Escaped, ...] = ()
     uncounted: tuple[Difference, ...] = ()
     """By the uid of the pod; without those that have escaped processes."""
@@ -162,7 +160,6 @@ class Agent:
         self.view = View(
             readings,
             parts,
-            self._allotted(),
             escaped,
             tuple(each for each in found if each.name not in lost),
             self.xids | {reading.index: "lost" for reading in readings if reading.lost},
@@ -207,7 +204,7 @@ class Agent:
         return [pod for pod in self._pods.values() if key in keys_of(pod)]
 
     def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> Iterator[PodPart]:
-        for allotment, part in self._given_parts():
+        for allotment, part in self.given_parts():
             if (card := self._allotments.cards.get(part.index)) is None:
                 continue  # it has fallen off the bus
             for region in regions.get(allotment.name, ()):
@@ -215,20 +212,13 @@ class Agent:
                 for pod in self.pods_of(allotment)[:1] if plain_uuid(uuid) == plain_uuid(card.uuid) else ():
                     yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
 
-    def _given_parts(self) -> Iterator[tuple[Allotment, Part]]:
+    def given_parts(self) -> Iterator[tuple[Allotment, Part]]:
         return ((each, part) for each in self._allotments.given.values() for part in each.parts)
-
-    def _allotted(self) -> dict[int, tuple[int, int]]:
-        found = dict.fromkeys(self._allotments.cards, (0, 0))
-        for _, part in self._given_parts():
-            milli, mib = found.get(part.index, (0, 0))
-            found[part.index] = (milli + part.milli, mib + part.mem_mib)
-        return found
 
     def _keep_samples(self, readings: tuple[GpuReading, ...], now_ms: int) -> None:
         """Note what each pod does on each of its GPUs, a folder a GPU."""
         pods: dict[int, dict[str, tuple[int, ...]]] = {}
-        for allotment, part in self._given_parts():
+        for allotment, part in self.given_parts():
             for pod in self.pods_of(allotment):
                 pods.setdefault(part.index, {})[pod.uid] = (part.index,)
         for reading in readings:
