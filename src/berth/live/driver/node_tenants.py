@@ -58,6 +58,7 @@ NVML_S = 1.0
 FILE = "tenant"
 ALIVE = ".agent"
 """The file that a living agent has locked, in the folder of all partitions."""
+_MAKES = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOM, FILES = ".room", ".tenants"
 """Files that are locked while room of a GPU is looked up and promised, and while a tenant's file is written."""
 
@@ -170,7 +171,7 @@ def room_kept(file: str = ROOM) -> Iterator[None]:
     """Keep others from promising room of this machine's GPUs meanwhile."""
     root = root_folder()
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    held = os.open(root / file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = os.open(root / file, _MAKES, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
@@ -654,7 +655,7 @@ def _pids(part: Partition | Unreadable) -> set[int]:
 def _alone(root: Path) -> int:
     """The descriptor of the file that this agent has locked. PartitionError if another has."""
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    held = os.open(root / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = os.open(root / ALIVE, _MAKES, 0o600)
     for _ in range(ALONE_TRIES):  # who asks whether an agent lives has the lock for a moment
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
