@@ -208,7 +208,7 @@ WRONG = [
     ("trace fetch nothere", "'nothere'", "there are openb, philly"),
     ("import sacct", "needs one of FILE", "--run, which runs sacct"),
     ("import csv own.csv --map job=name", "--map names no submit, start, end", "are needed"),
-    ("import pods cut.json", "cut.json is no whole JSON document", "`kubectl get pods -o json`"),
+    ("import pods cut.json", "cut.json", "no whole JSON document"),
     ("import records own.csv", "own.csv cannot be read", "records of `berth simulate --records`"),
     ("import limits", "import limits needs", "--qos FILE, --assoc FILE or both"),
     ("import slurmdbd nonsense://x", "'nonsense'", "expected mysql+pymysql://user:password@host/database"),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import schemathesis
 from prometheus_client.parser import text_string_to_metric_families
 
 from berth.console.roles import Role
@@ -119,6 +118,8 @@ def test_the_board_for_slurm_shows_metrics_that_the_console_has(world: World) ->
 
 
 def test_whatever_is_asked_nothing_breaks(world: World) -> None:
+    import schemathesis  # here, as it takes a second of every process that collects the tests
+
     world.app.state.too_many.wait_s = lambda *_: 0.0
     token = world.token("ann", Role.OPERATOR)
     schema = schemathesis.openapi.from_asgi(

@@ -82,7 +82,7 @@ def limits_of(group: Path) -> tuple[int, int]:
 
 
 def _until_gone(group: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while True:
         try:
             group.rmdir()

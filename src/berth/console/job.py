@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
+from berth.console.audit import now_ms
 from berth.console.history.question import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer
@@ -169,7 +169,7 @@ async def job(
         who,
         job=found,
         actions=actions,
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=now_ms(),
         live_job=live is not None,
         lacks=lacks,
         follows=live is not None and isinstance(live.source, Follows) and found.own,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, Literal, get_args
@@ -12,11 +11,12 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
+from berth.console.audit import now_ms
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
-from berth.console.schemas import QueuedJob
+from berth.console.schemas import QueueAnswer, QueuedJob
 from berth.console.source import Submits, actions_in, commands_of
 from berth.live.driver.snapshot import LiveJob, job_dict
 from berth.live.driver.words import without_start
@@ -48,18 +48,7 @@ class QueueQuery:
         return "/queue?" + "".join(f"{urlencode([each], errors='surrogatepass')}&" for each in values.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """One page of jobs."""
-
-    total: int
-    page: int
-    pages: int
-    now_ms: int
-    rows: list[QueuedJob]
-
-
-async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
+async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> QueueAnswer:
     """The page that was asked for, or the last one if there are fewer."""
     hub: Hub = state.hub
     snapshots = {name: seen.look for name, seen in (await hub.fresh()).items() if seen.look is not None}
@@ -81,7 +70,7 @@ async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
 
     total, number, jobs = await asyncio.to_thread(choose)
     rows = [_row(name, job, who) for name, job in jobs]
-    return Chosen(total, number, max(1, -(-total // asked.size)), time.time_ns() // 1_000_000, rows)
+    return QueueAnswer(total=total, page=number, size=asked.size, now_ms=now_ms(), jobs=rows)
 
 
 def _row(source: str, job: LiveJob, who: Viewer) -> QueuedJob:
@@ -97,7 +86,7 @@ async def queue(
     hub: Hub = request.app.state.hub
     found = await chosen(request.app.state, asked, who)
     acts = request.app.state.settings.actions
-    commands = [_commands(hub, row, who) if acts and who.owns(row.user) else {} for row in found.rows]
+    commands = [_commands(hub, row, who) if acts and who.owns(row.user) else {} for row in found.jobs]
     jobs = [job for seen in hub.seen.values() if seen.look for job in seen.look.jobs]
     partitions = sorted({job.partition for job in jobs} - {""})
     return page(

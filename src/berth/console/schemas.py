@@ -83,6 +83,11 @@ class QueueAnswer(BaseModel):
     now_ms: int
     jobs: list[QueuedJob]
 
+    @property
+    def pages(self) -> int:
+        """How many pages there are."""
+        return max(1, -(-self.total // self.size))
+
 
 class SourceAnswer(BaseModel):
     """A queue that the console looks at."""

@@ -169,7 +169,7 @@ class Kubelet:
 
     async def until_registered(self, resource: str, lists: int = 1) -> None:
         """Wait until a resource's units are known."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while resource not in self.resources or self.resources[resource].lists < lists:
                 await asyncio.sleep(0.01)
 

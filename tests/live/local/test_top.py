@@ -35,7 +35,7 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
             lambda self, do, **told: status if do == "status" else {"rows": [], "note": ""},
         )
         async with Top().run_test(size=(width, 40)) as pilot:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while not pilot.app.query(Tile):
                     await pilot.pause()
             await pilot.pause()
@@ -69,7 +69,7 @@ def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytes
         )
         async with Top().run_test() as pilot:
             table = pilot.app.query_one(DataTable)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while not table.row_count:
                     await pilot.pause()
             return [str(cell) for cell in table.get_row_at(0)]

@@ -19,6 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from berth.console.what_if.question import Question
 from berth.errors import BerthError, LiveError, SettingError
 from berth.files import whole_file
@@ -151,9 +153,8 @@ def _read(folder: Path) -> Entry | None:
     except BerthError:
         return None
     try:
-        content = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        state = State(**{**content, "place": Place(content["place"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        state = TypeAdapter(State).validate_json((folder / STATE).read_bytes())
+    except (OSError, ValueError):
         state = State()
     return Entry(folder.name, user, asked_s, question, state)
 

@@ -28,6 +28,7 @@ from berth.live.kubernetes.placements import Measured
 from berth.live.local.cards import Cards, GpuReading, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
+from berth.partition.checkpoint import start_of
 from berth.partition.gpus import plain_uuid
 from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_of
@@ -64,7 +65,8 @@ class Escaped:
 
     pod_uid: str
     pid: int
-    started: int
+    started: str
+    """In ticks since the machine started, which tells it from a later one of its pid."""
     command: str
 
 
@@ -99,14 +101,6 @@ def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> boo
         return True
     pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
     return (namespace, int(pids[-1])) in members
-
-
-def started(pid: int, proc: Path = Path("/proc")) -> int:
-    """When a process started, in clock ticks since boot: tells it from a later one of its pid. 0: it has ended."""
-    try:
-        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class Agent:
@@ -252,7 +246,7 @@ class Agent:
                     (process.pid_namespace, process.pid) for part in parts for process in part.processes
                 )
         suspected = frozenset(
-            Escaped(uid, pid, started(pid), command_of(pid))
+            Escaped(uid, pid, start_of(pid), command_of(pid))
             for pid, uid in seen.items()
             if uid and not is_member(pid, members.get(uid, set()))
         )
