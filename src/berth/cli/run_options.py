@@ -127,7 +127,9 @@ class RunOptions:
     ] = None
     mtbf: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="HOURS", help="Mean time between failures of a node."),
+        typer.Option(
+            min=0.001, metavar="HOURS", help="Mean time between a node's failures; by default none."
+        ),
     ] = None
     mttr: Annotated[
         float | None,
@@ -138,7 +140,7 @@ class RunOptions:
         typer.Option(
             min=0.001,
             metavar="MINUTES",
-            help="Time between checkpoints; a restarted job continues from the last one.",
+            help="Time between checkpoints, from which a restarted job continues; by default none.",
         ),
     ] = None
     checkpoint_write: Annotated[
@@ -165,10 +167,7 @@ class RunOptions:
     ] = None
     quota: Annotated[
         str | None,
-        typer.Option(
-            metavar="VC=GPUS,…",
-            help="GPU quota per virtual cluster; unlisted clusters get 0.",
-        ),
+        typer.Option(metavar="VC=GPUS,…", help="GPU quota per virtual cluster; unlisted clusters get 0."),
     ] = None
     limits: Annotated[
         Path | None,
@@ -181,7 +180,10 @@ class RunOptions:
     every: Annotated[
         float | None,
         typer.Option(
-            "--round", min=0.001, metavar="SECONDS", help="Decide only at multiples of this interval."
+            "--round",
+            min=0.001,
+            metavar="SECONDS",
+            help="Decide only at multiples of this interval.",
         ),
     ] = None
     events: Annotated[
@@ -208,11 +210,14 @@ class RunOptions:
 def period_asked(since: str, until: str) -> tuple[int, int | None]:
     """Return when the period of --since and --until begins and ends, in ms since 1970; None: it goes on until now.
 
-    Raises SettingError for what is no time.
+    Raises SettingError for what is no time, and for a period that ends before it begins.
     """
     now_ms = time.time_ns() // 1_000_000
     begin_ms = since_ms(since, now_ms, "--since") if since else 0
-    return begin_ms, since_ms(until, now_ms, "--until") if until else None
+    end_ms = since_ms(until, now_ms, "--until") if until else None
+    if end_ms is not None and end_ms <= begin_ms:
+        raise SettingError(f"--since {since} is not before --until {until}; choose an earlier --since")
+    return begin_ms, end_ms
 
 
 def joined(columns: list[str] | None) -> str:
