@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.files import write_whole
+from berth.cli.files import checked_place, write_whole
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
@@ -100,6 +100,7 @@ def show(
     """
     profile, table = _found(application, history), as_json is None
     if out is not None:
+        checked_place(out, ".html")
         from berth.plots.profiles import profile_figure
         from berth.report.report import write_picture
 
@@ -199,7 +200,7 @@ def record(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="What to run, after `--`.")],
     application: Annotated[str, typer.Option(help="Application to which the profile belongs.")],
     kind: Annotated[str, typer.Option(help="The application's type, such as ML or HPC.")] = "",
-    input_bytes: Annotated[int, typer.Option(min=0, help="Size of its input.")] = 0,
+    input_bytes: Annotated[int, typer.Option(min=0, help="Size of its input, in bytes.")] = 0,
     parameters: Annotated[str, typer.Option(help="Parameters of its input, as free text.")] = "",
     gpu: Annotated[int, typer.Option(min=0, help="GPU to run on, by NVML's index.")] = 0,
     interval_ms: Annotated[int, typer.Option(min=100, help="Milliseconds per row of the profile.")] = 1000,

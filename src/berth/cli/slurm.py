@@ -28,7 +28,6 @@ from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import BerthError, LiveError, SettingError
 from berth.history.jobs.job_report import job_reports, report_json
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import gpu_dict
 from berth.live.slurm import installed
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import compare as compared
@@ -171,7 +170,7 @@ def run(
             min=10,
             max=1000,
             metavar="PCT",
-            help="Percent of a GPU that the measured compute of jobs on it may add up to; jobs that ask for gpu_pct"
+            help="Highest sum, in per cent of a GPU, of the measured compute of its jobs; jobs that ask for gpu_pct"
             " are promised theirs.",
         ),
     ] = COMPUTE_PCT,
@@ -199,7 +198,7 @@ def run(
     ] = None,
     for_s: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds; default: never."),
+        typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds; by default never."),
     ] = None,
 ) -> None:
     """Watch Slurm's queue; log which jobs would start when, or place held jobs.
@@ -304,7 +303,7 @@ def agent(
         ),
     ] = Uncounted.REPORT,
     node: Annotated[
-        str, typer.Option("--node", help="Name of this machine's reports; default: its host name.")
+        str, typer.Option("--node", help="Name of this machine in reports; by default its host name.")
     ] = "",
 ) -> None:
     """Run on each node as root: let the GPU memory of jobs grow, and suspend and resume jobs."""
@@ -353,7 +352,7 @@ def status(state: State = DEFAULT_STATE, as_json: JsonOrCsv = None) -> None:
 
     shown = read_status(state)
     seen = look(Controller(), state)
-    if printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
+    if printed(as_json, [asdict(gpu) for gpu in seen.gpus], {**asdict(seen), "service": shown}):
         return
     age_s = time.time() - int(str(shown["at_ms"])) / 1000
     print(f"mode       {shown['mode']}, policy {shown['policy']}")
@@ -484,7 +483,9 @@ def install(
     qos: Qos = "",
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Change the files beside slurm.conf; without it they stay as they are."),
+        typer.Option(
+            "--apply", help="Change the files next to slurm.conf; without it they stay as they are."
+        ),
     ] = False,
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
@@ -508,7 +509,7 @@ def install(
         list[str] | None,
         typer.Option(
             metavar="USER",
-            help="User who may release held jobs, besides root and SlurmUser; repeatable.",
+            help="User who may release held jobs, in addition to root and SlurmUser; repeatable.",
         ),
     ] = None,
     state: State = DEFAULT_STATE,

@@ -217,7 +217,7 @@ def _pids(name: str, root: Path | None) -> list[int]:
     found = [process.outer_pid or process.pid for part in find(name, root) for process in part.processes]
     with suppress(FileNotFoundError):
         noted = json.loads(((root or root_folder()) / name / STRANGERS).read_text())
-        found += [pid for pid, since in noted if _start_of(pid) == since]
+        found += [pid for pid, since in noted if start_of(pid) == since]
     return list(dict.fromkeys(found))
 
 
@@ -226,7 +226,7 @@ def note_strangers(name: str, pids: Collection[int], root: Path | None = None) -
     file = (root or root_folder()) / name / STRANGERS
     draft = file.with_suffix(".draft")
     with suppress(FileNotFoundError):  # it ends now
-        draft.write_text(json.dumps([(pid, _start_of(pid)) for pid in sorted(pids)]))
+        draft.write_text(json.dumps([(pid, start_of(pid)) for pid in sorted(pids)]))
         os.replace(draft, file)
 
 
@@ -238,7 +238,7 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _start_of(pid: int) -> str:
+def start_of(pid: int) -> str:
     """When a process began, in ticks since the machine started; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -451,7 +451,7 @@ def test_reasons_name_the_job_that_room_is_kept_for() -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_job_that_its_site_forgets_for_a_while_runs_on(times: int) -> None:
     site = site_of(job("1"))
-    driver = driver_of(site, missed_looks=2)
+    driver = driver_of(site, missed_steps=2)
     driver.step(1000)
     driver.step(1001)
     run = site.runs.pop("1")
@@ -505,7 +505,7 @@ def test_an_eviction_that_a_site_cannot_do_changes_nothing(monkeypatch: pytest.M
     site.jobs["2"] = job("2", milli=1000, priority=5)
     for now_ms in (2000, 3000):
         round_ = driver.step(now_ms)
-        assert (len(round_.refused), round_.evicted, round_.placed) == (1, (), ())
+        assert (len(round_.refused), round_.evicted, round_.placed) == (1, [], [])
     assert (driver.scheduler.cluster.running["1"].attempt, driver.scheduler.attempt("1"), seen) == (3, 3, [])
 
 
@@ -625,7 +625,7 @@ def test_a_run_that_is_not_there_when_its_node_is_back_was_lost_with_it() -> Non
     assert [(each.job_id, each.state) for each in records] == [(lost.of.job.id, RecordState.NODE_FAIL)]
     assert list(driver.scheduler.cluster.running) == ["2"]
     site.told.append(End("1", RecordState.COMPLETED, 3500))
-    assert driver.step(4000).records == ()
+    assert driver.step(4000).records == []
 
 
 def test_the_end_that_is_told_as_its_node_is_back_is_believed() -> None:

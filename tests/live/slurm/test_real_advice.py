@@ -75,7 +75,9 @@ def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(o
     started = [e for e in events if e["event"] == "started"]
     assert len(started) == 3
     assert [e["planned"] for e in started] == [e["where"] for e in started]
-    assert len({e["where"] for e in events if e["event"] == "placed" and e["job"] == events[-1]["job"]}) == 1
+    # Without slurmrestd a job is placed once; a Slurm that is slower than berth's patience has it placed again.
+    last = [e["event"] for e in events if e["job"] == events[-1]["job"]]
+    assert last.count("placed") == 1 + last.count("taken-back")
 
 
 def _seen(path: Path) -> dict[str, list[str]]:

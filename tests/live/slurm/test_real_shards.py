@@ -16,9 +16,12 @@ place --card v100=1G
 shards() { # of each node what it has, and what is used
     scontrol -d -o show node | grep -oE ' Gres=\S+| GresUsed=\S+' | tr , '\n' | grep -oE 'shard:[^(]*'
 }
-saved() { # what slurmctld has not saved when it is killed, it forgets
+saved() { # what slurmctld has not saved when it is killed, it forgets; it saves if a job has changed
     local _
-    for _ in 1 2; do touch mark; until_so [ state/job_state -nt mark ]; done
+    for _ in 1 2; do
+        touch mark; scancel "$(submit --begin=now+1hour --wrap true)"
+        until_so [ state/job_state -nt mark ]
+    done
 }
 part() { submit --requeue --mem=1 --gres=gpu:1 --comment 'gpu_mem=300M' --wrap "$(until_there "$1")"; }
 one=$(part go); two=$(part go)

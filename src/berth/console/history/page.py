@@ -122,7 +122,7 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         question=resolved,
         application=name or "",
         applications=listed[:200],
-        tries=int(counts.sum()),
+        attempts=int(counts.sum()),
         drawn=len(lines),
         picture=picture,
         own=own_of(who, history) is not None,
@@ -197,6 +197,12 @@ def _figure_name(name: str, t: Texts) -> str:
         "GPU-hours held": t("GPU-hours held"),
         "GPU-hours idle, of those measured": t("GPU-hours held but idle, of those measured"),
         "GPU-hours of failed attempts": t("GPU-hours of failed attempts"),
+        "GPU-minutes held": t("GPU-minutes held"),
+        "GPU-minutes idle, of those measured": t("GPU-minutes held but idle, of those measured"),
+        "GPU-minutes of failed attempts": t("GPU-minutes of failed attempts"),
+        "GPU-seconds held": t("GPU-seconds held"),
+        "GPU-seconds idle, of those measured": t("GPU-seconds held but idle, of those measured"),
+        "GPU-seconds of failed attempts": t("GPU-seconds of failed attempts"),
         "median wait": t("median wait"),
         "GPU use": t("GPU use"),
         "CPU use": t("CPU use"),
@@ -283,7 +289,7 @@ def _row(
 
 
 def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
-    """The table beside the lines: each day or month, the address of its jobs, and the value of each line."""
+    """The table next to the lines: each day or month, the address of its jobs, and the value of each line."""
     waits = found.question.measure is Measure.WAITS
     parts = found.question.measure is Measure.EFFICIENCY
 

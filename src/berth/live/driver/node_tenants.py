@@ -52,23 +52,25 @@ LOOK_S = 0.2
 ADMIT_S = 3.0
 """How long who makes a partition waits at most until the agent knows it."""
 ALONE_TRIES = 25
-"""How often an agent that starts tries to be the only one, for half a second."""
+"""Attempts of an agent that starts to be the only one, for half a second."""
 NVML_S = 1.0
 """Between two looks at what processes hold by NVML's word."""
 FILE = "tenant"
 ALIVE = ".agent"
 """The file that a living agent has locked, in the folder of all partitions."""
+_MAKES = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOM, FILES = ".room", ".tenants"
 """Files that are locked while room of a GPU is looked up and promised, and while a tenant's file is written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Terms:
     """What a job was promised of each GPU of its partition, and what becomes of it if others need room."""
 
     job: str
     """The site's name of it."""
-    promise_mib: int
+    said_mib: int
+    """The memory that it was promised."""
     max_mib: int = 0
     """How far its memory may grow; 0: as far as the agent lets all grow."""
     milli: int = 0
@@ -89,26 +91,15 @@ class Terms:
     """What jobs have in common that idle alike."""
 
 
-@dataclass(slots=True)
-class NodeTenant:
+@dataclass(slots=True, kw_only=True)
+class NodeTenant(Terms):
     """A partition of this node and its job, as its file has them (`berth.tenants.Tenant`)."""
 
     id: str
     """The partition's name."""
-    job: str
     serial: int
     """When it was admitted, in ns."""
     share: tuple[int, int]
-    said_mib: int
-    """What it was promised, which may be more than it has got yet."""
-    max_mib: int
-    peak_mib: int
-    priority: int
-    shows_max: bool
-    uuids: tuple[str, ...] = ()
-    leaves: bool = True
-    interactive: bool = False
-    application: str = ""
     suspension: str = ""
     suspended_since_ms: int | None = None
     ordered: bool = False
@@ -141,6 +132,7 @@ class NodeTenant:
 
     @property
     def promise_mib(self) -> int:
+        """What it was promised, which may be more than it has got yet."""
         return min(self.said_mib, self.share[1])
 
     @property
@@ -179,7 +171,7 @@ def room_kept(file: str = ROOM) -> Iterator[None]:
     """Keep others from promising room of this machine's GPUs meanwhile."""
     root = root_folder()
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    held = os.open(root / file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = os.open(root / file, _MAKES, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
@@ -213,9 +205,8 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
     process that asks before it is known is refused. Raises PartitionError if the partition is not there."""
     parts = [part for part in find(name) if not terms.uuids or part.uuid in terms.uuids]
     share = terms.milli, min(part.limit_bytes for part in parts) >> 20
-    same = {name: value for name, value in asdict(terms).items() if name not in ("promise_mib", "milli")}
-    same["interactive"] = terms.interactive and terms.leaves
-    tenant = NodeTenant(id=name, serial=time.time_ns(), share=share, said_mib=terms.promise_mib, **same)
+    interactive = {"interactive": terms.interactive and terms.leaves}
+    tenant = NodeTenant(**asdict(terms) | interactive, id=name, serial=time.time_ns(), share=share)
     with room_kept(FILES):
         _write(tenant)
     end_s = time.monotonic() + wait_s
@@ -664,7 +655,7 @@ def _pids(part: Partition | Unreadable) -> set[int]:
 def _alone(root: Path) -> int:
     """The descriptor of the file that this agent has locked. PartitionError if another has."""
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    held = os.open(root / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = os.open(root / ALIVE, _MAKES, 0o600)
     for _ in range(ALONE_TRIES):  # who asks whether an agent lives has the lock for a moment
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -678,7 +669,7 @@ def _names() -> list[str]:
     return sorted(path.parent.name for path in root_folder().glob(f"[!.]*/{FILE}"))
 
 
-_KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", "slots")]
+_KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", "slots", "milli")]
 
 
 def _write(tenant: NodeTenant) -> None:

@@ -18,8 +18,8 @@ import msgspec
 from aiohttp import web
 
 from berth.errors import SettingError
-from berth.live.kubernetes.asks import whole
 from berth.live.kubernetes.names import ASKED_MEM_MIB, ASKED_MILLI, GATE, OLD_SCHEDULER, RESOURCE
+from berth.live.kubernetes.pod_requests import whole
 from berth.live.local.request import SHARED_MILLI, WHOLE
 
 Change = dict[str, Any]
@@ -82,7 +82,7 @@ async def serve(port: int, certificate: Path, key: Path, *, parts: bool = True) 
         tls.load_cert_chain(certificate, key)
     except OSError as error:  # it names no file
         raise SettingError(
-            f"{certificate} and {key}: {error}; expected a certificate and its key in PEM form"
+            f"{certificate} and {key}: {error.strerror or error}; expected a certificate and its key in PEM form"
         ) from error
     app = web.Application(client_max_size=8 << 20)
     app.add_routes([web.post("/", review)])

@@ -59,7 +59,7 @@ class Leadership:
         while not await self._attempt():
             if self._holder != logged:
                 logged = self._holder
-                log.warning("waiting: %s leads", logged or "nobody known")
+                log.warning("waiting: %s leads", logged or "no known steerer")
             await asyncio.sleep(RENEW_S)
         log.warning("%s leads", self.identity)
 
@@ -94,12 +94,8 @@ class Leadership:
             time.monotonic()
         )  # before the request, so that our lease is never over later than others compute
         try:
-            try:
-                lease = await self._api.get(f"{self._path}/{self._name}", Lease)
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                lease = Lease(Meta(name=self._name, namespace=self._namespace))
+            found = await self._api.find(f"{self._path}/{self._name}", Lease, patience_s=0)
+            lease = found or Lease(Meta(name=self._name, namespace=self._namespace))
             if not self._may_take(lease):
                 return False
             if not self.is_held:

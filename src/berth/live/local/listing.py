@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
+from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, job_row
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, GpuReading
 from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, WAITING, Entry, application_of
@@ -98,7 +98,7 @@ class Listing:
             self._gpu(card, readings.get(card.index), tuple(tenants[card.index]))
             for card in broker.cards.cards
         )
-        return [gpu_dict(gpu) for gpu in gpus]
+        return [asdict(gpu) for gpu in gpus]
 
     def _growth(self, job: Entry) -> dict[str, int]:
         """What a job whose memory may grow was promised, may have, and asked for; empty for any other."""

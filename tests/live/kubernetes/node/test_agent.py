@@ -397,7 +397,7 @@ def test_errors_of_a_gpu_are_heard_and_those_of_programs_are_not(
     watch = XidWatch(lambda gpu, xid: heard.append((gpu, xid)), watched.folder / "nvml")
     watch.start()
     try:
-        limit_s = time.monotonic() + 60
+        limit_s = time.monotonic() + 300
         while len(heard) < 2 and time.monotonic() < limit_s:
             time.sleep(0.02)
     finally:

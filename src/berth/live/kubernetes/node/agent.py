@@ -28,6 +28,7 @@ from berth.live.kubernetes.placements import Measured
 from berth.live.local.cards import Cards, GpuReading, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
+from berth.partition.checkpoint import start_of
 from berth.partition.gpus import plain_uuid
 from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_of
@@ -64,7 +65,8 @@ class Escaped:
 
     pod_uid: str
     pid: int
-    started: int
+    started: str
+    """In ticks since the machine started, which tells it from a later one of its pid."""
     command: str
 
 
@@ -74,8 +76,6 @@ class View:
 
     readings: tuple[GpuReading, ...] = ()
     parts: tuple[PodPart, ...] = ()
-    allotted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each GPU: milli and MiB that were given."""
     escaped: tuple[Escaped, ...] = ()
     uncounted: tuple[Difference, ...] = ()
     """By the uid of the pod; without those that have escaped processes."""
@@ -101,14 +101,6 @@ def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> boo
         return True
     pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
     return (namespace, int(pids[-1])) in members
-
-
-def started(pid: int, proc: Path = Path("/proc")) -> int:
-    """When a process started, in clock ticks since boot: tells it from a later one of its pid. 0: it has ended."""
-    try:
-        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class Agent:
@@ -162,7 +154,6 @@ class Agent:
         self.view = View(
             readings,
             parts,
-            self._allotted(),
             escaped,
             tuple(each for each in found if each.name not in lost),
             self.xids | {reading.index: "lost" for reading in readings if reading.lost},
@@ -207,7 +198,7 @@ class Agent:
         return [pod for pod in self._pods.values() if key in keys_of(pod)]
 
     def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> Iterator[PodPart]:
-        for allotment, part in self._given_parts():
+        for allotment, part in self.given_parts():
             if (card := self._allotments.cards.get(part.index)) is None:
                 continue  # it has fallen off the bus
             for region in regions.get(allotment.name, ()):
@@ -215,20 +206,13 @@ class Agent:
                 for pod in self.pods_of(allotment)[:1] if plain_uuid(uuid) == plain_uuid(card.uuid) else ():
                     yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
 
-    def _given_parts(self) -> Iterator[tuple[Allotment, Part]]:
+    def given_parts(self) -> Iterator[tuple[Allotment, Part]]:
         return ((each, part) for each in self._allotments.given.values() for part in each.parts)
-
-    def _allotted(self) -> dict[int, tuple[int, int]]:
-        found = dict.fromkeys(self._allotments.cards, (0, 0))
-        for _, part in self._given_parts():
-            milli, mib = found.get(part.index, (0, 0))
-            found[part.index] = (milli + part.milli, mib + part.mem_mib)
-        return found
 
     def _keep_samples(self, readings: tuple[GpuReading, ...], now_ms: int) -> None:
         """Note what each pod does on each of its GPUs, a folder a GPU."""
         pods: dict[int, dict[str, tuple[int, ...]]] = {}
-        for allotment, part in self._given_parts():
+        for allotment, part in self.given_parts():
             for pod in self.pods_of(allotment):
                 pods.setdefault(part.index, {})[pod.uid] = (part.index,)
         for reading in readings:
@@ -262,7 +246,7 @@ class Agent:
                     (process.pid_namespace, process.pid) for part in parts for process in part.processes
                 )
         suspected = frozenset(
-            Escaped(uid, pid, started(pid), command_of(pid))
+            Escaped(uid, pid, start_of(pid), command_of(pid))
             for pid, uid in seen.items()
             if uid and not is_member(pid, members.get(uid, set()))
         )
