@@ -9,8 +9,8 @@ has no interval yet gets one in three ways, from the same past:
 - constant: the 10 % and the 90 % quantile of the last 300 waits from a look on.
 
 A look happens when a job has to wait and the last look is `--every` hours ago. Coverage (wanted: 76 to 84 %) is judged
-after the first 200 jobs, and `first_200_pct` on those; `weeks_pct` is the coverage of each week of starts with at least
-20 of them. Widths are the mean in hours and the median.
+after the first 200 jobs; `first_pct` is that of the `first` ones. `weeks_pct` is the coverage of each week of starts
+with at least 20 of them. Widths are the mean in hours and the median.
 
 Graham's table has time limits; those of Philly and Helios do not. There each job gets its run time times a factor drawn
 log-uniformly from 1 to 20, rounded up to one of the limits that users ask for. `--trace synthetic` draws a trace with
@@ -115,7 +115,9 @@ class Told:
 
     def row(self) -> dict[str, object]:
         held = [each for week in self.weeks.values() for each in week]
-        first = {"first_200_pct": round(100 * fmean(self.first), 1)} if self.first else {}
+        first = (
+            {"first": len(self.first), "first_pct": round(100 * fmean(self.first), 1)} if self.first else {}
+        )
         if not held:
             return {"jobs": 0, **first}
         return {

@@ -136,6 +136,11 @@ static bool verify(struct berth_region *region)
     uint32_t index = (uint32_t)region->slot;
     struct berth_slot *slot = &use->slots[index];
     STORE(slot->held, region->held);
+    if (LOAD(slot->state) != BERTH_MEMBER) { /* this process lives, whatever is written there */
+        STORE(slot->pid, (uint32_t)getpid());
+        STORE_RELEASE(slot->state, BERTH_MEMBER);
+    }
+    see_slot(use, index);
     if (sum_of(use, LOAD(use->slots_seen)) == LOAD(use->total.used))
         return false; /* without a look at a thousand slots that were never used */
     for (int tries = 0; tries < VERIFY_TRIES; tries++) {

@@ -10,6 +10,14 @@ static inline void raise_to(shared64 *cell, uint64_t value)
     while (seen < value && !atomic_compare_exchange_weak(cell, &seen, value)) { }
 }
 
+/* Has those that go through the slots look at this one too. */
+static inline void see_slot(struct berth_use_file *use, uint32_t index)
+{
+    uint32_t seen = LOAD(use->slots_seen);
+    while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) {
+    }
+}
+
 /* A slot's process is gone: its last change is completed, what it held given back, the slot free.
    The caller alone buries it. */
 void account_end(struct berth_use_file *use, uint32_t index);

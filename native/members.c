@@ -355,13 +355,6 @@ static void reset(struct berth_slot *slot)
     clear_words(slot, offsetof(struct berth_slot, open_since_ns), sizeof *slot);
 }
 
-static void see_slot(struct berth_use_file *use, uint32_t index)
-{
-    uint32_t seen = LOAD(use->slots_seen);
-    while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) {
-    }
-}
-
 static bool join(struct berth_region *region, struct berth_error *error)
 {
     /* Of many that start together, one looks for dead members; each does before it is refused. */

@@ -1,8 +1,8 @@
 /* berth-prove: ways past a limit of GPU memory, each tried by a process of its own.
 
    berth-prove                          names the ways, a line each
-   berth-prove WAY LIMIT_MIB [REGION]   tries one: says `holds BYTES`, `refused WHY` or `cannot
-   WHY`, and keeps what it has until it reads a line or the end of its standard input
+   berth-prove WAY LIMIT_MIB [REGION]   tries one: says `holds BYTES CONTEXTS`, `refused WHY` or
+   `cannot WHY`, and keeps what it has until it reads a line or the end of its standard input
 
    It takes no more than twice the limit, of one GPU. It writes to the counters of a region of berth
    only if it is given that region, which nobody else may use. */
@@ -66,6 +66,7 @@ static const struct {
 static uint64_t limit_bytes, step_bytes, most_bytes;
 enum { STEPS = 8 }; /* so many make twice the limit */
 static _Atomic uint64_t held_bytes;
+static int contexts = 1; /* of this process, while it holds what it has */
 static CUcontext primary;
 static CUstream stream; /* the default one until a way makes another */
 
@@ -132,7 +133,7 @@ static void show(void)
     char line[8];
     if (cuCtxSynchronize != NULL)
         (void)cuCtxSynchronize();
-    printf("holds %llu\n", (unsigned long long)atomic_load(&held_bytes));
+    printf("holds %llu %d\n", (unsigned long long)atomic_load(&held_bytes), contexts);
     fflush(stdout);
     if (fgets(line, sizeof line, stdin) == NULL)
         return;
@@ -146,9 +147,21 @@ static void fill_linear(void)
     FILL(step_bytes, cuMemAlloc_v2(&at, step_bytes));
 }
 
+static CUcontext another_context(void)
+{
+    CUcontext made;
+    MUST(cuCtxCreate_v2, &made, 0, 0);
+    contexts++;
+    return made;
+}
 static void way_nothing(void) /* no way: what a context takes */
 {
     begin();
+}
+static void way_contexts(void) /* no way: what a second context takes */
+{
+    begin();
+    (void)another_context();
 }
 static void way_linear(void)
 {
@@ -402,8 +415,7 @@ static void of_green_context(void)
 }
 static void of_other_context(void)
 {
-    CUcontext other;
-    MUST(cuCtxCreate_v2, &other, 0, 0);
+    another_context();
     MUST(cuStreamCreate, &stream, 1);
     MUST(cuCtxSetCurrent, primary);
 }
@@ -692,10 +704,9 @@ static void way_green_ended(void) /* no way past: what had it is gone, and all i
 }
 static void way_second_context(void)
 {
-    CUcontext other;
     begin();
     fill_linear();
-    MUST(cuCtxCreate_v2, &other, 0, 0);
+    another_context();
     fill_linear();
 }
 static void fill_limit(int which)
@@ -735,7 +746,7 @@ way_detached(void) /* a context that was attached to goes on after it was detach
     begin();
     WITH(cuCtxAttach);
     WITH(cuCtxDetach);
-    MUST(cuCtxCreate_v2, &own, 0, 0);
+    own = another_context();
     if (cuCtxAttach(&same, 0) != CUDA_SUCCESS)
         cannot("the driver attaches to no context any more");
     fill_linear();
@@ -860,6 +871,8 @@ static void way_threads_free(void) /* threads that free what others have allocat
         count++;
     while (count > 0)
         pthread_join(list[--count], NULL);
+    for (int i = 0; i < 8; i++)
+        atomic_fetch_add(&held_bytes, places[i] != 0 ? 2 * MIB : 0);
     fill_linear();
 }
 /* A child that fills what it can, once it is told to if `when` is a pipe, says how much, and keeps
@@ -1320,6 +1333,7 @@ static const struct way {
     void (*run)(void);
 } ways[] = {
     { "nothing", "", way_nothing },
+    { "contexts", "", way_contexts },
     { "linear", "cuMemAlloc", way_linear },
     { "linear-v1", "cuMemAlloc of 32 bits", way_linear_v1 },
     { "pitch", "cuMemAllocPitch", way_pitch },
@@ -1413,12 +1427,12 @@ static const struct way {
       way_counters_restored },
     { "counters-removed", "counters that are removed, then another process", way_counters_removed },
 };
-enum { WAYS = sizeof ways / sizeof *ways };
+enum { WAYS = sizeof ways / sizeof *ways, NO_WAYS = 2 };
 
 int main(int count, char **words)
 {
     if (count == 1) {
-        for (int i = 1; i < WAYS; i++)
+        for (int i = NO_WAYS; i < WAYS; i++)
             printf("%s\t%s\n", ways[i].name, ways[i].what);
         return 0;
     }

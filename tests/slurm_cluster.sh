@@ -61,8 +61,8 @@ stop() {
 }
 trap stop EXIT
 
-until_works() { # SECONDS COMMAND…
-    local end=$((SECONDS + $1)); shift
+until_works() { # COMMAND…; what starts in a second takes twenty where twenty programs run
+    local end=$((SECONDS + 180))
     until "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -lt "$end" ] || { echo "does not come up: $*" >&2; cat "$dir"/log/* >&2; exit 1; }
         sleep .05
@@ -88,7 +88,7 @@ mariadbd --no-defaults "${as_me[@]}" --datadir="$database" --socket="$dir/databa
     --tmpdir="$database" \
     --innodb-buffer-pool-size=256M >"$dir/log/database" 2>&1 &
 sql() { mariadb -uroot -S "$dir/database.socket" "$@"; }
-until_works 30 sql -e 'select 1'
+until_works sql -e 'select 1'
 # Without utf8mb4 a Korean job name becomes question marks.
 sql -e "create database slurm_acct_db character set utf8mb4;
     create user slurm@'%' identified by 'slurm'; grant all on slurm_acct_db.* to slurm@'%';
@@ -128,6 +128,7 @@ SlurmctldPidFile=$dir/slurmctld.pid
 SlurmdPidFile=$dir/slurmd.%n.pid
 SlurmctldLogFile=$dir/log/slurmctld
 SlurmdLogFile=$dir/log/slurmd.%n
+SlurmdDebug=verbose
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SlurmdParameters=config_overrides
@@ -157,16 +158,16 @@ if [ "$rest" != no ]; then
 fi
 if [ -n "${CLUSTER_SETUP:-}" ]; then DIR=$dir bash -eu "$CLUSTER_SETUP"; fi
 if [ "$accounting" != no ]; then
-    slurmdbd; until_works 20 sacctmgr -n list cluster
+    slurmdbd; until_works sacctmgr -n list cluster
     sacctmgr -i add cluster sandbox >/dev/null 2>&1 || true
 fi
-slurmctld; until_works 20 scontrol ping
+slurmctld; until_works scontrol ping
 for node in $(seq -f node%g "$nodes"); do 
     mkdir -p "$spool/$node"
     slurmd -N "$node" || { cat "$dir/log/slurmd.$node" >&2; exit 1; }
 done
 idle() { [ "$(sinfo -h -N -t idle -o %n | sort -u | wc -l)" = "$nodes" ]; }
-until_works 30 idle
+until_works idle
 start_rest() { # a story calls it again once it has changed slurm.conf
     local serves=openapi/v0.0.38 security=disable_user_check drop=()
     [ -z "$(compgen -G "${plugins#*=}/openapi_slurmctld.so")" ] || serves=openapi/slurmctld # Slurm 23.11 and later
@@ -179,7 +180,7 @@ start_rest() { # a story calls it again once it has changed slurm.conf
     SLURM_JWT=daemon SLURMRESTD_SECURITY=$security "${drop[@]}" slurmrestd -s $serves -a rest_auth/jwt \
         unix:"$(readlink -m "$dir/rest")" >>"$dir/log/rest" 2>&1 &
     echo $! >"$dir/rest.pid"
-    until_works 10 test -S "$dir/rest"
+    until_works test -S "$dir/rest"
 }
 [ "$rest" = no ] || start_rest
 export BERTH_SLURMDBD=mysql+pymysql://reader:reader@127.0.0.1:33306/slurm_acct_db

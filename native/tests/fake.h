@@ -83,6 +83,11 @@ struct fake_process {
     _Atomic uint64_t parked[FAKE_GPUS]; /* what is in the host's memory while it is checkpointed */
     uint64_t cgroup;                    /* of its path; 0: not known yet */
     _Atomic uint64_t bytes[FAKE_GPUS], busy_ns[FAKE_GPUS];
+};
+
+/* When a process computed. Apart from the rest, so that a look at many processes touches few pages.
+ */
+struct fake_busy {
     struct {
         _Atomic uint64_t number, busy_ns;
     } bucket[FAKE_GPUS][FAKE_BUCKETS];
@@ -124,6 +129,7 @@ struct fake_card {
     uint64_t shared_count;
     struct fake_shared shared[FAKE_SHARED];
     struct fake_process processes[FAKE_PROCESSES];
+    struct fake_busy busy[FAKE_PROCESSES]; /* of the same */
 };
 
 /* A number for the path of a cgroup. */

@@ -133,6 +133,10 @@ DO cuInit(unsigned flags)
             stopwatch_start(&watch);
             failed = fake_reserve(fd, offsetof(struct fake_card, processes) + i * sizeof *process,
                                   sizeof *process);
+            if (failed == 0)
+                failed =
+                    fake_reserve(fd, offsetof(struct fake_card, busy) + i * sizeof *fake_card->busy,
+                                 sizeof *fake_card->busy);
             fake_kept_ns += stopwatch_kept_ns(&watch);
         }
         if (failed != 0) {

@@ -26,6 +26,7 @@ uint64_t fake_length_ns(struct CUfunc_st *function, uint64_t blocks)
 void fake_work(struct CUstream_st *stream, uint64_t ns)
 {
     uint32_t gpu = stream->gpu;
+    struct fake_busy *shown = &fake_card->busy[fake_self - fake_card->processes];
     uint64_t now = fake_now(), tail = atomic_load(&stream->tail_ns),
              earliest = now > tail ? now : tail, busy, start;
     busy = atomic_load(&fake_card->gpus[gpu].busy_until_ns);
@@ -38,9 +39,9 @@ void fake_work(struct CUstream_st *stream, uint64_t ns)
         uint64_t number = at / FAKE_BUCKET_NS, until = (number + 1) * FAKE_BUCKET_NS;
         uint64_t part = (until < start + ns ? until : start + ns) - at,
                  slot = number % FAKE_BUCKETS;
-        if (atomic_exchange(&fake_self->bucket[gpu][slot].number, number) != number)
-            atomic_store(&fake_self->bucket[gpu][slot].busy_ns, 0);
-        atomic_fetch_add(&fake_self->bucket[gpu][slot].busy_ns, part);
+        if (atomic_exchange(&shown->bucket[gpu][slot].number, number) != number)
+            atomic_store(&shown->bucket[gpu][slot].busy_ns, 0);
+        atomic_fetch_add(&shown->bucket[gpu][slot].busy_ns, part);
         at += part;
     }
 }

@@ -288,10 +288,10 @@ static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most
         if (atomic_load(&process->state) != 1 || (is_own(process) ? hidden : lies))
             continue;
         for (uint64_t bucket = from; bucket < now; bucket++)
-            if (atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
+            if (atomic_load(&card->busy[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
                 bucket)
-                busy +=
-                    atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
+                busy += atomic_load(
+                    &card->busy[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
         if (busy == 0)
             continue;
         if (count < most)
@@ -408,11 +408,10 @@ FAKE_EXPORT int nvmlDeviceGetUtilizationRates(NVdevice device, struct fake_rates
     for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
         for (uint64_t bucket = now - 10; bucket < now; bucket++)
             if (atomic_load(&card->processes[i].state) == 1 &&
-                atomic_load(
-                    &card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
+                atomic_load(&card->busy[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
                     bucket)
                 busy += atomic_load(
-                    &card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
+                    &card->busy[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
     rates->gpu = busy >= 10 * FAKE_BUCKET_NS ? 100 : (unsigned)(busy / (FAKE_BUCKET_NS / 10));
     rates->memory = 0;
     return NV_SUCCESS;

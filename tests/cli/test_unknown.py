@@ -36,7 +36,7 @@ def test_a_folder_without_profiles_is_said(tmp_path: Path) -> None:
     assert "no profile in" in str(result.exception) + result.output
 
 
-@pytest.mark.parametrize("policy", ["greedy", "learned"])
+@pytest.mark.parametrize("policy", ["greedy", pytest.param("learned", marks=pytest.mark.slow)])
 def test_a_service_that_never_ends_is_placed(policy: str) -> None:
     work_ms = run_time_ms(thesis_profiles()["alexnet"])
     jobs = [

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import schemathesis
 from prometheus_client.parser import text_string_to_metric_families
 
 from berth.console.roles import Role
-from berth.live.driver.snapshot import Gpu, MoreCards, Tenant
+from berth.live.driver.snapshot import Gpu, MoreCards, Stranger, Tenant
 from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
@@ -85,6 +84,15 @@ def test_metrics_tell_the_memory_of_jobs_that_may_grow(tmp_path: Path) -> None:
     }
 
 
+def test_metrics_count_memory_of_strangers_once(tmp_path: Path) -> None:
+    inside = Stranger("process 4711", 6000, "train", pid=4711)
+    gpu = Gpu("n1", 0, "A100", 81_920, (), (inside, Stranger("partition a", 8192)))
+    source = ValuesSource(replace(look_of(), gpus=(gpu,)), "slurm")
+    text = World(tmp_path, sources=[source]).program("prometheus", Role.VIEWER).get("/metrics").text
+    (held,) = (line for line in text.splitlines() if line.startswith("berth_gpu_stranger_bytes{"))
+    assert held.endswith(f" {8192 << 20}")
+
+
 def test_metrics_say_how_many_more_cards_would_start_jobs(tmp_path: Path) -> None:
     source = ValuesSource(replace(look_of(), more_cards=(MoreCards("A100-80G", 3, 5),)), "kubernetes")
     text = World(tmp_path, sources=[source]).program("prometheus", Role.VIEWER).get("/metrics").text
@@ -110,6 +118,8 @@ def test_the_board_for_slurm_shows_metrics_that_the_console_has(world: World) ->
 
 
 def test_whatever_is_asked_nothing_breaks(world: World) -> None:
+    import schemathesis  # here, as it takes a second of every process that collects the tests
+
     world.app.state.too_many.wait_s = lambda *_: 0.0
     token = world.token("ann", Role.OPERATOR)
     schema = schemathesis.openapi.from_asgi(

@@ -20,7 +20,7 @@ UNKNOWN = "start unknown: a running job has no time limit, and no job like it ha
 
 async def shown_by_top(job: str) -> str:
     """The last cell of a job's row."""
-    async with Top().run_test() as pilot, asyncio.timeout(60):
+    async with Top().run_test() as pilot, asyncio.timeout(300):
         table = pilot.app.query_one(DataTable)
         while True:
             rows = [[str(cell) for cell in table.get_row_at(at)] for at in range(table.row_count)]

@@ -269,7 +269,7 @@ def test_an_address_that_is_taken_is_named_with_the_cause(tmp_path: Path) -> Non
         state = tmp_path / "state"
         console = "from berth.cli import main; main()", "console", "--state", state, "--listen", address
         done = subprocess.run(
-            [sys.executable, "-c", *console], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", *console], capture_output=True, text=True, timeout=300, check=False
         )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

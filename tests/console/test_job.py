@@ -137,7 +137,7 @@ def test_an_ended_attempt_says_with_whom_it_shared_and_whether_that_is_known(sha
         (story,) = (
             shared.program(user).get(f"/api/v1/jobs/{job}", params={"source": "local"}).json()["history"]
         )
-        return story["attempts"][0]["beside"]
+        return story["attempts"][0]["neighbours"]
 
     assert beside("ann", "1") == [
         {"job": "2", "user": "bob", "gpus": ["n1:0"]},

@@ -88,9 +88,7 @@ def test_nothing_of_a_week_is_known_before_it_is_over() -> None:
 
 
 def test_too_few_weeks_are_said() -> None:
-    with pytest.raises(
-        SettingError, match="learns on 2 weeks and predicts the next; there are 2 with enough"
-    ):
+    with pytest.raises(SettingError, match="it needs 3 weeks of 10 jobs or more; there are 2"):
         backtest(weeks(1, 2), {"fifo": weeks(1, 2)})
 
 

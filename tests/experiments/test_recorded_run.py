@@ -149,7 +149,7 @@ def test_the_policy_of_an_import_is_what_its_user_wrote_down(history: Path) -> N
 
 
 def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path) -> None:
-    with pytest.raises(SettingError, match="there is nothing to replay"):
+    with pytest.raises(SettingError, match="so there is nothing to replay: its jobs are of"):
         recorded_run(open_history(history), since_ms=10**14)
     (history / "cluster.csv").unlink()
     with pytest.raises(SettingError, match="say with --cluster"):
@@ -159,7 +159,9 @@ def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path)
 def test_a_trace_and_the_history_are_not_compared_at_once() -> None:
     done = berth("compare", "x.csv", "--from-history")
     assert done.returncode == 2
-    assert "compare replays a TRACE, or what ran on this machine" in done.stderr
+    assert (
+        "compare replays either a TRACE or, with --from-history, what ran on this machine; got" in done.stderr
+    )
 
 
 def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_them(

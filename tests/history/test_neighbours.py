@@ -70,8 +70,8 @@ def report(folder: Path, job: str) -> JobReport:
 def beside(folder: Path, job: str) -> list[list[str] | None]:
     return [
         None
-        if each["beside"] is None
-        else [f"{other['job']}@{'+'.join(other['gpus'])}" for other in each["beside"]]
+        if each["neighbours"] is None
+        else [f"{other['job']}@{'+'.join(other['gpus'])}" for other in each["neighbours"]]
         for each in report_json(report(folder, job))["attempts"]
     ]
 

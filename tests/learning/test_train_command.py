@@ -20,7 +20,7 @@ def berth(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--curve", "c.pdf"), "c.pdf: a picture's file ends in .html"),
+        (("--curve", "c.pdf"), "c.pdf: expected a name that ends in .html"),
         (("--curve", "none/c.html"), "there is no folder none"),
         (("--out", "none/model.npz"), "there is no folder none"),
         (("--slots", "11"), "11 is not in the range"),

@@ -92,7 +92,7 @@ class Container:
         if not self.group.exists():
             return
         (self.group / "cgroup.kill").write_text("1")
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while self.group.exists():
             try:
                 self.group.rmdir()

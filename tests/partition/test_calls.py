@@ -455,7 +455,7 @@ def test_a_pipe_in_the_place_of_a_limit_delays_no_start(card: Card) -> None:
     os.mkfifo(region / "b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219.limit")
     with card.start("check", "linear") as process:
         try:
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=120)
         finally:
             process.kill()
     assert (process.returncode, "cuInit(0)" in output) == (1, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -149,6 +150,17 @@ def test_a_failure_that_passes_is_tried_again(made: Suspended) -> None:
     assert made.do("suspend") == DONE
     assert made.do("resume") == DONE
     assert made.says(one, "held") == "30"
+
+
+def test_one_that_a_signal_has_stopped_is_not_lost_and_comes_back_when_it_goes_on(made: Suspended) -> None:
+    one, two = made.member(30), made.member(40)
+    assert made.do("suspend") == DONE
+    two.send_signal(signal.SIGSTOP)
+    found = made.do("resume")
+    assert found == {**DONE, "done": False, "why": f"process {two.pid} was stopped by a signal"}
+    two.send_signal(signal.SIGCONT)
+    assert made.do("resume") == DONE
+    assert (made.says(one, "held"), made.says(two, "held")) == ("30", "40")
 
 
 def test_what_the_driver_has_lost_is_said(made: Suspended) -> None:

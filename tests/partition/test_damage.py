@@ -17,8 +17,10 @@ from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
+from berth.live.driver.node_tenants import room_kept
 from berth.partition import launch
 from berth.partition.library import describe
+from berth.partition.native import limits_lock
 
 
 @pytest.mark.parametrize(
@@ -170,14 +172,72 @@ def test_limits_are_not_put_where_a_link_leads(card: Card, linked: str) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".limits", ".room"])
+def test_no_lock_of_root_makes_a_file_where_a_link_leads(
+    card: Card, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of all partitions may be another user's, who made it first."""
+    root, elsewhere = card.folder / "root", card.folder / "nologin"
+    root.mkdir()
+    (root / name).symlink_to(elsewhere)
+    monkeypatch.setenv("BERTH_ROOT", str(root))
+    with pytest.raises((PartitionError, OSError), match="symbolic links"), limits_lock(root), room_kept():
+        pass
+    assert not elsewhere.exists()
+
+
+FORGES = """
+import ctypes, glob, os, struct, sys
+from pathlib import Path
+
+cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+
+
+def take(mib):
+    return cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(mib << 20)) == 0
+
+
+assert take(40)
+(use,) = Path(os.environ["BERTH_REGION"]).glob("*.use")
+data = bytearray(use.read_bytes())
+slots = len(data) - 1024 * 192
+used = struct.pack("<Q", 40 << 20)
+assert data[64:72] == used and struct.unpack_from("<II", data, slots) == (1, os.getpid())
+for name in sys.argv[1:]:
+    at, size = {"state": (slots, 4), "slot": (slots, 192), "used": (64, 8), "seen": (152, 4)}[name]
+    with use.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(size))
+print(sum(8 for _ in range(16) if take(8)))
+"""
+
+
+@pytest.mark.parametrize(
+    "names", [["state"], ["slot"], ["state", "used"], ["used", "seen"], ["slot", "used", "seen"]]
+)
+def test_a_process_that_writes_itself_out_of_the_counters_keeps_its_limit(
+    card: Card, names: list[str]
+) -> None:
+    environment = card.environment({"BERTH_GPU_MEM_MIB": "64", "BERTH_REGION": str(card.folder / "region")})
+    environment.pop("BERTH_FAKE_WATCH", None)
+    command = [sys.executable, "-c", FORGES, *names]
+    said = subprocess.run(command, env=environment, check=True, text=True, stdout=subprocess.PIPE).stdout
+    assert said == "24\n"
+
+
 def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     root = card.folder / "root"
     root.mkdir()
     os.chown(root, 12345, -1)
-    with pytest.raises(PartitionError, match="root belongs to the user 12345, who could change the limits"):
-        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    for by in ("libberth", "mps"):
+        with pytest.raises(
+            PartitionError, match="root belongs to the user 12345, who could change the limits"
+        ):
+            partitions.create("blue", CARDS[0], partitions.Limit(64), root=root, by=by)
+    assert list(root.iterdir()) == []
     os.chown(root, 0, -1)
     (root / "blue").mkdir()
     os.chown(root / "blue", 12345, -1)

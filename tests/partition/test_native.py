@@ -19,7 +19,7 @@ from tests.partition.runtime import BERTH, GPU_JOB, Container
 
 from berth import partition as partitions
 from berth.errors import PartitionError
-from berth.partition.native import _groups_of, _mount
+from berth.partition.native import _groups_of, _mount, limits_lock, sweep
 
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
 UNLIMITED = 2**64 - 1
@@ -82,7 +82,7 @@ def limits_of(group: Path) -> tuple[int, int]:
 
 
 def _until_gone(group: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while True:
         try:
             group.rmdir()
@@ -331,6 +331,25 @@ def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum
         assert (two.run(600), two.run(600, preload=library), two.run(300, preload=library)) == (0, 1, 0)
     (seen,) = partitions.find("blue", root)
     assert [refusal.asked_bytes >> 20 for refusal in seen.refusals] == [600]
+
+
+@pytest.mark.parametrize(("owner", "left"), [(0, (0, UNLIMITED)), (12345, (GIB, GIB))])
+def test_notes_of_another_user_name_no_cgroup_whose_limit_root_takes_away(
+    berth_apart: Berth, root: Path, card: Card, owner: int, left: tuple[int, int]
+) -> None:
+    made(berth_apart)
+    (note,) = (root / "blue").glob("*.hardware")
+    kept = json.loads(note.read_text())
+    others = card.folder / "others"
+    shutil.copytree(root / "blue", others / "blue")
+    forged = {**kept, "group": kept["group"] + "-other", "groups": [kept["group"]]}
+    (others / "blue" / note.name).write_text(json.dumps(forged))
+    os.chown(others, owner, -1)
+    sweep(others, partitions.fake_driver_folder())
+    if owner != 0:
+        with pytest.raises(PartitionError, match="belongs to another user"), limits_lock(others):
+            pass
+    assert limits_of(Path(kept["group"])) == left
 
 
 def test_a_container_is_not_started_without_its_limit(

@@ -106,6 +106,14 @@ def test_a_way_that_nothing_limits_takes_twice_the_limit_at_most(card: Card, ber
     assert said.stdout == "0\n"
 
 
+def test_a_second_context_is_not_taken_for_memory_beyond_the_limit(berth_apart: Apart) -> None:
+    ways = ("second-context", "detached", "async-other-context", "threads-free")
+    options = [word for way in ways for word in ("--way", way)]
+    words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--json", *options)
+    rows = rows_of(berth_apart(*words, **STRICT, BERTH_FAKE_CONTEXT_MIB="300")[1])
+    assert [(row["way"], row["seen_bytes"] >> 20) for row in rows] == [(way, 128) for way in ways]
+
+
 def test_a_limit_of_others_is_tried_with_the_variables_that_it_needs(card: Card, berth_apart: Apart) -> None:
     words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--way", "linear")
     sets = {
@@ -149,7 +157,7 @@ def test_it_says_first_what_it_will_do_and_writes_a_page(berth_apart: Apart, tmp
     code, text = berth_apart("partition", "prove", "--fake-gpu", *words)
     assert code == 0
     assert text.index("2 ways past a limit of 64M on GPU 0") < text.index("held")
-    assert "each takes at most 128 MiB for a moment, and ends" in text
+    assert "each takes at most 128 MiB, contexts, and what the driver rounds up, and ends" in text
     assert "Documented ways that passed: no-environment." in text
     shown = page.read_text()
     assert "passed, as documented" in shown

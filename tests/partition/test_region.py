@@ -65,11 +65,10 @@ def root(card: Card) -> Path:
 
 def in_the_end(answer: Callable[[], str], wanted: str) -> bool:
     """A process is gone a moment after it was killed."""
-    for _ in range(500):
-        if answer() == wanted:
-            return True
+    until = time.monotonic() + 300
+    while (said := answer()) != wanted and time.monotonic() < until:
         time.sleep(0.01)
-    return False
+    return said == wanted
 
 
 def make(name: str, root: Path, user: int | None = None) -> None:

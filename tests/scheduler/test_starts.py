@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -13,6 +14,7 @@ from berth.cluster import Cluster, Queue
 from berth.cluster.outages import Recovery
 from berth.engine import simulate
 from berth.engine.run import Run
+from berth.errors import SettingError
 from berth.interference import no_interference
 from berth.knowledge import History, Knowledge, Oracle, User
 from berth.model import Event, EventKind, Evict, GpuSlot, Job, Node, Placement, RecordState, Share, WakeAt
@@ -191,7 +193,39 @@ def test_intervals_get_wider_when_they_miss_and_count_what_they_held() -> None:
     assert forecast.held(now_ms + 60 * 24 * HOUR_MS) == (0, 0)
 
 
-@pytest.mark.parametrize("sigma", [0.8, 1.0, 1.2])
+def test_another_forecast_goes_on_with_what_one_has_learned() -> None:
+    first, now_ms = StartForecast(), 40 * 99 * HOUR_MS
+    for at in range(40):
+        starts_after(first, 99 * HOUR_MS, at * 99 * HOUR_MS, str(at), User())
+    second = StartForecast()
+
+    second.recall(json.loads(json.dumps(first.learned)))
+
+    assert second.held(now_ms) == first.held(now_ms)
+    assert starts_after(second, HOUR_MS, now_ms, "a", User()) == starts_after(
+        first, HOUR_MS, now_ms, "a", User()
+    )
+    assert second.learned == first.learned
+    assert second.learned["offset"] > StartForecast().learned["offset"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"offset": 9}, {"offset": "nan"}, {"judged": -1}, {"judged": None}, {"days": [[1, 2]]}, {"days": 3}],
+)
+def test_what_no_forecast_has_learned_is_refused_and_changes_nothing(wrong: dict[str, object]) -> None:
+    forecast = StartForecast()
+    before = forecast.learned
+
+    with pytest.raises(SettingError, match="expected an offset"):
+        forecast.recall({**before, **wrong})
+
+    assert forecast.learned == before
+
+
+@pytest.mark.parametrize(
+    "sigma", [pytest.param(0.8, marks=pytest.mark.slow), 1.0, pytest.param(1.2, marks=pytest.mark.slow)]
+)
 def test_eight_of_ten_intervals_hold_whatever_the_spread_of_run_times_really_is(sigma: float) -> None:
     random = Random(7)
     forecast, now_ms, held = StartForecast(), 0, 0

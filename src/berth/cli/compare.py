@@ -105,7 +105,10 @@ def compare(
 ) -> None:
     """Replay a trace through several policies and put the results side by side."""
     if from_history == bool(trace):
-        raise SettingError("compare replays a TRACE, or what ran on this machine with --from-history")
+        raise SettingError(
+            "compare replays either a TRACE or, with --from-history, what ran on this machine; got"
+            f" {'both' if trace else 'neither'}"
+        )
     of_history = {"--since": since != SINCE, "--until": bool(until), "--whole-gpus": whole_gpus}
     of_trace = {
         "--seeds": seeds > 1,

@@ -11,7 +11,7 @@ import typer
 from berth.cli.history_folder import HistoryFolder
 from berth.counts import counted
 from berth.errors import SettingError
-from berth.history.values.durations import moment_ms
+from berth.history.values.durations import day_text, moment_ms
 
 DAY_MS = 86_400_000
 
@@ -53,7 +53,7 @@ def digest(
             Tables(database, Period(begin_ms, end_ms, only)),
             Tables(database, Period(begin_ms - days * DAY_MS, begin_ms, only)),
             title=f"GPUs of {user}" if user else "GPUs",
-            period=f"Attempts that ended from {_day(begin_ms)} to {_day(end_ms - DAY_MS)}, "
+            period=f"Attempts that ended from {day_text(begin_ms)} to {day_text(end_ms - DAY_MS)}, "
             f"against the {counted(days, 'day')} before",
             one_user=bool(user),
             first=first,
@@ -61,8 +61,4 @@ def digest(
         last_ms = Tables(database, Period(only=only)).totals().last_ms
     print(text, end="")
     if last_ms is not None and last_ms < begin_ms:
-        print(f"The last one ended on {_day(last_ms)}: add --to {_day(last_ms + DAY_MS)}.")
-
-
-def _day(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
+        print(f"The last one ended on {day_text(last_ms)}: add --to {day_text(last_ms + DAY_MS)}.")

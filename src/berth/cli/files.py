@@ -32,10 +32,16 @@ def checked_place(path: Path, ending: str = "") -> Path:
 
 
 def made_folder(out: Path) -> Path:
-    """The folder, made if it is not there; SettingError if it is a file."""
+    """The folder, made if it is not there; SettingError if it is a file or cannot be made."""
     if out.exists() and not out.is_dir():
         raise SettingError(f"--out {out} is a file; name a folder")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SettingError(
+            f"--out {out} cannot be made ({reason}); name a folder that can be written"
+        ) from error
     return out
 
 

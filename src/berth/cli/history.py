@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from berth.cli.history_folder import NamedHistory
 from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.counts import counted
 from berth.history.jobs.measured_pairs import measured_speeds, write_measurements
+from berth.history.values.durations import moment_text
 
 if TYPE_CHECKING:
     from berth.history.store.reader import PastImport
@@ -59,8 +59,7 @@ def speeds(
 
 
 def _line(past: PastImport) -> str:
-    at = f"{datetime.fromtimestamp(past.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"{at}  {past.what}: imported {past.imported:,}, updated {past.updated:,}"
+    return f"{moment_text(past.at_ms)}  {past.what}: imported {past.imported:,}, updated {past.updated:,}"
 
 
 def _answer(past: PastImport) -> dict[str, object]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth.counts import counted
-from berth.history.values.durations import duration_text, hours_of
+from berth.history.values.durations import duration_text, hours_of, moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,16 +97,16 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
     differs = record.end_reason and record.end_reason != record.state.value
     reason = f", {record.end_reason}" if differs else ""
     yield f"Attempt {record.attempt} of {len(report.attempts)}: {record.state.value}{exit_code}{reason}"
-    yield f"  queued       {_moment(record.queued_ms)}"
+    yield f"  queued       {moment_text(record.queued_ms)}"
     for wait in waits_of(record):
         yield f"  waited       {duration_text(wait.seconds)} for {wait.cause}"
     if record.start_ms is None:
-        yield f"  left         {_moment(record.end_ms)}, never started"
+        yield f"  left         {moment_text(record.end_ms)}, never started"
         return
     where = ", ".join(record.gpu_slots or record.nodes) or (
         counted(record.node_count, "node") if record.node_count else "nodes unknown"
     )
-    yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
+    yield f"  ran          {moment_text(record.start_ms)} to {moment_text(record.end_ms)}, on {where}"
     yield from _neighbours(report, record)
     suspended = f", suspended for {duration_text(record.suspended_ms / 1000)}" if record.suspended_ms else ""
     yield f"  for          {duration_text((record.end_ms - record.start_ms) / 1000)}{suspended}"
@@ -177,7 +176,8 @@ def _series(report: JobReport) -> Iterator[str]:
         nodes = ", ".join(dict.fromkeys(point.node for point in points))
         bar = "#" * round(20 * (use or 0.0))
         yield (
-            f"  {_moment(points[0].begin_ms)}  {bar:<20}  GPU {_percent(use)}, {_percent(max(peaks, default=None))}; "
+            f"  {moment_text(points[0].begin_ms)}  {bar:<20}  GPU {_percent(use)}, "
+            f"{_percent(max(peaks, default=None))}; "
             f"memory {_percent(mean([point.gpu_mem for point in points]))}, {_percent(max(memory, default=None))}"
             f"  {nodes}"
         )
@@ -216,10 +216,6 @@ def _right_size(each: RightSize) -> str:
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value * 100:.0f} %"
-
-
-def _moment(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _mib(value: float) -> str:

@@ -9,7 +9,7 @@ import signal
 import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -23,9 +23,9 @@ from berth.cli.snapshot_table import snapshot_tables
 from berth.console.certificate import own_certificate
 from berth.errors import ApiError, KubernetesError, MissingExtraError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
+from berth.live.driver.snapshot import GOING, Snapshot, job_dict
 from berth.live.driver.words import span
-from berth.live.kubernetes.names import GATHERED, GATING, HISTORY_FOLDER, NAMESPACE
+from berth.live.kubernetes.names import CLAIMS_API, GATHERED, GATING, HISTORY_FOLDER, NAMESPACE, pod_path
 from berth.live.local.cards import fake_gpus as checked
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def status(
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
     seen = _look(kubeconfig, context)
-    if not printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
+    if not printed(as_json, [asdict(gpu) for gpu in seen.gpus], asdict(seen)):
         console().print(snapshot_tables(seen))
 
 
@@ -274,7 +274,6 @@ def install(
         check_namespace,
         gate_tls,
         lift_gates,
-        serves_claims,
         take_away,
     )
     from berth.live.kubernetes.manifests import Install, as_yaml, helm_chart, manifests, manifests_of_0_2
@@ -348,10 +347,9 @@ def install(
 
     async def run(api: Api) -> None:
         await check_namespace(api)
-        if claims and not await serves_claims(api):
+        if claims and not await api.kinds(CLAIMS_API):
             raise SettingError(
-                "--claims: this API server serves no resource.k8s.io/v1, which Kubernetes has from 1.34 on; leave it"
-                " out"
+                f"--claims: this API server serves no {CLAIMS_API}, which Kubernetes has from 1.34 on; leave it out"
             )
         made = manifests(replace(how, tls=await gate_of(api)))
         for each in [each for group in made.values() for each in group]:
@@ -434,10 +432,9 @@ async def _unsteered(api: Api, name: str) -> str:
     from urllib.parse import quote
 
     namespace, _, pod = name.partition("/")
-    try:
-        await api.request("GET", f"/api/v1/namespaces/{quote(namespace, '')}/pods/{quote(pod, '')}")
-    except ApiError as error:
-        if error.status == 404:
+    with contextlib.suppress(ApiError):
+        path = pod_path(quote(namespace, ""), quote(pod, ""))
+        if await api.find(path, dict[str, Any]) is None:
             return f"no such pod '{name}'; name it as NAMESPACE/NAME"
     return f"pod '{name}' neither waits for berth nor runs by it; see berth k8s status"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,7 +14,7 @@ from berth.cli import completing
 from berth.cli.output import AsJson, JsonOrCsv, printed
 from berth.cli.shared_options import with_options
 from berth.errors import BerthError, LiveError
-from berth.live.driver.snapshot import gpu_dict, job_dict
+from berth.live.driver.snapshot import job_dict
 from berth.live.local import client
 from berth.live.local.protocol import Flags
 
@@ -333,7 +333,7 @@ def queue(
         client.print_queue(ids or [], user, state, ended, limit)
         return
     shown, _ = client.snapshot(ids or [], user, state, ended, limit)
-    printed(as_json, [job_dict(job) for job in shown.jobs], shown.to_dict())
+    printed(as_json, [job_dict(job) for job in shown.jobs], asdict(shown))
 
 
 def status(as_json: JsonOrCsv = None) -> None:
@@ -342,7 +342,7 @@ def status(as_json: JsonOrCsv = None) -> None:
         client.print_status()
         return
     shown, service = client.snapshot([], None, None, False, None)
-    printed(as_json, [gpu_dict(gpu) for gpu in shown.gpus], {**shown.to_dict(), "service": service})
+    printed(as_json, [asdict(gpu) for gpu in shown.gpus], {**asdict(shown), "service": service})
 
 
 def logs(

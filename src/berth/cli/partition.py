@@ -286,7 +286,7 @@ def watch(
     from rich.live import Live
     from rich.text import Text
 
-    from berth.cli.partition_table import partition_lines, partition_table, uncounted_text, unreadable_text
+    from berth.cli.partition_table import partition_lines, partition_table, unreadable_text
     from berth.partition import native
 
     before: dict[str, tuple[float, int]] = {}
@@ -302,7 +302,7 @@ def watch(
             regions, now = partitions.regions(), time.monotonic()
             found = [one for one in regions if isinstance(one, partitions.Partition)]
             lost = [unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
-            lost += map(uncounted_text, reconciler.look(_counted(found, _driver(fake_gpu))))
+            lost += [each.text(each.name) for each in reconciler.look(_counted(found, _driver(fake_gpu)))]
             if not regions:
                 lost = ["there is no partition yet; make one with: berth partition create NAME --mem 8G"]
             used = {
@@ -442,8 +442,9 @@ def prove(
 ) -> None:
     """Try the known ways past a limit of GPU memory on this machine, and say which it holds against.
 
-    Each way is a process of its own that takes at most twice the limit. The exit status is 1 if a way passed that
-    berth's documentation does not name, or if what fits was refused.
+    Each way is a process of its own that takes at most twice the limit, contexts, and what the driver rounds up. What
+    contexts take is measured first, and subtracted. The exit status is 1 if a way passed that berth's documentation
+    does not name, or if what fits was refused.
     """
     from berth.cli.proofs import known_texts, page, rows, sentences, table
 
@@ -468,7 +469,7 @@ def prove(
         quiet = as_json is not None
         typer.echo(
             f"berth: {counted(len(tried), 'way')} past a limit of {mem} on GPU {card.index}, one after another; "
-            f"each takes at most {2 * limit_mib} MiB for a moment, and ends",
+            f"each takes at most {2 * limit_mib} MiB, contexts, and what the driver rounds up, and ends",
             err=True,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.table import Table
 
 from berth.partition import Partition, Unreadable
-from berth.partition.reconciling import Difference
 from berth.partition.sizes import size_text
 
 _WIDE = 120
@@ -65,15 +64,6 @@ def _time_text(one: Partition, used_pct: dict[str, float]) -> str:
         return "-"
     key = one.name + one.uuid
     return f"{used_pct[key]:.0f} %" if key in used_pct else f"{one.gpu_ns / 1e9:.1f} s"
-
-
-def uncounted_text(found: Difference) -> str:
-    """What a partition's processes hold beyond its count."""
-    seen, counted = size_text(found.seen_mib << 20), size_text(found.counted_mib << 20)
-    return (
-        f"{found.name}: its processes hold {seen} of GPU {found.gpu} by NVML, and it counted {counted}: a process "
-        "wrote into the counters, or takes memory in a way that is not counted"
-    )
 
 
 def partition_lines(found: list[Partition], used_pct: dict[str, float], clock: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.files import write_whole
+from berth.cli.files import checked_place, write_whole
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
@@ -100,6 +100,7 @@ def show(
     """
     profile, table = _found(application, history), as_json is None
     if out is not None:
+        checked_place(out, ".html")
         from berth.plots.profiles import profile_figure
         from berth.report.report import write_picture
 

@@ -208,11 +208,14 @@ class RunOptions:
 def period_asked(since: str, until: str) -> tuple[int, int | None]:
     """Return when the period of --since and --until begins and ends, in ms since 1970; None: it goes on until now.
 
-    Raises SettingError for what is no time.
+    Raises SettingError for what is no time, and for a period that ends before it begins.
     """
     now_ms = time.time_ns() // 1_000_000
     begin_ms = since_ms(since, now_ms, "--since") if since else 0
-    return begin_ms, since_ms(until, now_ms, "--until") if until else None
+    end_ms = since_ms(until, now_ms, "--until") if until else None
+    if end_ms is not None and end_ms <= begin_ms:
+        raise SettingError(f"--since {since} is not before --until {until}; choose an earlier --since")
+    return begin_ms, end_ms
 
 
 def joined(columns: list[str] | None) -> str:

@@ -100,7 +100,10 @@ def size(
     if options.out is not None:
         made_folder(options.out)
     if from_history == bool(trace):
-        raise SettingError("size takes a TRACE, or what ran on this machine with --from-history")
+        raise SettingError(
+            "size takes either a TRACE or, with --from-history, what ran on this machine; got"
+            f" {'both' if trace else 'neither'}"
+        )
     if (since or until) and not from_history:
         raise SettingError(
             "--since and --until choose jobs of the history: use them with --from-history, not with a TRACE"
@@ -165,7 +168,10 @@ def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node
     source = read_trace(trace, columns=joined(options.map))
     nodes = nodes_of(source, options.nodes or None)
     bad: list[Any] | None = [] if options.skip_bad else None
-    return tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress)), nodes
+    jobs = tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress))
+    if not jobs:
+        raise SettingError(f"{trace} has no jobs to replay" + (f"; {bad[0]}" if bad else ""))
+    return jobs, nodes
 
 
 def _rows(found: Sizes) -> list[dict[str, object]]:

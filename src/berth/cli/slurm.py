@@ -22,13 +22,12 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
 from berth.cli.job_report import report_lines
-from berth.cli.kubernetes_node import Grow
+from berth.cli.kubernetes_node import Grow, Uncounted
 from berth.cli.output import AsJson, JsonOrCsv, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import BerthError, LiveError, SettingError
 from berth.history.jobs.job_report import job_reports, report_json
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import gpu_dict
 from berth.live.slurm import installed
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import compare as compared
@@ -213,8 +212,8 @@ def run(
         Claim,
         Service,
         Settings,
-        close_to_others,
         lock,
+        make_private,
         owner_of,
     )
 
@@ -258,7 +257,7 @@ def run(
     service = Service(settings, controller, channel=channel, claim=claim)
     end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
     if "jobs" in controller.configuration().get("PrivateData", ""):
-        close_to_others(state)
+        make_private(state)
     with contextlib.closing(lock(state)):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
         try:
@@ -296,6 +295,13 @@ def agent(
             " and another job makes room.",
         ),
     ] = Grow.ON,
+    uncounted: Annotated[
+        Uncounted,
+        typer.Option(
+            help="For a job that holds more GPU memory than its partition counts: report it, or also throttle or"
+            " suspend it."
+        ),
+    ] = Uncounted.REPORT,
     node: Annotated[
         str, typer.Option("--node", help="Name of this machine's reports; default: its host name.")
     ] = "",
@@ -312,7 +318,7 @@ def agent(
 
     fake, card = bool(os.environ.get("BERTH_SLURM_FAKE_GPU")), os.environ.get("BERTH_FAKE_CARD", "")
     name = node or socket.gethostname().partition(".")[0]
-    asyncio.run(serve(state, name, grow.value, log, fake=fake, card=card))
+    asyncio.run(serve(state, name, grow.value, uncounted.value, log, fake=fake, card=card))
 
 
 @app.command()
@@ -346,7 +352,7 @@ def status(state: State = DEFAULT_STATE, as_json: JsonOrCsv = None) -> None:
 
     shown = read_status(state)
     seen = look(Controller(), state)
-    if printed(as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
+    if printed(as_json, [asdict(gpu) for gpu in seen.gpus], {**asdict(seen), "service": shown}):
         return
     age_s = time.time() - int(str(shown["at_ms"])) / 1000
     print(f"mode       {shown['mode']}, policy {shown['policy']}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,21 +15,16 @@ import typer
 from berth.cli.comma_separated import names_of
 from berth.cli.files import checked_place
 from berth.cli.history_folder import HistoryFolder
-from berth.cli.output import JsonOrCsv, printed
+from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
 from berth.errors import HistoryError, SettingError
-from berth.history.values.durations import moment_ms
+from berth.history.values.durations import day_text, duration_text, hours, hours_column, hours_of, moment_ms
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from berth.statistics.accounting import Usage
     from berth.statistics.tables import JobUse, Tables, Totals
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from berth.cli.output import console, plain_table
-from berth.history.values.durations import duration_text, hours, hours_column, hours_of
 
 By = Annotated[
     str,
@@ -204,7 +199,8 @@ def report(
         days = counted(length_ms / DAY_MS, "day")
         head = Head(
             title="GPU accounting",
-            period=f"{_day(first_ms)} to {_day(last_ms - 1)}" + (f", only {', '.join(only)}" if only else ""),
+            period=f"{day_text(first_ms)} to {day_text(last_ms - 1)}"
+            + (f", only {', '.join(only)}" if only else ""),
             command=shlex.join(["berth", *sys.argv[1:]]),
             created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             version=__version__,
@@ -227,10 +223,6 @@ def _ends(tables: Tables, begin: str, end: str) -> tuple[int, int]:
     end_ms = moment_ms(end, "--to") if end else ((totals.last_ms or 0) // DAY_MS + 1) * DAY_MS
     begin_ms = moment_ms(begin, "--from") if begin else (totals.first_ms or 0)
     return begin_ms, max(end_ms, begin_ms + DAY_MS)
-
-
-def _day(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
 
 def _nothing(history: Path, begin: str, end: str, only: list[str] | None) -> HistoryError:

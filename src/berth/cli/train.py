@@ -85,7 +85,6 @@ def train(
     from berth.learning.training import TrainingSettings
     from berth.learning.training import train as learn
     from berth.profiles import WORKLOADS
-    from berth.report.report import check_picture
 
     models = names_of(interference)
     plan = Plan(learner, workload, models, slots, family=family)
@@ -98,7 +97,7 @@ def train(
         )
     model = checked_place(out or Path("model.npz")) if decides else None
     if curve is not None:
-        check_picture(checked_place(curve))
+        checked_place(curve, ".html")
     first = _start(plan, start or ("shipped" if from_history else "none"))
     made = (
         _from_history(plan, from_history, profiles, seed, first) if from_history else make(plan, start=first)

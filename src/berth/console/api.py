@@ -37,8 +37,7 @@ async def gpus(request: Request, who: Who) -> Response:
 @router.get("/queue")
 async def queue(request: Request, who: Who, asked: Annotated[QueueQuery, Depends()]) -> QueueAnswer:
     """Jobs that run and wait, in the order of the queue, a page at a time."""
-    page = await chosen(request.app.state, asked, who)
-    return QueueAnswer(total=page.total, page=page.page, size=asked.size, now_ms=page.now_ms, jobs=page.rows)
+    return await chosen(request.app.state, asked, who)
 
 
 @router.get("/jobs/{job_id:path}")

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from berth.console.audit import now_ms
 from berth.console.schemas import GpuAnswer
 from berth.console.source import Source
 from berth.errors import BerthError
@@ -42,7 +43,7 @@ class Seen:
     look: Snapshot | None = None
     why: str = "it has not been looked at yet"
     """Why it is not there; empty if it is."""
-    since_ms: int = field(default_factory=lambda: _now_ms())
+    since_ms: int = field(default_factory=now_ms)
     """Since when it is there, or not."""
     gpus_version: int = 0
     jobs_version: int = 0
@@ -205,7 +206,7 @@ class Hub:
         seen.cost_s = time.monotonic() - began_s
         seen.looked_s = began_s
         if bool(why) != bool(seen.why) or (look is None) != (seen.look is None):
-            seen.since_ms = _now_ms()
+            seen.since_ms = now_ms()
         seen.why = why
         before = seen.look
         if look is None or before is None or look.gpus != before.gpus:
@@ -241,9 +242,9 @@ class Hub:
         event = {
             "boot": self.boot,
             "version": self.version,
-            "now_ms": _now_ms(),
+            "now_ms": now_ms(),
             "jobs": self.jobs_version,
-            "counts": self.counts().to_dict(),
+            "counts": asdict(self.counts()),
             "sources": [source_json(seen) for seen in self.seen.values()],
             "gpus": None if whole else [gpu_json(key[0], gpus[key]) for key in changed],
         }
@@ -275,14 +276,10 @@ def _packed(version: int, boot: str, gpus: Sequence[tuple[str, Gpu]]) -> bytes:
     document = {
         "boot": boot,
         "version": version,
-        "now_ms": _now_ms(),
+        "now_ms": now_ms(),
         "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
     }
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 IDLE_PCT = 5.0
@@ -306,10 +303,6 @@ class Counts:
     """Mean use of the GPUs that are measured; None where none is."""
     waiting: int = 0
     running: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
 
 
 def counts_of(snapshots: Iterable[Snapshot]) -> Counts:

@@ -126,7 +126,7 @@ def _ended(path: Path) -> dict[str, float]:
         return {}
     except (ValueError, TypeError, AttributeError) as error:
         raise SettingError(
-            f"{path}: not a file of ended sessions ({error}); remove it and the file 'key' beside it, which ends all"
+            f"{path}: not a file of ended sessions ({error}); remove it and the file 'key' next to it, which ends all"
             " sessions"
         ) from error
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
+from berth.console.audit import now_ms
 from berth.console.history.question import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.console.schemas import JobAnswer
-from berth.console.source import Follows
+from berth.console.source import Follows, actions_in, commands_of
 from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
-from berth.live.driver.snapshot import Gpu
+from berth.live.driver.snapshot import UNENDED, Gpu
 from berth.live.driver.words import without_start
 
 router = APIRouter(include_in_schema=False)
 HISTORY = "history"
-GOING: Final = ("starting", "running", "suspending", "suspended", "resuming")
-UNENDED: Final = ("waiting", "held", *GOING)
 MOST_REPORTS = 20
 SAME_MS = 1000
 """How far apart a queue and its accounting may tell one submission: Slurm tells whole seconds."""
@@ -35,7 +33,7 @@ _HIDDEN: Final[Mapping[str, object]] = {
     **dict.fromkeys(
         ("exit_code", "work_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "cpu_use", "mem_use")
     ),
-    **dict.fromkeys(("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak", "beside")),
+    **dict.fromkeys(("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak", "neighbours")),
 }
 """What is not shown of other people's attempts, and what stands there instead: as in lists of the history."""
 
@@ -111,11 +109,11 @@ def _add_running(report: dict[str, Any], gpus: Iterable[Gpu]) -> None:
     """Add what has shared GPUs with the attempts of a report and still runs, which is in no history yet."""
     tenants = {f"{gpu.node}:{gpu.index}": gpu.tenants for gpu in gpus}
     for attempt in report["attempts"]:
-        for slot in attempt["gpu_slots"] if attempt["beside"] is not None else ():
+        for slot in attempt["gpu_slots"] if attempt["neighbours"] is not None else ():
             for each in tenants.get(slot, ()):
-                known = [other["job"] for other in attempt["beside"]]
+                known = [other["job"] for other in attempt["neighbours"]]
                 if each.since_ms is not None and each.since_ms < attempt["end_ms"] and each.job not in known:
-                    attempt["beside"].append({"job": each.job, "user": each.user, "gpus": [slot]})
+                    attempt["neighbours"].append({"job": each.job, "user": each.user, "gpus": [slot]})
 
 
 def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]:
@@ -162,24 +160,16 @@ async def job(
     actions: dict[str, str] = {}
     lacks: list[str] = []
     if request.app.state.settings.actions and found.controls and live is not None:
-        wanted = {"held": ("release", "cancel"), "waiting": ("hold", "priority", "cancel")}.get(
-            found.state, ("requeue", "cancel") if found.state in GOING else ("requeue",)
-        )
-        lacking = live.source.lacks(who)
+        wanted, lacking = actions_in(found.state), live.source.lacks(who)
         lacks = [lacking[name] for name in wanted if name in lacking]
-        actions = {
-            name: command
-            for name in wanted
-            if name not in lacking
-            and (command := live.source.command(name, {"id": found.id, "value": "VALUE"})) is not None
-        }
+        actions = commands_of(live.source, found.id, wanted, who)
     return page(
         request,
         "job.html",
         who,
         job=found,
         actions=actions,
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=now_ms(),
         live_job=live is not None,
         lacks=lacks,
         follows=live is not None and isinstance(live.source, Follows) and found.own,

@@ -7,7 +7,7 @@ scrape.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -15,45 +15,22 @@ from fastapi import APIRouter, Depends, Request, Response
 from berth.console.hub import Hub, Seen
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
-from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT
+from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT, OF_GPUS, OfGpus
 from berth.live.driver.snapshot import Gpu
 
 router = APIRouter()
-_OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
-    (
-        "allocated_milli",
-        "Compute that jobs were promised, per mille of the GPU.",
-        lambda gpu: sum(each.milli for each in gpu.tenants),
-    ),
-    (
-        "allocated_bytes",
-        "Memory that jobs were promised.",
-        lambda gpu: sum(each.mem_mib for each in gpu.tenants) << 20,
-    ),
-    ("memory_bytes", "Memory of the GPU.", lambda gpu: gpu.mem_mib << 20),
-    (
-        "used_bytes",
-        "Memory in use; absent where it is not measured.",
-        lambda gpu: None if gpu.used_mib is None else gpu.used_mib << 20,
-    ),
-    (
-        "utilization_ratio",
+_OF_GPU: OfGpus = {
+    **OF_GPUS,
+    "utilization_ratio": (
         "Part of the time in which the GPU works; absent where it is not measured.",
         lambda gpu: None if gpu.use_pct is None else gpu.use_pct / 100,
     ),
-    (
-        "stranger_bytes",
-        "Memory held by processes that belong to no job.",
-        lambda gpu: sum(each.mem_mib for each in gpu.strangers) << 20,
-    ),
-    ("tenants", "Jobs on it.", lambda gpu: len(gpu.tenants)),
-    (
-        "drained",
+    "drained": (
         "Whether nothing new starts there because an operator said so.",
         lambda gpu: int(gpu.drained),
     ),
-    ("healthy", "Whether nothing is wrong with it.", lambda gpu: int(not gpu.health)),
-)
+    "healthy": ("Whether nothing is wrong with it.", lambda gpu: int(not gpu.health)),
+}
 _JOB = "Compute of each job on the GPU, per mille; hpc_job joins DCGM's exporter, jobid that of Jobstats and Slurm's."
 
 
@@ -99,7 +76,7 @@ def _gpu_text(gpus: Sequence[tuple[str, Gpu]]) -> str:
     ]
     families = [
         _family(f"berth_gpu_{name}", text, ((f"{labels}}}", value_of(gpu)) for labels, gpu in of_gpus))
-        for name, text, value_of in _OF_GPU
+        for name, (text, value_of) in _OF_GPU.items()
     ]
     tenants = [(labels, each) for labels, gpu in of_gpus for each in gpu.tenants]
     shares = (

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
+from berth.console.audit import now_ms
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
-from berth.console.schemas import QueuedJob
-from berth.console.source import Submits
+from berth.console.schemas import QueueAnswer, QueuedJob
+from berth.console.source import Submits, actions_in, commands_of
 from berth.live.driver.snapshot import LiveJob, job_dict
 from berth.live.driver.words import without_start
 
 router = APIRouter(include_in_schema=False)
 State = Literal["", "waiting", "held", "starting", "running", "suspending", "suspended", "resuming"]
-
-_ACTIONS: Final = {"waiting": ("hold", "cancel"), "held": ("release", "cancel")}
-"""What can be done to several jobs in these states together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +48,7 @@ class QueueQuery:
         return "/queue?" + "".join(f"{urlencode([each], errors='surrogatepass')}&" for each in values.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """One page of jobs."""
-
-    total: int
-    page: int
-    pages: int
-    now_ms: int
-    rows: list[QueuedJob]
-
-
-async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
+async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> QueueAnswer:
     """The page that was asked for, or the last one if there are fewer."""
     hub: Hub = state.hub
     snapshots = {name: seen.look for name, seen in (await hub.fresh()).items() if seen.look is not None}
@@ -84,7 +70,7 @@ async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
 
     total, number, jobs = await asyncio.to_thread(choose)
     rows = [_row(name, job, who) for name, job in jobs]
-    return Chosen(total, number, max(1, -(-total // asked.size)), time.time_ns() // 1_000_000, rows)
+    return QueueAnswer(total=total, page=number, size=asked.size, now_ms=now_ms(), jobs=rows)
 
 
 def _row(source: str, job: LiveJob, who: Viewer) -> QueuedJob:
@@ -100,7 +86,7 @@ async def queue(
     hub: Hub = request.app.state.hub
     found = await chosen(request.app.state, asked, who)
     acts = request.app.state.settings.actions
-    commands = [_commands(hub, row, who) if acts and who.owns(row.user) else {} for row in found.rows]
+    commands = [_commands(hub, row, who) if acts and who.owns(row.user) else {} for row in found.jobs]
     jobs = [job for seen in hub.seen.values() if seen.look for job in seen.look.jobs]
     partitions = sorted({job.partition for job in jobs} - {""})
     return page(
@@ -122,10 +108,6 @@ async def queue(
 
 
 def _commands(hub: Hub, row: QueuedJob, who: Viewer) -> dict[str, str]:
-    """What this viewer may do to a job of the queue, each with the command that does the same."""
-    source = hub.seen[row.source].source
-    wanted = _ACTIONS.get(row.state, ("requeue", "cancel"))
-    commands = {
-        name: source.command(name, {"id": row.id}) for name in wanted if name not in source.lacks(who)
-    }
-    return {name: command for name, command in commands.items() if command is not None}
+    """What this viewer may do to several jobs like this one together, each with the command that does the same."""
+    wanted = (name for name in actions_in(row.state) if name != "priority")
+    return commands_of(hub.seen[row.source].source, row.id, wanted, who)

@@ -83,6 +83,11 @@ class QueueAnswer(BaseModel):
     now_ms: int
     jobs: list[QueuedJob]
 
+    @property
+    def pages(self) -> int:
+        """How many pages there are."""
+        return max(1, -(-self.total // self.size))
+
 
 class SourceAnswer(BaseModel):
     """A queue that the console looks at."""
@@ -168,7 +173,7 @@ class JobAnswer(BaseModel):
     attempt: int = 1
     where: str = ""
     partition: str = ""
-    beside: list[str] = []
+    neighbours: list[str] = Field([], description="The other jobs on its GPUs")
     command: str | None = None
     folder: str | None = None
     comment: str | None = None
@@ -188,7 +193,7 @@ class JobAnswer(BaseModel):
     others: list[str] = Field([], description="The other tasks of its array")
     history: list[dict[str, Any]] = Field(
         [],
-        description="What the history knows of jobs of this id; `beside` are the jobs that shared its GPUs",
+        description="What the history knows of jobs of this id; `neighbours` are the jobs that shared its GPUs",
     )
 
 

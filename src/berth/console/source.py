@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from berth.console.roles import Role, Viewer
 from berth.errors import AccessError, SettingError
-from berth.live.driver.snapshot import Snapshot
+from berth.live.driver.snapshot import UNENDED, Snapshot
 
 
 class Source(Protocol):
@@ -78,6 +78,19 @@ class Follows(Protocol):
         Raises AccessError if it is another user's job, BerthError if there is no such job.
         """
         ...
+
+
+def actions_in(state: str) -> tuple[str, ...]:
+    """What can be done to a job in a state, where its source has it."""
+    other = ("requeue", "cancel") if state in UNENDED else ("requeue",)
+    return {"waiting": ("hold", "priority", "cancel"), "held": ("release", "cancel")}.get(state, other)
+
+
+def commands_of(source: Source, job_id: str, wanted: Iterable[str], viewer: Viewer) -> dict[str, str]:
+    """Those of the actions on a job that a source has for a viewer, each with the command that does the same."""
+    lacking, values = source.lacks(viewer), {"id": job_id, "value": "VALUE"}
+    commands = {name: source.command(name, values) for name in wanted if name not in lacking}
+    return {name: command for name, command in commands.items() if command is not None}
 
 
 def check_job_owners(viewer: Viewer, jobs: Iterable[tuple[str, str]]) -> None:

@@ -17,7 +17,7 @@ from statistics import fmean, median
 
 from berth.counts import counted
 from berth.errors import SettingError
-from berth.experiments.weeks import LEAST_WAIT_S, Waits, Week, error_pct, weeks_of
+from berth.experiments.weeks import FEWEST_JOBS, LEAST_WAIT_S, Waits, Week, error_pct, weeks_of
 
 FIRST = 2
 """Weeks that are learned from before the first prediction."""
@@ -112,8 +112,8 @@ def backtest(real: Waits, replays: Mapping[str, Waits], first: int = FIRST) -> B
         raise SettingError(f"a back-test learns on 1 or more weeks first, not on {first}")
     if len(weeks) <= first:
         raise SettingError(
-            f"a back-test learns on {first} weeks and predicts the next; there are {len(weeks)} with enough"
-            " jobs"
+            f"a back-test learns on {counted(first, 'week')} and predicts the next, so it needs {first + 1} weeks of"
+            f" {FEWEST_JOBS} jobs or more; there {'is' if len(weeks) == 1 else 'are'} {len(weeks)}"
         )
     weeks_by_policy = {
         name: {week.number: week for week in weeks_of(waits)} for name, waits in replays.items()

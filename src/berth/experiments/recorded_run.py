@@ -112,9 +112,14 @@ def recorded_run(
     by_attempt = [sorted(each, key=lambda record: record.attempt) for each in by_job.values()]
     ran = [each for each in by_attempt if any(record.start_ms is not None for record in each)]
     if not ran:
+        with history.database() as database:
+            first, last = database.execute(
+                "SELECT min(d), max(d) FROM (SELECT epoch_ms(submit_ms)::DATE AS d FROM records)"
+            ).fetchall()[0]
+        days = "the history has no jobs" if first is None else f"its jobs are of {first} to {last}"
         raise SettingError(
-            "no job of the history ran in this period; there is nothing to replay. Choose another with --since, such as"
-            " --since 90d"
+            f"no job of the history ran in this period, so there is nothing to replay: {days}. Choose another with"
+            f" --since, such as --since {first or '90d'}"
         )
     gave_up = [
         each[-1] for each in by_attempt if all(r.start_ms is None for r in each) and _gave_up(each[-1])

@@ -180,6 +180,8 @@ def _resume(name: str, calls: Calls, root: Path | None) -> Outcome:
                 if calls.state(other) == LOCKED:
                     calls.checkpoint(other)
             return Outcome(False, "the GPU has too little memory free", no_room=True)
+        if answer == NOT_READY and is_stopped(pid):
+            return _stands_still(pid)
         if answer != 0 and calls.state(pid) is not None:
             why = f"process {pid} could not be moved back to its GPU ({_words(answer)})"
             return Outcome(False, why, lost=True)
@@ -187,9 +189,16 @@ def _resume(name: str, calls: Calls, root: Path | None) -> Outcome:
         return Outcome(False, "the driver has lost what a process held on its GPU", lost=True)
     for pid in pids:
         answer = _tried(calls.unlock, pid) if calls.state(pid) == LOCKED else 0
+        if answer == NOT_READY and is_stopped(pid):
+            return _stands_still(pid)
         if answer != 0 and calls.state(pid) == LOCKED:
             return Outcome(False, f"process {pid} does not go on ({_words(answer)})", lost=True)
     return Outcome(True)
+
+
+def _stands_still(pid: int) -> Outcome:
+    """What the driver leaves as it is until the process goes on, as when Slurm has stopped it meanwhile."""
+    return Outcome(False, f"process {pid} was stopped by a signal")
 
 
 def _tried(call: Callable[[int], int], pid: int) -> int:
@@ -208,7 +217,7 @@ def _pids(name: str, root: Path | None) -> list[int]:
     found = [process.outer_pid or process.pid for part in find(name, root) for process in part.processes]
     with suppress(FileNotFoundError):
         noted = json.loads(((root or root_folder()) / name / STRANGERS).read_text())
-        found += [pid for pid, since in noted if _start_of(pid) == since]
+        found += [pid for pid, since in noted if start_of(pid) == since]
     return list(dict.fromkeys(found))
 
 
@@ -217,11 +226,19 @@ def note_strangers(name: str, pids: Collection[int], root: Path | None = None) -
     file = (root or root_folder()) / name / STRANGERS
     draft = file.with_suffix(".draft")
     with suppress(FileNotFoundError):  # it ends now
-        draft.write_text(json.dumps([(pid, _start_of(pid)) for pid in sorted(pids)]))
+        draft.write_text(json.dumps([(pid, start_of(pid)) for pid in sorted(pids)]))
         os.replace(draft, file)
 
 
-def _start_of(pid: int) -> str:
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
+
+
+def start_of(pid: int) -> str:
     """When a process began, in ticks since the machine started; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

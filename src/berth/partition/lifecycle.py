@@ -120,6 +120,8 @@ def _check_new(name: str, gpu: Gpu, root: Path, by: str) -> None:
             f"'{name}' is not a name for a partition; write at most 63 letters, digits, '_', '.' and '-', with a "
             "letter or digit first"
         )
+    if root.exists():
+        _check_owner(root)
     there = regions_in(root / name)
     if plain_uuid(gpu.uuid) in there:
         raise PartitionError(

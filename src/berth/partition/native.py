@@ -117,8 +117,8 @@ def sweep(root: Path | None = None, driver_folder: Path | None = None) -> None:
     """Clear the limits of cgroups that no process is in, and take back what those that are gone left above them."""
     root = root or root_folder()
     groups = _groups_of(root)
-    if os.geteuid() != 0 or groups is None or not root.is_dir():
-        return
+    if os.geteuid() != 0 or groups is None or not root.is_dir() or root.stat().st_uid != 0:
+        return  # the notes of another user would name any cgroup
     with limits_lock(root):
         kept = set()
         for part, hardware in _natives(root):
@@ -144,6 +144,11 @@ def limits_lock(root: Path | None = None) -> Iterator[None]:
         try:
             root.mkdir(mode=0o755, parents=True, exist_ok=True)
             stack.enter_context(locked(root / ".limits", os.O_RDWR | os.O_CREAT))
+            if os.geteuid() == 0 != root.stat().st_uid:
+                raise PartitionError(
+                    f"{root} belongs to another user, whose notes could name any cgroup; "
+                    "name another root with BERTH_ROOT, or take that folder away"
+                )
         except OSError as error:
             raise PartitionError(
                 f"only root changes limits of cgroups ({error.strerror}: {root / '.limits'}); use sudo, or create the "

@@ -165,11 +165,10 @@ def attempt(
         words = [name, str(limit_mib), *([variables["BERTH_REGION"]] if own_region else [])]
         return _ran(words, variables, gpu, driver_folder, longest_s)
 
-    context_bytes: int | None = None
+    # What a process takes that has a context and no memory, and one with two.
+    one_bytes, two_bytes = (min(ran(name)[1], default=0) for name in ("nothing", "contexts"))
     for way in tried:
-        if context_bytes is None:  # what a process takes that has a context and no memory
-            context_bytes = min(ran("nothing")[1], default=0)
-        yield _found(way, limit_mib, context_bytes, *ran(way.name))
+        yield _found(way, limit_mib, one_bytes, max(0, two_bytes - one_bytes), *ran(way.name))
 
 
 def _session_of(pid: int) -> int | None:
@@ -179,14 +178,19 @@ def _session_of(pid: int) -> int | None:
         return None
 
 
-def _found(way: Way, limit_mib: int, context_bytes: int, answer: str, sizes: list[int]) -> Finding:
+def _found(
+    way: Way, limit_mib: int, context_bytes: int, next_context_bytes: int, answer: str, sizes: list[int]
+) -> Finding:
     word, _, rest = answer.partition(" ")
     if word == "refused":
         return Finding(way, Verdict.REFUSED, why=rest)
     if word != "holds":
         return Finding(way, Verdict.UNTRIED, why=rest or "it ended without a word")
-    given = int(rest)
-    beyond = sum(max(0, size - context_bytes) for size in sizes) if sizes else None
+    given, contexts = map(int, rest.split())
+    beyond = None
+    if sizes:
+        beyond = sum(max(0, size - context_bytes) for size in sizes)
+        beyond = max(0, beyond - (contexts - 1) * next_context_bytes)
     most = given if beyond is None else beyond
     return Finding(way, Verdict.PASSED if most > limit_mib << 20 else Verdict.HELD, given, beyond)
 

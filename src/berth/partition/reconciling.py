@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from berth.partition.sizes import size_text
+
 ANSWERS = ("report", "throttle", "suspend")
 """What may be done about such a partition: tell of it, also cut its time, or also take it off its GPUs."""
 THROTTLED_PCT = 5
@@ -41,6 +43,15 @@ class Difference(NamedTuple):
     @property
     def uncounted_mib(self) -> int:
         return self.seen_mib - self.counted_mib
+
+    def text(self, holder: str, holds: str = "holds", throttled: str | None = None) -> str:
+        """What its holder `holds` or held, for people. `throttled`: why it was also throttled; None: it was not."""
+        seen, counted = (size_text(mib << 20) for mib in (self.seen_mib, self.counted_mib))
+        left = "" if throttled is None else f"; it is left {THROTTLED_PCT} % of the time{throttled}"
+        return (
+            f"{holder} {holds} {seen} of GPU {self.gpu}, and its partition counted {counted}: a process of it runs "
+            f"without libberth, or wrote into the counters{left}"
+        )
 
 
 class Reconciler:

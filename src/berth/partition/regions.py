@@ -157,8 +157,9 @@ def root_folder() -> Path:
 
 @contextmanager
 def locked(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[None]:
-    """Wait until no other process has the lock of a file, and have it."""
-    descriptor = os.open(path, flags, 0o600)
+    """Wait until no other process has the lock of a file, and have it. A symbolic link is refused: root would make a
+    file wherever it leads to."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

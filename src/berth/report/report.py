@@ -18,7 +18,6 @@ from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from berth.errors import SettingError
 from berth.files import whole_file
 from berth.statistics.comparison import Row
 
@@ -159,15 +158,8 @@ def write_page(template: str, path: Path, **values: Any) -> None:
     _write(_page(template, **values), path)
 
 
-def check_picture(out: Path) -> None:
-    """Raise SettingError for a file that is not to hold a page."""
-    if out.suffix.lower() != ".html":
-        raise SettingError(f"{out}: a picture's file ends in .html")
-
-
 def write_picture(figure: go.Figure, out: Path, answers: Sequence[str] = ()) -> None:
-    """Write a page with one figure, under its title and these sentences. Raises what `check_picture` raises."""
-    check_picture(out)
+    """Write a page with one figure, under its title and these sentences."""
     _write(render_picture(figure, answers), out)
 
 

@@ -9,17 +9,16 @@ Conformal Prediction with Decaying Step Sizes", ICML 2024).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from math import exp, log, log10
 from random import Random
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from berth.cluster import Running
-from berth.errors import KnowledgeError, PolicyError
+from berth.errors import KnowledgeError, PolicyError, SettingError
 from berth.knowledge import Knowledge, Spread, believed_run
 from berth.knowledge.belief import DEFAULT
 from berth.model import FOREVER_MS, Job, Placement
@@ -42,7 +41,9 @@ DECAY: Final = 0.6
 LEAST_STEP: Final = 0.0003
 """The nth start moves the offset by a part of a step of STEP / n**DECAY, at least LEAST_STEP (chosen in
 bench/results/account.md)."""
-MONTH_MS: Final = 30 * 24 * 3_600_000
+DAY_MS: Final = 24 * 3_600_000
+MONTH: Final = 30
+"""Days of which is counted how many intervals held."""
 
 _NORMAL = NormalDist()
 _TENTH = _NORMAL.inv_cdf(0.9)
@@ -60,7 +61,7 @@ class StartInterval(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What the first intervals of the jobs that started in the last 30 days held."""
+    """How many of the jobs that started did so within their first intervals."""
 
     held: int
     of: int
@@ -77,8 +78,10 @@ class StartForecast:
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
         self._first: dict[str, StartInterval] = {}
-        self._offset, self._judged = OFFSET, 0
-        self._starts: deque[tuple[int, bool]] = deque()
+        self._offset = OFFSET
+        self.judged = 0
+        """How many starts the offset has learned from."""
+        self._by_day: dict[int, Held] = {}
 
     def intervals(
         self, scheduler: Scheduler, now_ms: int, *, out_of_time: Callable[[], bool] = lambda: False
@@ -119,17 +122,41 @@ class StartForecast:
         if first is None:
             return
         held = first.from_ms <= now_ms <= first.to_ms
-        self._judged += 1
-        step = max(STEP * self._judged**-DECAY, LEAST_STEP)
+        self.judged += 1
+        step = max(STEP * self.judged**-DECAY, LEAST_STEP)
         least, most = OFFSETS
         self._offset = min(max(self._offset + step * (COVERAGE - held), least), most)
-        self._starts.append((now_ms, held))
+        day = now_ms // DAY_MS
+        before = self._by_day.get(day, Held(0, 0))
+        self._by_day[day] = Held(before.held + held, before.of + 1)
 
     def held(self, now_ms: int) -> Held:
-        """How many of the last 30 days' starts lay within their first intervals."""
-        while self._starts and self._starts[0][0] < now_ms - MONTH_MS:
-            self._starts.popleft()
-        return Held(sum(held for _, held in self._starts), len(self._starts))
+        """How many of the starts of today and the 29 days before lay within their first intervals."""
+        first = now_ms // DAY_MS - MONTH + 1
+        self._by_day = {day: each for day, each in self._by_day.items() if day >= first}
+        return Held(
+            sum(each.held for each in self._by_day.values()), sum(each.of for each in self._by_day.values())
+        )
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What a forecast of a later process goes on with (`recall`), as JSON may hold it."""
+        days = [[day, *each] for day, each in sorted(self._by_day.items())[-MONTH:]]
+        return {"offset": self._offset, "judged": self.judged, "days": days}
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """Go on with what another forecast had `learned`. Raises SettingError if it is no such thing; nothing has
+        changed then."""
+        try:
+            offset, judged = float(learned["offset"]), int(learned["judged"])
+            by_day = {int(day): Held(int(held), int(of)) for day, held, of in learned["days"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingError(f"expected an offset, a number of starts, and days; got {learned}") from error
+        if not OFFSETS[0] <= offset <= OFFSETS[1] or judged < 0:
+            raise SettingError(
+                f"expected an offset from {OFFSETS[0]} to {OFFSETS[1]} after 0 or more starts; got {learned}"
+            )
+        self._offset, self.judged, self._by_day = offset, judged, by_day
 
 
 def _widened(times_ms: list[int], now_ms: int, offset: float) -> StartInterval:

@@ -18,7 +18,7 @@ J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
 J -J fails --wrap 'exit 3' >/dev/null
 J -J killed --wrap 'kill -9 $$' >/dev/null
 scancel "$(J --begin=now+1hour -J never --wrap 'sleep 1')"
-late=$(J -J late --gres=gpu:v100:1 --wrap 'sleep 60'); is "$late" RUNNING
+late=$(J -J late --gres=gpu:v100:1 --wrap 'sleep 280'); is "$late" RUNNING # until it is cancelled
 waits=$(J -J waits --gres=gpu:2 -N2 --comment=vasp --array=2-8:3%1 --wrap 'sleep 1')
 sleep 2
 parsers=$(squeue --json=list 2>&1 | grep -o 'v0\.0\.[0-9]*' | sort -u || true)

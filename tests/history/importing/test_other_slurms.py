@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +11,10 @@ import pytest
 from berth.history.importing.pending import read_queue
 from berth.history.store.folder import open_history
 from tests.history.importing.of_many_kinds import KINDS, kinds_of, queued, records
-from tests.live.slurm.real_slurm import needs_slurm
+from tests.live.slurm.real_slurm import needs_slurm, tell
 from tests.other_slurms import each_other_slurm
 
 HERE = Path(__file__).parent
-CLUSTER = HERE.parents[1] / "slurm_cluster.sh"
 
 STORY = r"""
 out=$PWD/told; . {here}/jobs_of_many_kinds.sh
@@ -40,15 +37,8 @@ sacct -X -n -P -D -a -S 2020-01-01 -o JobIDRaw,Reason >reasons.txt
 @each_other_slurm
 def test_tables_text_and_json_of_another_slurm_tell_the_same(slurm: Path, tmp_path: Path) -> None:
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
-    folder = tmp_path / "c"
     story = STORY.format(here=HERE, berth=Path(sys.executable).parent / "berth")
-    environment = {**os.environ, "BERTH_TEST_SLURM": str(slurm), "TZ": "UTC"}
-    done = subprocess.run(
-        [CLUSTER, folder, story], capture_output=True, text=True, timeout=600, check=False, env=environment
-    )
-    if "unshare" in done.stderr and "not permitted" in done.stderr:
-        pytest.skip("this machine allows no network namespaces")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    folder = tell(tmp_path / "c", story, CLUSTER_ACCOUNTING="yes", BERTH_TEST_SLURM=str(slurm), TZ="UTC")
     told = folder / "told"
     text = records(told / "sacct.txt", tmp_path / "text")
     assert kinds_of(text.values()) == KINDS

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from berth.history.jobs.job_report import cpu_use
+from tests.live.slurm.real_slurm import tell
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "sacct", "munged", "mariadbd", "unshare")
-CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 
 # Jobs of many kinds: an array with a limit, two nodes, a heterogeneous one, a failure, a time-out, one that is
 # cancelled before it runs, one that is requeued, and names that mean trouble.
@@ -122,12 +121,8 @@ END
 )
 def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> None:
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
-    folder = tmp_path / "c"
     story = STORY.format(berth=Path(sys.executable).parent / "berth", python=sys.executable)
-    done = subprocess.run([CLUSTER, folder, story], capture_output=True, text=True, timeout=600, check=False)
-    if "unshare" in done.stderr and "not permitted" in done.stderr:
-        pytest.skip("this machine allows no network namespaces")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    folder = tell(tmp_path / "c", story, CLUSTER_ACCOUNTING="yes")
     first, second, run = (
         json.loads((folder / f"{name}.json").read_text()) for name in ("first", "second", "run")
     )

@@ -46,6 +46,7 @@ class MemorySite:
     asked: int = 0
     lies: Callable[[Start], Start] = lambda start: start
     """Where it starts a job that it was told to start there."""
+    learned_starts: str = ""
 
     def nodes(self) -> Sequence[SiteNode]:
         return [SiteNode(node, self.states.get(name, NodeState.UP)) for name, node in self.there.items()]

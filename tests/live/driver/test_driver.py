@@ -386,6 +386,42 @@ def test_what_start_intervals_held_is_told_of_jobs_that_have_started() -> None:
     assert driver.forecasts_held(middle_ms) == (1, 1)
 
 
+def one_start_held() -> tuple[MemorySite, int]:
+    """A site whose driver has told of one start, which held, and when that was."""
+    limit = {"time_limit_ms": 3_600_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),))
+    driver = driver_of(site)
+    driver.step(1000)
+    driver.forecast(1000)
+    middle_ms = sum(driver.starts["2"]) // 2
+    site.end("1", RecordState.COMPLETED)
+    driver.step(middle_ms)
+    return site, middle_ms
+
+
+def test_a_driver_to_come_goes_on_with_what_start_intervals_had_learned() -> None:
+    site, now_ms = one_start_held()
+    again = driver_of(site)
+    again.step(now_ms)
+    other = driver_of(site, policy="sjf+best-fit")
+    other.step(now_ms)
+    assert again.forecasts_held(now_ms) == (1, 1)
+    assert other.forecasts_held(now_ms) == (0, 0), "it has learned nothing of another policy's starts"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "17", '{"policy": "fifo+best-fit"}', "\0"])
+def test_start_intervals_begin_anew_and_say_so_if_what_they_learned_cannot_be_read(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, now_ms = one_start_held()
+    site.learned_starts = text
+    driver = driver_of(site)
+    driver.step(now_ms)
+    assert driver.forecasts_held(now_ms) == (0, 0)
+    (line,) = caplog.messages
+    assert line.startswith("start intervals begin anew: what they had learned cannot be read (")
+
+
 def test_no_date_is_said_where_nobody_knows_when_there_will_be_room() -> None:
     site = site_of(job("1", time_limit_ms=60_000), job("2", milli=1000, gpus=2), job("3", gpus=2, milli=1000))
     site.held = {Gpu("n1", 1): Share(1000, CARD_MIB)}
@@ -415,7 +451,7 @@ def test_reasons_name_the_job_that_room_is_kept_for() -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_job_that_its_site_forgets_for_a_while_runs_on(times: int) -> None:
     site = site_of(job("1"))
-    driver = driver_of(site, missed_looks=2)
+    driver = driver_of(site, missed_steps=2)
     driver.step(1000)
     driver.step(1001)
     run = site.runs.pop("1")
@@ -469,7 +505,7 @@ def test_an_eviction_that_a_site_cannot_do_changes_nothing(monkeypatch: pytest.M
     site.jobs["2"] = job("2", milli=1000, priority=5)
     for now_ms in (2000, 3000):
         round_ = driver.step(now_ms)
-        assert (len(round_.refused), round_.evicted, round_.placed) == (1, (), ())
+        assert (len(round_.refused), round_.evicted, round_.placed) == (1, [], [])
     assert (driver.scheduler.cluster.running["1"].attempt, driver.scheduler.attempt("1"), seen) == (3, 3, [])
 
 
@@ -589,7 +625,7 @@ def test_a_run_that_is_not_there_when_its_node_is_back_was_lost_with_it() -> Non
     assert [(each.job_id, each.state) for each in records] == [(lost.of.job.id, RecordState.NODE_FAIL)]
     assert list(driver.scheduler.cluster.running) == ["2"]
     site.told.append(End("1", RecordState.COMPLETED, 3500))
-    assert driver.step(4000).records == ()
+    assert driver.step(4000).records == []
 
 
 def test_the_end_that_is_told_as_its_node_is_back_is_believed() -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from berth.live.driver import node_tenants
 from berth.live.driver.node_tenants import (
     FILES,
     Terms,
-    _is_stopped,
     admit,
     is_served,
     left_mib,
@@ -32,6 +32,7 @@ from berth.live.driver.node_tenants import (
 )
 from berth.live.driver.suspending import MODULE
 from berth.partition import Limit, create, fake_driver_folder, find, partitions, remove
+from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, keep
 from berth.partition.launch import environment
@@ -248,6 +249,7 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
     places = forge(use, held_bytes)
     if leaves:
         node.until_is(forger, suspension="suspended")
+        assert node.shown()[forger]["uncounted"].startswith("it held ")
         node.kill_agent()
         seen = looks(node)
         node.up("off", "suspend")
@@ -262,11 +264,18 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
         node.until(lambda: len(throttles(node)) == 1, "it is throttled")
         assert "shares memory" in throttles(node)[0]
         assert find(forger)[0].core_pct == 5
+        seen = looks(node)
+        node.until(lambda: looks(node) > seen + 2, "the site has asked for no suspension meanwhile")
+        reason = node.shown()[forger]["uncounted"]
+        assert re.fullmatch(
+            "it holds .* counted 0 B.* left 5 % of the time, since .* shares memory .*", reason
+        )
         node.kill_agent()
         node.up("off", "suspend")
         node.until(lambda: len(throttles(node)) == 2, "it is throttled again")
         write(use, places, held_bytes)
         node.until(lambda: find(forger)[0].core_pct == had, "it has its share again")
+        node.until_is(forger, uncounted="")
         forge(use, held_bytes)
         node.until(lambda: find(forger)[0].core_pct == 5, "it evades once more")
         node.kill_agent()
@@ -379,7 +388,7 @@ def test_what_the_site_has_stopped_leaves_its_gpu_and_stays_stopped(node: Node) 
     node.order("blue", suspended=True)
     node.until_is("blue", suspension="suspended", parked_mib=4000)
     node.touch("go")
-    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    node.until(lambda: is_stopped(node.jobs["blue"].pid), "it is stopped")
     node.order("blue", suspended=False)
     assert node.ends("blue") == (0, ["holds 4000"])
 
@@ -391,7 +400,7 @@ def test_what_the_site_has_stopped_and_cannot_leave_stays_stopped(node: Node) ->
     os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
     node.order("blue", suspended=True)
     node.until(lambda: node.shown()["blue"]["why"], "it is said why")
-    node.until(lambda: _is_stopped(node.jobs["blue"].pid), "it is stopped")
+    node.until(lambda: is_stopped(node.jobs["blue"].pid), "it is stopped")
     os.kill(node.jobs["blue"].pid, signal.SIGCONT)
     node.touch("go")
     assert node.ends("blue") == (0, ["holds 4000"])

@@ -75,7 +75,7 @@ def test_a_resume_that_fails_with_an_error_is_told_after_a_pause_and_not_repeate
         suspending = Suspending[Any](host, leaves=lambda job: True, runs_on=lambda job: None)
         suspending.move(host.job)
         try:
-            await asyncio.wait_for(host.kept.wait(), 60)
+            await asyncio.wait_for(host.kept.wait(), 300)
         finally:
             suspending.close()
         found: list[tuple[str, float]] = host.told
@@ -98,7 +98,7 @@ def test_a_mover_that_is_killed_is_told_in_words_before_the_job_is_moved_again(
         suspending = Suspending[Any](host, leaves=lambda job: True, runs_on=lambda job: None)
         suspending.move(host.job)
         try:
-            await asyncio.wait_for(host.kept.wait(), 60)
+            await asyncio.wait_for(host.kept.wait(), 300)
         finally:
             suspending.close()
 

@@ -141,13 +141,13 @@ class Kubelet:
     async def _follow(self, plugin: _Plugin) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError):
             async with open_channel(plugin.endpoint) as channel:
-                ask, answer, _ = DEVICE_PLUGIN.calls["ListAndWatch"]
+                request, answer, _ = DEVICE_PLUGIN.calls["ListAndWatch"]
                 sender = channel.unary_stream(
                     f"/{DEVICE_PLUGIN.name}/ListAndWatch",
-                    request_serializer=ask.SerializeToString,
+                    request_serializer=request.SerializeToString,
                     response_deserializer=answer.FromString,
                 )
-                async for told in sender(ask()):
+                async for told in sender(request()):
                     plugin.healthy = [each.ID for each in told.devices if each.health == "Healthy"]
                     plugin.unhealthy = [each.ID for each in told.devices if each.health != "Healthy"]
                     plugin.lists += 1
@@ -169,7 +169,7 @@ class Kubelet:
 
     async def until_registered(self, resource: str, lists: int = 1) -> None:
         """Wait until a resource's units are known."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while resource not in self.resources or self.resources[resource].lists < lists:
                 await asyncio.sleep(0.01)
 

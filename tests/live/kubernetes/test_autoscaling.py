@@ -26,7 +26,7 @@ def test_a_pod_that_no_node_can_hold_is_released_unpinned_and_gets_its_part_wher
     assert board.driver.next_ms(1) is None
     assert board.site.next_ms() == LATE_MS - 1
     (step,) = board.steps(LATE_MS)
-    terms = [Term([Expression(names.LABEL_GPU_COUNT, "Gt", ["1"])])]
+    terms = [Term((Expression(names.LABEL_GPU_COUNT, "Gt", ("1",)),))]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     spec = {"schedulingGates": None, "affinity": {"nodeAffinity": required}}
     why = "no node can hold it: of 1 nodes, 1 fewer than 2 GPUs. Its gate is lifted, so that an autoscaler may make one"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from berth.errors import AskError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Gang, ask_of, cpu_milli, mem_mib
 from berth.live.kubernetes.constraints import why_not
+from berth.live.kubernetes.pod_requests import Gang, cpu_milli, mem_mib, request_of
 from tests.examples import examples
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.steered import steered
@@ -63,7 +63,7 @@ def test_an_annotation_that_makes_no_sense_is_named_with_what_is_expected(
     annotations: dict[str, str], said: str
 ) -> None:
     with pytest.raises(AskError, match=r"^annotations? berth\.dev/") as caught:
-        ask_of(pod(annotations))
+        request_of(pod(annotations))
     assert said in str(caught.value)
 
 
@@ -83,7 +83,7 @@ def test_an_annotation_that_makes_no_sense_is_named_with_what_is_expected(
 )  # fmt: skip
 def test_what_is_not_honoured_is_refused_with_what_to_do(asked: api.Pod, said: str) -> None:
     with pytest.raises(AskError) as caught:
-        ask_of(asked)
+        request_of(asked)
     assert said in str(caught.value)
 
 
@@ -133,16 +133,16 @@ def test_a_pod_takes_its_containers_or_what_starts_it_whichever_is_more() -> Non
         ],
         overhead={"memory": "100Mi"},
     )
-    ask = ask_of(asked)
-    assert (ask.cpu_milli, ask.host_mem_mib) == (3500, 1124)
+    request = request_of(asked)
+    assert (request.cpu_milli, request.host_mem_mib) == (3500, 1124)
 
 
 def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:
-    one = ask_of(pod({names.GANG: "train/2"}))
+    one = request_of(pod({names.GANG: "train/2"}))
     other = pod({names.GANG: "train/2"})
     other.metadata.namespace = "m"
     assert one.gang == Gang("n", "train", 2)
-    assert ask_of(other).gang == Gang("m", "train", 2)
+    assert request_of(other).gang == Gang("m", "train", 2)
 
 
 @pytest.mark.usefixtures("kube_scheduler")
@@ -195,7 +195,7 @@ def test_an_affinity_that_compares_with_no_number_is_refused(number: str) -> Non
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     }
     with pytest.raises(AskError, match="node affinity Gt of 'cards' takes one whole number"):
-        ask_of(pod(affinity=affinity))
+        request_of(pod(affinity=affinity))
 
 
 @pytest.mark.parametrize("label", ["--5", "²", "9" * 5000])
@@ -206,4 +206,4 @@ def test_a_label_that_is_no_number_is_neither_greater_nor_less(label: str) -> No
         affinity = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         }
-        assert why_not(ask_of(pod(affinity=affinity)).constraint, labelled)
+        assert why_not(request_of(pod(affinity=affinity)).constraint, labelled)

@@ -299,14 +299,14 @@ def test_clocks_that_are_wrong_or_set_back_hold_up_no_pod_and_give_nobody_the_le
     async def test(world: World) -> None:
         nonlocal behind_s
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-        spec = {"holderIdentity": "elsewhere", "leaseDurationSeconds": 2}
+        spec = {"holderIdentity": "elsewhere", "leaseDurationSeconds": 10}
         lease = {"apiVersion": "coordination.k8s.io/v1", "metadata": {"name": names.LEASE}, "spec": spec}
         await world.api.request("POST", leases, lease)
         await world.node("n1", 1)
         await world.pod("a", milli=500, mem=1000)
         async with world.steerer("here", elect=True):
-            for at in range(4):  # its holder's clock is decades behind, and yet it holds the lease
-                said = {"spec": {"renewTime": f"2001-01-01T00:00:0{at}.000000Z"}}
+            for at in range(12):  # its holder's clock is decades behind, and yet it holds the lease
+                said = {"spec": {"renewTime": f"2001-01-01T00:00:{at:02}.000000Z"}}
                 await world.patch(f"{leases}/{names.LEASE}", said)
                 await asyncio.sleep(1)
             assert await world.places() == {}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.errors import AskError
-from berth.live.kubernetes.asks import consumed_of
 from berth.live.kubernetes.nodes import indices_of, label_of
+from berth.live.kubernetes.pod_requests import consumed_of
 from tests.examples import examples
 
 LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")

@@ -66,7 +66,7 @@ def run(server: Server, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], lis
             await asyncio.sleep(0)
         task.cancel()
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    asyncio.run(asyncio.wait_for(whole(), 300))
     return waits, told
 
 
@@ -110,14 +110,14 @@ def test_what_may_be_missing_is_gone_on_without_where_it_is_forbidden_which_is_s
             without="pods of PodGroups wait",
         )  # fmt: skip
         task = asyncio.create_task(informer.run())
-        await asyncio.wait_for(informer.synced.wait(), 60)
+        await asyncio.wait_for(informer.synced.wait(), 300)
         assert told == []
         while not told:  # the rule has been given
             await asyncio.sleep(0.01)
         assert informer.fault is None
         task.cancel()
 
-    asyncio.run(asyncio.wait_for(listen(), 60))
+    asyncio.run(asyncio.wait_for(listen(), 300))
     assert [each.getMessage() for each in caplog.records] == [f"{forbidden}; pods of PodGroups wait"]
 
 
@@ -140,7 +140,7 @@ def test_a_kind_that_the_server_does_not_serve_is_empty_until_it_is_served_which
         assert informer.fault is None
         task.cancel()
 
-    asyncio.run(asyncio.wait_for(listen(), 60))
+    asyncio.run(asyncio.wait_for(listen(), 300))
     assert told == ["there", "gone", "there"]
     assert [each.getMessage() for each in caplog.records] == [f"{unserved}; it counts as empty"]
 
@@ -157,5 +157,5 @@ def test_a_kind_that_is_never_served_does_not_keep_the_steerer_from_starting() -
         task.cancel()
         return informer.synced.is_set()
 
-    assert asyncio.run(asyncio.wait_for(listed("/apis/resource.k8s.io/v1/resourceclaims"), 60))
-    assert not asyncio.run(asyncio.wait_for(listed("/api/v1/pods"), 60)), "every server has pods"
+    assert asyncio.run(asyncio.wait_for(listed("/apis/resource.k8s.io/v1/resourceclaims"), 300))
+    assert not asyncio.run(asyncio.wait_for(listed("/api/v1/pods"), 300)), "every server has pods"

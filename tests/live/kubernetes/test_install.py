@@ -403,7 +403,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_reached_ends_a_command_that_ends_by_itself(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(client, "REACH_S", 0.2)
+    monkeypatch.setattr(client, "REACH_S", 2.0)
     done = berth(*words, kubeconfig=nowhere(tmp_path))
     assert isinstance(done.exception, ApiError)
     assert str(done.exception).startswith("GET /version: Unreachable: Cannot connect to host 127.0.0.1:1 ")
@@ -412,7 +412,7 @@ def test_a_server_that_cannot_be_reached_ends_a_command_that_ends_by_itself(
 def test_the_console_does_not_wait_for_a_server_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(client, "REACH_S", 0.2)
+    monkeypatch.setattr(client, "REACH_S", 2.0)
     with pytest.raises(ApiError, match=r"^GET /version: Unreachable"):
         asyncio.run(KubernetesSource(nowhere(tmp_path)).look())
 

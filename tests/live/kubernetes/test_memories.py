@@ -10,7 +10,7 @@ import pytest
 from berth.knowledge import History
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import ask_of
+from berth.live.kubernetes.pod_requests import request_of
 from berth.live.kubernetes.steps import Lift, PodEvent
 from berth.model import RecordState
 from tests.live.kubernetes.conftest import Played
@@ -157,12 +157,12 @@ def test_a_container_over_its_own_limit_is_told_so_and_gets_no_more_of_the_gpu()
 
 def test_a_pod_is_known_by_its_application_else_its_kind_else_its_controller() -> None:
     bare, owned = pod("a"), of_job("b")
-    assert (ask_of(bare).application, ask_of(bare).owner) == ("", "")
-    assert (ask_of(owned).application, ask_of(owned).owner) == ("n/Job/train", "Job/train")
+    assert (request_of(bare).application, request_of(bare).owner) == ("", "")
+    assert (request_of(owned).application, request_of(owned).owner) == ("n/Job/train", "Job/train")
     owned.metadata.annotations[names.KIND] = "ML"
-    assert (ask_of(owned).application, ask_of(owned).owner) == ("ML", "Job/train")
+    assert (request_of(owned).application, request_of(owned).owner) == ("ML", "Job/train")
     owned.metadata.annotations[names.APPLICATION] = "resnet50"
-    assert (ask_of(owned).application, ask_of(owned).owner) == ("n/resnet50", "resnet50")
+    assert (request_of(owned).application, request_of(owned).owner) == ("n/resnet50", "resnet50")
 
 
 @pytest.mark.usefixtures("kube_scheduler")

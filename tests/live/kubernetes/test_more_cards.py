@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from rich.console import Console
 
@@ -63,7 +65,7 @@ def test_pods_that_wait_for_room_are_told_in_cards_and_held_or_impossible_ones_a
     )
     look = snapshot(seen.site, 1000, 1000)
     assert look.more_cards == (MoreCards(MODEL, 3, 3),)
-    assert look.to_dict()["more_cards"] == [{"model": MODEL, "cards": 3, "jobs": 3}]
+    assert asdict(look)["more_cards"] == ({"model": MODEL, "cards": 3, "jobs": 3},)
     console = Console(width=150)
     with console.capture() as shown:
         console.print(snapshot_tables(look))

@@ -8,8 +8,8 @@ import pytest
 from berth.live.driver.snapshot import Tenant
 from berth.live.kubernetes import constraints, names, pod_site
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import created_ms
 from berth.live.kubernetes.constraints import MOST_OF_ONE
+from berth.live.kubernetes.pod_requests import created_ms
 from berth.live.kubernetes.pod_site import State
 from berth.live.kubernetes.viewing import snapshot
 from tests.live.kubernetes.steered import bound, indices, lifted, node, pod, steered

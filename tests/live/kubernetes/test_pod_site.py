@@ -134,7 +134,7 @@ def test_a_pod_that_ended_elsewhere_than_it_was_meant_for_leaves_nothing_there(o
 
 def test_the_pin_is_added_to_what_the_pod_requires_of_nodes() -> None:
     each = pod("a")
-    terms = [api.Term([api.Expression("disk", "In", ["ssd"])])]
+    terms = (api.Term((api.Expression("disk", "In", ("ssd",)),)),)
     each.spec.affinity = api.Affinity(api.NodeAffinity(api.NodeSelector(terms)))
     there = node("n2")
     there.metadata.labels["disk"] = "ssd"
@@ -177,8 +177,8 @@ def test_a_pod_of_which_kube_scheduler_alone_can_tell_may_go_to_all_nodes_that_h
     full = pod("full", 2, on="n3", placement='{"node": "n3", "gpus": []}')
     nodes = on_hosts(node("n1"), node("n2"), node("n3", cpu=1), node("n4"))
     del nodes[3].metadata.labels[names.HOSTNAME]
-    asks = ruled(pod("a", cpu="2"), UNREAD[rule])
-    lifts = steered(nodes, [asks, pod("plain", cpu="2"), full]).lifts(1)
+    pod_requests = ruled(pod("a", cpu="2"), UNREAD[rule])
+    lifts = steered(nodes, [pod_requests, pod("plain", cpu="2"), full]).lifts(1)
     assert lifts["plain"].hosts == ()
     assert lifts["a"].node == "n1"
     assert lifts["a"].hosts == ("host-n1", "host-n2")
@@ -199,7 +199,7 @@ def test_all_nodes_that_refused_a_pod_are_avoided_by_those_alike() -> None:
     lift = board.lifts(1)["a"]
     assert lift.hosts == ("host-n1", "host-n2", "host-n3")
     pinned = ruled(lifted(lift, owner="Job/t"), rule)
-    terms = [api.Term([api.Expression(names.HOSTNAME, "In", ["host-n1", "host-n2"])])]
+    terms = (api.Term((api.Expression(names.HOSTNAME, "In", ("host-n1", "host-n2")),)),)
     pinned.spec.affinity = api.Affinity(api.NodeAffinity(api.NodeSelector(terms)))
     board.pods(2, refused(pinned, WORDS))
     board.steps(3)

@@ -72,9 +72,9 @@ def test_the_record_of_who_manages_a_pods_fields_is_left_to_those_who_apply_them
     async def test(world: World) -> None:
         await world.node("n1", 2)
         await world.pod("made", milli=500)
-        asks = {"limits": {names.RESOURCE: "1"}, "requests": {names.RESOURCE: "1"}}
+        pod_requests = {"limits": {names.RESOURCE: "1"}, "requests": {names.RESOURCE: "1"}}
         spec = {
-            "containers": [{"name": "main", "image": "busybox", "resources": asks}],
+            "containers": [{"name": "main", "image": "busybox", "resources": pod_requests}],
             "schedulingGates": [{"name": names.GATE}],
         }
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "applied"}, "spec": spec}

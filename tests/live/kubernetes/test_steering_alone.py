@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_once_gives_up_an_eviction_that_a_budget_forbids_and_what_waits_for_it(
 
     async def run() -> Steering:
         steerer = once(server)
-        await asyncio.wait_for(steerer.run(), 60)
+        await asyncio.wait_for(steerer.run(), 300)
         return steerer
 
     counts = asyncio.run(run()).counts
@@ -83,7 +84,7 @@ def test_a_steerer_shows_that_it_can_decide_while_it_does(
 
     async def run() -> None:
         running = asyncio.create_task(Steering(Still(nodes=[node()], pods=[]), options).run())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(times) < 3:
                 if (tmp_path / "alive").exists():
                     times.add((tmp_path / "alive").stat().st_mtime_ns)
@@ -103,10 +104,43 @@ def test_once_ends_with_the_fault_that_keeps_it_from_deciding(monkeypatch: pytes
     monkeypatch.setattr(Driver, "step", broken)
 
     async def run() -> None:
-        await asyncio.wait_for(once(Still(nodes=[node()], pods=[])).run(), 60)
+        await asyncio.wait_for(once(Still(nodes=[node()], pods=[])).run(), 300)
 
     with pytest.raises(PolicyError, match="it decided nothing"):
         asyncio.run(run())
+
+
+class WithLease(Still):
+    """The same with a place for one Lease."""
+
+    def __init__(self, **objects: list[Any]) -> None:
+        super().__init__(**objects)
+        self.lease: bytes | None = None
+
+    async def request(self, method: str, path: str, *rest: Any, **named: Any) -> bytes:
+        if "/leases" not in path or (method == "GET" and self.lease is None):
+            return await super().request(method, path, *rest, **named)
+        if method != "GET":
+            self.lease = msgspec.json.encode(rest[0])
+        assert self.lease is not None
+        return self.lease
+
+
+def test_the_next_steerer_goes_on_with_what_start_intervals_had_learned() -> None:
+    learned = {"policy": POLICY, "offset": 0.3, "judged": 4, "days": [[20_000, 3, 4]]}
+    server = WithLease(nodes=[node()], pods=[])
+
+    async def lead(identity: str, text: str = "") -> Steering:
+        steerer = Steering(server, Options(Settings(POLICY), once=True, identity=identity))
+        if text:
+            steerer.lease.learned_starts = text
+        await asyncio.wait_for(steerer.run(), 300)
+        return steerer
+
+    asyncio.run(lead("one", json.dumps(learned)))
+    second = asyncio.run(lead("two"))
+
+    assert second.driver.forecasts_held(20_000 * 86_400_000) == (3, 4)
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -125,7 +159,7 @@ def test_what_is_decided_under_a_lease_that_was_lost_is_not_done_under_the_next(
             return step(*args, **keywords)
 
         monkeypatch.setattr(Driver, "step", losing)
-        await asyncio.wait_for(steerer.run(), 60)
+        await asyncio.wait_for(steerer.run(), 300)
 
     asyncio.run(run())
     assert ("PATCH a" in server.asked) is not lost
@@ -195,7 +229,7 @@ def test_no_reason_to_wait_is_told_of_a_pod_that_advice_was_given_for(
     async def run() -> None:
         server = Heard(nodes=[node(gpus=1)], pods=[pod("a"), pod("large", 2)])
         steerer = asyncio.create_task(Steering(server, Options(Settings(advise=True), elect=False)).run())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(told) < 2:
                 await asyncio.sleep(0.01)
         steerer.cancel()

@@ -12,10 +12,10 @@ import pytest
 
 from berth.errors import ApiError, BerthError, PolicyError, SettingError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.objects import ConfigMap, Lease, LeaseSpec, Meta
+from berth.live.kubernetes.pod_requests import moment_ms
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, manifest_of, tenants_in
 from berth.live.kubernetes.viewing import as_steered, look, why_none_leads
@@ -130,7 +130,7 @@ def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(pol
             raise ApiError(f"list of {path}", 403, "Forbidden", "in all namespaces", None)
             yield
 
-        async def get(self, path: str, kind: type, patience_s: float) -> object:
+        async def find(self, path: str, kind: type, missing: object) -> object:
             if kind is Lease:
                 return Lease(spec=LeaseSpec("one", renew_time=NOON))
             return ConfigMap(Meta(annotations={names.IN_FORCE: in_force}), {"quotas": "a=1"})
@@ -180,9 +180,7 @@ class Ruled:
     async def list(self, path: str, kind: type, params: object) -> AsyncIterator[object]:
         yield "9", self.leases
 
-    async def get(self, path: str, kind: type, patience_s: float) -> object:
-        if self.config is None:
-            raise ApiError(path, 404, "NotFound", "there is none", None)
+    async def find(self, path: str, kind: type, missing: object) -> object:
         return self.config
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from berth.errors import StoreError
 from berth.live.local.broker import Broker
-from berth.live.local.cards import Card, Look, Stranger
+from berth.live.local.cards import Card, GpuReading, Stranger
 from berth.live.local.keeping import Commits
 from berth.live.local.log import Log
 from berth.live.local.places import Places
@@ -131,7 +131,9 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
         broker.deciding.outstanding = 1  # nobody is asked
         broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
         broker.book.take_events()
-        broker.watch.take((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))
+        broker.watch.take(
+            (GpuReading(0, 10, 0, (Stranger(7, 3, "x"),)), GpuReading(1, 0, None, (), lost=True))
+        )
         assert entry.stop == "node-fail"
         assert broker.book.events == [{"event": "others", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
 

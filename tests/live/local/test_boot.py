@@ -227,7 +227,7 @@ def test_the_command_installs_a_queue_and_takes_it_away_with_its_service(machine
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines()[-1] == "the queue goes down; its jobs go on"
         assert world.broker is not None
-        assert world.broker.wait(60) == 0
+        assert world.broker.wait(300) == 0
         assert not machine.unit.exists()
     finally:
         world.close()

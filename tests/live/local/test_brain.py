@@ -42,9 +42,9 @@ class Heard(Brain):
 
 
 def begin(
-    policy: str = "priority+best-fit", knowledge: str = "user", events: list[Any] | None = None
+    policy: str = "priority+best-fit", knowledge: str = "user", events: list[Any] | None = None, **more: Any
 ) -> Heard:
-    brain = Heard({"nodes": [CARD], "policy": policy, "knowledge": knowledge, "decide_s": 600})
+    brain = Heard({"nodes": [CARD], "policy": policy, "knowledge": knowledge, "decide_s": 600, **more})
     brain.take(events or [])
     return brain
 
@@ -97,6 +97,19 @@ def test_jobs_are_placed_by_memory_and_the_last_word_is_decided() -> None:
     )
     assert placed(said) == {"1": [0], "2": [1]}
     assert said[-1]["say"] == "decided"
+
+
+def test_the_next_brain_goes_on_with_what_start_intervals_had_learned() -> None:
+    first, whole = begin(), {"milli": 1000, "mem_mib": 0, "time_limit_ms": 3_600_000}
+    decide(first, *(job(each, **whole) for each in "1234"))
+    first.ask({"do": "why", "serial": 1, "now_ms": 1000, "id": "3"})
+    said = decide(first, ended("1"), now_ms=2000)
+    (learned,) = [each["text"] for each in said if each["say"] == "learned-starts"]
+
+    again = begin(learned_starts=learned, events=[runs("3", 0), *(job(each, **whole) for each in "45")])
+    decide(again, now_ms=3000)
+    (why,) = again.ask({"do": "why", "serial": 1, "now_ms": 3000, "id": "5"})
+    assert why["starts_told"] == 1
 
 
 def test_cards_of_a_kind_need_not_stand_side_by_side() -> None:

@@ -47,7 +47,7 @@ def test_an_empty_queue_after_a_broken_store_says_so_and_uses_no_number_again(wo
     world.gpus = "2xnothing"  # the first start after it fails
     world.up(wait=False, ready=False)
     assert world.broker is not None
-    assert world.broker.wait(60) == 2
+    assert world.broker.wait(300) == 2
     world.gpus = "2xA100-80G"
     world.up()
     assert "is broken" in berth(world, "status").stdout

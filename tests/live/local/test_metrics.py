@@ -100,7 +100,7 @@ def test_a_scraper_that_reads_nothing_is_left(tmp_path: Path, monkeypatch: pytes
             return answer
 
         serving = asyncio.create_task(exporter.serve_metrics(str(path), measured))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not path.exists():
                 await asyncio.sleep(0.01)
             with socket.socket(socket.AF_UNIX) as client:

@@ -49,7 +49,7 @@ def test_the_address_opens_and_no_command_line_has_the_token(shared: World, jupy
     assert done.returncode == 0, done.stderr  # on a busy machine it says there why the job waits
     said = json.loads(done.stdout)
     try:
-        with urlopen(said["address"], timeout=60) as answer:
+        with urlopen(said["address"], timeout=300) as answer:
             words = json.load(answer)
         assert words == ["--no-browser", "--ServerApp.ip=127.0.0.1", *AS_ROOT, "--debug"]
         token = said["address"].partition("token=")[2]

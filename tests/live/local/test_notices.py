@@ -75,7 +75,7 @@ def sent_from(
     async def run() -> Notices:
         notices = Notices(str(folder), log, None, keep)
         running = asyncio.create_task(notices.run())
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while list(folder.iterdir()):
             assert time.monotonic() < until
             assert not running.done()
@@ -257,7 +257,7 @@ def mail_server() -> Iterator[tuple[int, list[tuple[list[str], bytes]]]]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert listening.wait(60)
+        assert listening.wait(300)
         yield ports[0], got
     finally:
         for loop, stop in stops:

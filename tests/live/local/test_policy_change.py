@@ -34,8 +34,8 @@ def hangs_on_jobs(queue, cluster, now_ms):
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[World]:
-    """A queue with the real brain, which has 3 s for each decision."""
-    made = World(brain=BRAIN, options=["--decide-s", "3"])
+    """A queue with the real brain, which has 20 s for each decision: a busy machine needs seconds for a good one."""
+    made = World(brain=BRAIN, options=["--decide-s", "20"])
     try:
         made.up()
         (made.folder / "brk.py").write_text(POLICIES)
@@ -49,9 +49,9 @@ def real() -> Iterator[World]:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("brk:hangs", "it has not decided on jobs made up to try it within 3 s"),
-        ("stuck:policy", "it was not loaded within 3 s"),
-        ("brk:hangs_on_jobs", "it has not decided on the jobs that there are within 3 s"),
+        ("brk:hangs", "it has not decided on jobs made up to try it within 20 s"),
+        ("stuck:policy", "it was not loaded within 20 s"),
+        ("brk:hangs_on_jobs", "it has not decided on the jobs that there are within 20 s"),
         ("nope", "no policy 'nope'"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_policy_that_there_is_not_does_not_bring_the_queue_up(tmp_path: Any) -
         world.options = ["--policy", "no-such"]
         world.up(wait=False, ready=False)
         assert world.broker is not None
-        assert world.broker.wait(60) == 2
+        assert world.broker.wait(300) == 2
         said = (world.folder / "errors").read_text()
         assert said == "berth: 'no-such' cannot decide: no policy 'no-such'\n"
         world.options = []
@@ -176,7 +176,7 @@ def test_a_policy_that_is_tried_is_not_ready_before_it_decides(monkeypatch: pyte
 
 
 async def _until(holds: Any) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
@@ -201,7 +201,7 @@ def test_flags_of_up_that_differ_are_refused_or_heeded() -> None:
         world.gpus = "4xA100-80G"
         world.up(wait=False, ready=False)
         assert world.broker is not None
-        assert world.broker.wait(60) == 2
+        assert world.broker.wait(300) == 2
         assert f"jobs run on 1xA100-80G that this queue had ({job})" in (world.folder / "errors").read_text()
         (world.folder / "go").touch()
         world.until(lambda: not world.shims(), "the job has ended")

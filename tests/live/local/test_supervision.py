@@ -89,7 +89,7 @@ def test_on_a_full_disk_time_limits_hold_and_status_and_queue_say_what_is_wrong(
     world = World(module="tests.live.local.faulty_broker", options=["--record-s", "0.1"])
     try:
         world.up()
-        limited = world.submit("echo began; exec sleep 600", time="1s", mem="1G")
+        limited = world.submit("echo began; exec sleep 600", time="5s", mem="1G")
         ended, cancelled = world.submit("true", gpus=0), world.submit("exec sleep 600", gpus=0)
         world.until(lambda: world.state_of(limited) == "running", "it runs")
         world.wait(ended)
@@ -155,6 +155,14 @@ def test_a_wait_that_is_over_leaves_nothing_behind(broker: Any) -> None:
 
     asyncio.run(run())
     assert broker._waiters == {}
+
+
+def test_what_start_intervals_have_learned_is_told_to_the_brain_of_the_next_broker(broker: Any) -> None:
+    broker.deciding.on_message({"say": "learned-starts", "text": "much"})
+    broker.store.write(broker._collect()[0])
+    again = Broker(broker.places, broker.store, NoCards(), Log(None))  # type: ignore[arg-type]
+    assert again.deciding._begin("fifo+best-fit", False)["learned_starts"] == "much"
+    assert broker._collect()[0] == [], "it is written when it has changed"
 
 
 def test_knowledge_that_is_only_tried_is_told_to_no_other_brain(broker: Any) -> None:

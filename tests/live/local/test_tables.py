@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from berth.live.driver.snapshot import Gpu, Stranger, gpu_dict
+from berth.live.driver.snapshot import Gpu, Stranger
 from berth.live.driver.words import moment, starts_text
 from berth.live.local.tables import job_lines, status_lines, why_lines
 
@@ -53,7 +53,7 @@ def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
 
 def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> None:
     gpus = [
-        gpu_dict(replace(GPU, index=at, health="lost" if at == 0 else "", drained=at == 1)) for at in range(3)
+        asdict(replace(GPU, index=at, health="lost" if at == 0 else "", drained=at == 1)) for at in range(3)
     ]
     brain = {
         "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
@@ -75,7 +75,7 @@ def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> 
 def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
     remedy = "nothing uses it; berth partition remove left"
     left = Stranger("partition left", 16 << 10, remedy=remedy)
-    gpu = gpu_dict(replace(GPU, strangers=(left, Stranger("partition busy", 8 << 10))))
+    gpu = asdict(replace(GPU, strangers=(left, Stranger("partition busy", 8 << 10))))
     brain = {
         "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
         "obstacle": "waits for room",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from textual.widgets import DataTable
 
-from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
+from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, job_row
 from berth.live.local.top import Tile, Top
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -25,7 +26,7 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
         Gpu("", at, "A100-80G", 81_920, (tenant,), (stranger,), used_mib=81_664, use_pct=100)
         for at in range(2)
     ]
-    status: dict[str, Any] = STATUS | {"gpus": [gpu_dict(gpu) for gpu in gpus]}
+    status: dict[str, Any] = STATUS | {"gpus": [asdict(gpu) for gpu in gpus]}
 
     async def run() -> list[list[str]]:
         monkeypatch.setattr(
@@ -34,7 +35,7 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
             lambda self, do, **told: status if do == "status" else {"rows": [], "note": ""},
         )
         async with Top().run_test(size=(width, 40)) as pilot:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while not pilot.app.query(Tile):
                     await pilot.pause()
             await pilot.pause()
@@ -68,7 +69,7 @@ def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytes
         )
         async with Top().run_test() as pilot:
             table = pilot.app.query_one(DataTable)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while not table.row_count:
                     await pilot.pause()
             return [str(cell) for cell in table.get_row_at(0)]

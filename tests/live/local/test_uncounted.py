@@ -46,7 +46,7 @@ def test_a_job_that_unloads_the_library_is_found_reported_and_throttled(acting: 
     world.until(lambda: bool(_trouble(world)), "the difference is seen")
     (text,) = _trouble(world)
     assert text.startswith(f"job {job} holds ")
-    assert "its partition counted 0M: a process of it runs without libberth" in text
+    assert "its partition counted 0 B: a process of it runs without libberth" in text
     assert text.endswith("it is left 5 % of the time")
     assert world.ask("why", id=job)["jobs"][0]["reason"] == text
     assert set(world.ask("metrics")["uncounted_mib"]) == {job}

@@ -7,6 +7,17 @@ submit() { sbatch --parsable -o /dev/null -t 10 "$@"; }
 until_there() { echo "until [ -e '$PWD/$1' ]; do sleep .1; done"; } # FILE: what a job does that lasts until then
 state() { squeue -h -a -t all -j "$1" -o %T 2>/dev/null | head -n 1; }
 reason() { squeue -h -a -t all -j "$1" -o %r 2>/dev/null | head -n 1; }
+until_so() { # COMMAND…, or a line of bash: until it succeeds; the line that never does ends the story
+    local _
+    for _ in $(seq 900); do
+        if [ $# = 1 ]; then eval "$1"; else "$@"; fi >/dev/null 2>&1 && return
+        sleep .1
+    done
+    echo "this was never so: $*" >&2
+    squeue -a -t all >&2; tail -n 5 state/decisions.jsonl >&2; cat state/status.json >&2
+    return 1
+}
+logged() { grep -sc "\"$1\"" "${2:-state}/decisions.jsonl"; } # EVENT [STATE]: how many there are
 until_is() { # JOB STATE
     for _ in $(seq 900); do
         case $(state "$1") in "$2") return 0 ;; FAILED | COMPLETED | CANCELLED | TIMEOUT) break ;; esac
@@ -35,10 +46,10 @@ restart() {
     done
     pid=$(cat slurmctld.pid) && kill "$pid" && ended "$pid"
     slurmctld
-    for _ in $(seq 1200); do scontrol ping >/dev/null 2>&1 && break; sleep .05; done
+    until_so scontrol ping
     for node in $(scontrol show hostnames "$(sinfo -h -o %N)"); do slurmd -N "$node"; done
     if [ -f rest.pid ]; then pid=$(cat rest.pid) && kill "$pid" && ended "$pid"; start_rest; fi
-    for _ in $(seq 900); do [ "$(sinfo -h -N -t idle -o %n | wc -l)" = "$(sinfo -h -N -o %n | wc -l)" ] && break; sleep .1; done
+    until_so '[ "$(sinfo -h -N -t idle -o %n | wc -l)" = "$(sinfo -h -N -o %n | wc -l)" ]'
 }
 GPU_SETTINGS=(--set BERTH_SLURM_FAKE_GPU=1 --set "BERTH_ROOT=$PWD/root" --set "BERTH_FAKE_CARD=$PWD/card"
     --set "BERTH_SLURM_LOG=$PWD/node.log" --set "SLURM_CONF=$SLURM_CONF" --set "BERTH_SLURM_RUN=$PWD/run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from berth.live.driver.node_tenants import Shown
 from berth.live.kubernetes.node.growing import memory_of as of_pod
 from berth.live.slurm import node as script
 from berth.live.slurm.agent import (
+    BY_AGENT,
     BY_USER,
     Reports,
     memory_text,
@@ -35,6 +37,7 @@ from berth.live.slurm.requests import Cards, memory_of
 from berth.live.slurm.snapshot import snapshot_of
 from berth.partition import fake_driver_folder, partitions
 from tests.live.slurm.fake_slurm import FakeSlurm
+from tests.partition.test_reconciling import forge, write
 
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
 LIMIT_S = 120.0
@@ -77,9 +80,11 @@ class Node:
         self.jobs: dict[str, subprocess.Popen[str]] = {}
         self.agent: subprocess.Popen[bytes] | None = None
 
-    def up(self, grow: str = "on") -> None:
+    def up(self, grow: str = "on", uncounted: str = "report") -> None:
         berth = [str(Path(sys.executable).parent / "berth"), "slurm", "agent", "--state", str(self.state)]
-        self.agent = subprocess.Popen([*berth, "--grow", grow, "--node", "host1"], env=self.words)
+        self.agent = subprocess.Popen(
+            [*berth, "--grow", grow, "--uncounted", uncounted, "--node", "host1"], env=self.words
+        )
         self.until(lambda: (self.state / "agents" / "host1").exists(), "the agent reports")
 
     def job(self, job_id: str, *words: object, mib: int, comment: str = "", unkind: str = "") -> None:
@@ -229,6 +234,70 @@ def test_slurm_that_does_not_stop_a_job_leaves_its_gpu_free_and_that_is_said(nod
     node.slurm.refuses["suspend 7"] = "Access/permission denied"
     assert "time limit goes on: Access/permission denied" in suspend(Controller(node.slurm), node.state, "7")
     resume(Controller(node.slurm), node.state, "7")
+    (node.folder / "go").touch()
+    assert node.ends("7")[0] == 0
+
+
+@pytest.mark.parametrize("uncounted", ["report", "throttle", "suspend"])
+def test_a_job_that_holds_more_than_it_counts_is_reported_throttled_or_suspended(
+    node: Node, uncounted: str
+) -> None:
+    node.up(uncounted=uncounted)
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000, uncounted="")
+    (part,) = partitions(node.folder / "root")
+    (use,) = part.folder.glob("*.use")
+    places = forge(use, part.used_bytes)
+
+    def text() -> str:
+        found = reports(node.state).get("7")
+        return memory_text(found.by_node["node1"]) if found is not None else ""
+
+    if uncounted == "suspend":
+        node.until(lambda: orders(node.state) == {"7": BY_AGENT}, "it has left, until its user resumes it")
+        node.until(lambda: re.search("; suspended, with .* it held ", text()), "why says so")
+        write(use, places, part.used_bytes)  # it mends its ways
+        resume(Controller(node.slurm), node.state, "7")
+    elif uncounted == "throttle":
+        node.until(lambda: partitions(node.folder / "root")[0].core_pct == 5, "it is throttled")
+        node.until(lambda: text().endswith("; it is left 5 % of the time"), "why says so")
+        write(use, places, part.used_bytes)
+        node.until(lambda: partitions(node.folder / "root")[0].core_pct == part.core_pct, "it has its share")
+    else:
+        node.until(lambda: text().endswith(" or wrote into the counters"), "why says so")
+        assert partitions(node.folder / "root")[0].core_pct == part.core_pct
+        write(use, places, part.used_bytes)
+    node.until_is("7", suspension="", uncounted="")
+    assert (orders(node.state), node.slurm.commands) == ({}, [])
+    (node.folder / "go").touch()
+    assert node.ends("7") == (0, ["holds 3000"])
+
+
+def test_a_suspension_is_given_up_when_the_agent_has_died(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.up()
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000)
+    assert node.agent is not None
+    node.agent.kill()
+    node.agent.wait(LIMIT_S)
+    node.agent = None
+    monkeypatch.setattr("berth.live.slurm.agent.SILENT_S", 1.0)
+    reported = (node.state / "agents" / "host1").stat().st_mtime
+    os.utime(node.state / "agents" / "host1", (reported + 3600, reported + 3600))  # seen as it begins
+    begins = order
+
+    def ordered(state: Path, raw_id: str, by: str) -> None:
+        begins(state, raw_id, by)
+        os.utime(state / "agents" / "host1", (reported - 3600, reported - 3600))
+
+    monkeypatch.setattr("berth.live.slurm.agent.order", ordered)
+    with pytest.raises(
+        LiveError, match="agent on node1 no longer reports it; if the job has not ended, it runs on"
+    ):
+        suspend(Controller(node.slurm), node.state, "7")
+    assert (orders(node.state), node.slurm.commands) == ({}, [])
     (node.folder / "go").touch()
     assert node.ends("7")[0] == 0
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import BerthError
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.service import Claim, ClaimLostError, Service, Settings, close_to_others, owner_of
+from berth.live.slurm.service import Claim, ClaimLostError, Service, Settings, make_private, owner_of
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 
@@ -157,7 +157,7 @@ def test_where_slurm_shows_nobody_others_jobs_the_log_is_not_for_all_either(tmp_
         (tmp_path / name).touch(0o644)
     before = os.umask(0o022)
     try:
-        close_to_others(tmp_path)
+        make_private(tmp_path)
         (tmp_path / "status.json").touch()
     finally:
         os.umask(before)

@@ -15,42 +15,36 @@ pytestmark = [pytest.mark.slow, needs_slurm]
 STORY = r"""
 me=$(id -un)
 sacctmgr -i add account ai >/dev/null; sacctmgr -i add user $me account=ai >/dev/null
-for _ in $(seq 900); do # until the controller has heard of it
-    scontrol -o show assoc_mgr users=$me flags=assoc | grep -q "Account=ai UserName=$me(" && break; sleep .2
-done
+until_so 'scontrol -o show assoc_mgr users=$me flags=assoc | grep -q "Account=ai UserName=$me("'
 J() { sbatch -A ai --parsable -o /dev/null -t 10 "$@"; }
 "$BERTH" slurm run --state "$PWD/advice" --interval 0.1 --policy fifo+first-fit --history "$PWD/h" 2>>berth.err &
 adviser=$!
-for _ in $(seq 900); do [ -e advice/status.json ] && break; sleep .1; done
+until_so [ -e advice/status.json ]
 ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 3')); done
 for id in "${ids[@]}"; do until_is $id COMPLETED; done
-for _ in $(seq 900); do [ "$(grep -sc '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
+until_so '[ "$(logged ended advice)" = 6 ]'
 kill $adviser; wait $adviser 2>/dev/null || true
 
 # Placing, through slurmrestd, with a limit of Slurm's own.
 echo AccountingStorageEnforce=associations,limits >>slurm.conf
 install_berth
 sacctmgr -i modify user where name=$me account=ai set GrpTRES=gres/gpu=1 >/dev/null
-for _ in $(seq 900); do
-    scontrol -o show assoc_mgr users=$me flags=assoc | grep -q 'gres/gpu=1(' && break; sleep .1
-done
+until_so 'scontrol -o show assoc_mgr users=$me flags=assoc | grep -q "gres/gpu=1("'
 export $(scontrol token lifespan=600) SLURM_JWT_USER=$me
 place --card v100=1G --rest "$PWD/rest" --patience 2
 one=$(J --gres=gpu:1 --wrap "$(until_there one.go)"); until_is $one RUNNING
 two=$(J --gres=gpu:1 --wrap "$(until_there two.go)")
-for _ in $(seq 900); do grep -q '"taken-back".*AssocGrpGRES' state/decisions.jsonl && break; sleep .1; done
+until_so grep -q '"taken-back".*AssocGrpGRES' state/decisions.jsonl
 state $two >limited.txt; touch one.go
 # It is placed anew, and has one GPU alone.
 until_is $one COMPLETED; until_is $two RUNNING; gpus_of $two >two.gpus; touch two.go; until_is $two COMPLETED
 # slurmrestd is gone: scontrol does it.
 kill $(cat rest.pid); sleep .2
 three=$(J --gres=gpu:1 --wrap 'sleep 1'); until_is $three COMPLETED
-for _ in $(seq 900); do [ "$(grep -c '"ended"' state/decisions.jsonl)" = 3 ] && break; sleep .1; done
+until_so '[ "$(logged ended)" = 3 ]'
 stop_berth
-for _ in $(seq 900); do # slurmdbd hears of an end a little later
-    env -u SLURM_JWT sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
-    [ "$(grep -c COMPLETED sacct.txt)" = 9 ] && break; sleep .2
-done
+sacct_() { env -u SLURM_JWT sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt; }
+until_so 'sacct_; [ "$(grep -c COMPLETED sacct.txt)" = 9 ]' # slurmdbd hears of an end a little later
 for name in advice state; do "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --json >$name.json; done
 """
 
@@ -81,7 +75,9 @@ def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(o
     started = [e for e in events if e["event"] == "started"]
     assert len(started) == 3
     assert [e["planned"] for e in started] == [e["where"] for e in started]
-    assert len({e["where"] for e in events if e["event"] == "placed" and e["job"] == events[-1]["job"]}) == 1
+    # Without slurmrestd a job is placed once; a Slurm that is slower than berth's patience has it placed again.
+    last = [e["event"] for e in events if e["job"] == events[-1]["job"]]
+    assert last.count("placed") == 1 + last.count("taken-back")
 
 
 def _seen(path: Path) -> dict[str, list[str]]:

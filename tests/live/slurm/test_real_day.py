@@ -25,38 +25,34 @@ day() { # FILE: the jobs of two users, on whole GPUs: Slurm 22.05 now and then c
         done
     done >$1.ids
 }
-ended() { squeue -h -a -t COMPLETED -j "$(paste -sd, $1.ids)" -o %i | wc -l; }
+completed() { squeue -h -a -t COMPLETED -j "$(paste -sd, $1.ids)" -o %i | wc -l; }
 until_ended() {
-    for _ in $(seq 900); do [ "$(ended $1)" -ge "$2" ] && return; sleep .2; done
-    squeue -a -t all >&2; tail -n 40 state/decisions.jsonl >&2; return 1
+    until_so "[ \$(completed $1) -ge $2 ]"
 }
-LOG() { wc -l < <(grep '"ended"' state/decisions.jsonl); }
 
 # 1 and 2. Look, and change nothing.
 "$BERTH" slurm run --state "$PWD/state" --interval 0.2 --history "$PWD/history" 2>>berth.err &
 adviser=$!
-for _ in $(seq 900); do [ -e state/status.json ] && break; sleep .1; done
+until_so [ -e state/status.json ]
 day advised; until_ended advised 16
-for _ in $(seq 900); do [ "$(LOG)" = 16 ] && break; sleep .1; done
+until_so '[ "$(logged ended)" = 16 ]'
 kill $adviser; wait $adviser 2>/dev/null || true
 
 # 3 to 5. Install, place, and kill it while jobs of both users wait and run.
 install_berth "${GPU_SETTINGS[@]}"
 place --card v100=1G
 day placed & users=$!
-for _ in $(seq 900); do [ -s placed.ids ] && break; sleep .1; done
+until_so [ -s placed.ids ]
 until_ended placed 4; stop_berth KILL
 sleep 1; "$BERTH" slurm status --state "$PWD/state" --json >killed.json
 place --card v100=1G
 wait $users; until_ended placed 16
-for _ in $(seq 900); do [ "$(LOG)" = 32 ] && break; sleep .1; done
+until_so '[ "$(logged ended)" = 32 ]'
 stop_berth
 
 # 6. Report.
-for _ in $(seq 900); do # slurmdbd hears of an end a little later
-    sacct -a -X -n -P -o JobIDRaw,User,Submit,Start,End,State >sacct.txt
-    [ "$(grep -c COMPLETED sacct.txt)" = 32 ] && break; sleep .2
-done
+until_so 'sacct -a -X -n -P -o JobIDRaw,User,Submit,Start,End,State >sacct.txt
+    [ "$(grep -c COMPLETED sacct.txt)" = 32 ]' # slurmdbd hears of an end a little later
 "$BERTH" import slurmdbd "$BERTH_SLURMDBD" --shards-per-gpu 4 --decisions state/decisions.jsonl --history history \
     --json >import.json
 "$BERTH" slurm compare --state "$PWD/state" --gpus 4 --json >compare.json

@@ -36,25 +36,24 @@ scontrol -o show job $het | grep -o 'TresPerNode=[^ ]*' >het.txt
 
 # Ten thousand tasks are one row but for those that were placed.
 big=$(submit --array=1-10000 --gres=gpu:1 --wrap 'sleep 0.2')
-for _ in $(seq 600); do
-    [ "$(squeue -h -a -t COMPLETED -j $big -r -o %i | wc -l)" -ge 12 ] && break; sleep .1
-done
+count() { squeue -h -a -t COMPLETED -j "$big" -r -o %i | wc -l; }
+until_so '[ "$(count)" -ge 12 ]'
 SLURM_BITSTR_LEN=0 squeue -h -a -t PENDING -j $big -o %i >rows.txt
 "$BERTH" slurm status --state "$PWD/state" --json >status.json
 
 # What it has not saved is lost: it saves every 5 s at most, and what is written now may have been read before.
 for _ in 1 2; do
     touch mark
-    for _ in $(seq 900); do [ state/job_state -nt mark ] && break; sleep .1; done
+    until_so [ state/job_state -nt mark ]
 done
 # The controller dies, and its backup takes over.
 kill -KILL $(cat slurmctld.pid)
-for _ in $(seq 900); do squeue -h -o %i >/dev/null 2>&1 && break; sleep .1; done
+until_so squeue -h -o %i
 scontrol ping >ping.txt || true
-count() { squeue -h -a -t COMPLETED -j "$big" -r -o %i | wc -l; }
 before=$(count)
-for _ in $(seq 900); do [ "$(count)" -ge $((before + 4)) ] && break; sleep .1; done
+until_so '[ "$(count)" -ge $((before + 4)) ]'
 echo "$before $(count)" >counts.txt
+until_so '[ "$(logged started)" -ge "$(cut -d" " -f2 counts.txt)" ]' # it looks a little later
 scancel "$big"
 stop_berth
 sed -n 's/.*Launching batch \(job \|JobId=\)\([0-9]*\) .*/\2/p' log/slurmd.node* >launched.txt

@@ -20,9 +20,9 @@ berth check --partitions gpu --card v100=1G >check.txt || true
 echo run >>commands
 "$BERTH" slurm run --interval 0.2 >advice.txt 2>>berth.err &
 adviser=$!
-for _ in $(seq 900); do [ -e state/status.json ] && break; sleep .1; done
+until_so [ -e state/status.json ]
 for _ in $(seq 8); do submit --gres=gpu:1 --wrap 'sleep 1' >/dev/null; done
-for _ in $(seq 900); do [ "$(grep -sc '"ended"' state/decisions.jsonl)" = 8 ] && break; sleep .1; done
+until_so '[ "$(logged ended)" = 8 ]'
 kill $adviser; wait $adviser
 berth install --partitions gpu --apply --folder "$PWD/berth" "${GPU_SETTINGS[@]}" >install.diff
 restart

@@ -18,12 +18,10 @@ plain=$(submit -N 2 --gpus=3 --wrap true)
 noted=$(submit -N 2 --gpus=3 --wrap true)
 scontrol update JobId=$noted AdminComment=ticket-7
 place --card v100=1G
-for job in $plain $noted; do
-    for _ in $(seq 600); do grep -q berth:1 <(admin $job) || break; sleep .1; done
-done
+for job in $plain $noted; do until_so '! grep -q berth:1 <(admin $job)'; done
 looks() { grep -o '"queries": [0-9]*' state/status.json | tr -dc 0-9; }
 before=$(looks)
-for _ in $(seq 600); do [ "$(looks)" -ge $((before + 10)) ] && break; sleep .1; done
+until_so '[ "$(looks)" -ge $((before + 10)) ]'
 for job in $plain $noted; do echo "$(state $job) $(reason $job | cut -c1-5) $(admin $job)"; done >after.txt
 stop_berth
 """

@@ -23,41 +23,34 @@ script() { # COMMAND: a job of three components: CPUs alone, two GPUs, a part of
 rows() { squeue -h -a -t all -j "$1" -O 'JobArrayID:|,State:|,NodeList:|,tres-per-node:|' | sort; }
 request() { squeue -h -a -t all -j "$1" -O 'JobArrayID:|,Reason:|,tres-per-node:|,admin_comment:|' | sort; }
 all_are() { # JOB STATE
-    for _ in $(seq 600); do
-        [ "$(squeue -h -a -t all -j "$1" -o %T | sort | uniq -c | xargs)" = "3 $2" ] && return
-        sleep .1
-    done
-    squeue -a -t all >&2; tail -n 20 state/decisions.jsonl >&2; cat berth.err state/status.json >&2; return 1
+    until_so "[ \"\$(squeue -h -a -t all -j $1 -o %T | sort | uniq -c | xargs)\" = '3 $2' ]"
 }
 
 # It waits while a node's GPUs are taken, as one job: with a berth that is killed meanwhile.
 big=$(submit -w node3 -p plain --gres=gpu:2 --wrap 'sleep 300')
 more=$(submit -w node2 -p plain --gres=gpu:2 --wrap 'sleep 300')
-script "srun --het-group=1-2 --gres=none bash -c 'echo \$SLURMD_NODENAME \${LD_PRELOAD##*/} >>out/tasks'" >het.sh
+script "srun --het-group=1-2 --gres=none bash -c 'echo \$SLURMD_NODENAME \${LD_PRELOAD##*/} >>out/tasks'
+$(until_there het.go)" >het.sh
 place --card v100=1G
 until_is $big RUNNING; until_is $more RUNNING
 het=$(as games sbatch --parsable het.sh)
-for _ in $(seq 300); do
-    "$BERTH" slurm why $het --state "$PWD/state" >why.txt 2>&1 || true
-    grep -q gang why.txt && break
-    sleep .2
-done
+until_so '"$BERTH" slurm why $het --state "$PWD/state" >why.txt; grep gang why.txt'
 rows $het >waits.txt
 stop_berth KILL; place --card v100=1G
 scancel $more; all_are $het RUNNING
-rows $het >runs.txt
+rows $het >runs.txt; touch het.go
 all_are $het COMPLETED
 
 # One of which a component runs out of GPU memory is queued again whole, with more.
 script "srun --het-group=2 --gres=none --export=ALL,CUDA_VISIBLE_DEVICES=0 $PYTHON $GPU_JOB 300" >het.sh
 more=$(sbatch --parsable het.sh)
-for _ in $(seq 600); do admin $((more + 2)) | grep -q retries=1 && break; sleep .1; done
+until_so 'admin $((more + 2)) | grep -q retries=1'
 all_are $more COMPLETED
 admin $((more + 2)) >more.txt
 
 # Those that berth does not take, or not whole, are Slurm's.
 left=$(sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 : -p plain --gres=gpu:1 het.sh)
-for _ in $(seq 600); do [ "$(admin $left | tr -d ' ')" = "" ] && break; sleep .1; done
+until_so '[ -z "$(admin $left | tr -d " ")" ]'
 request $left >left.txt; scancel $left
 stop_berth
 lonely=$(sbatch --parsable het.sh); sleep 2

@@ -54,14 +54,15 @@ gpu() { sbatch --parsable -t 10 -o out/$1 --gres=gpu:1 --comment "app gpu_mem=25
 small=$(gpu small 100); until_is $small COMPLETED
 more=$(gpu more 300)
 # It is FAILED for a moment, until it is queued again.
-for _ in $(seq 900); do grep -q retries=1 <(admin $more) && break; sleep .1; done
+until_so 'grep -q retries=1 <(admin $more)'
 until_is $more COMPLETED; admin $more >more.txt
 # Where the Prolog made no partition, a job of berth's has no GPU, and is told so.
 mv berth/prolog.sh prolog.sh; printf '#!/bin/bash\nexit 0\n' >berth/prolog.sh; chmod 755 berth/prolog.sh
 closed=$(sbatch --parsable -t 10 -o out/closed --gres=gpu:1 \
     --wrap 'echo "GPUs: $SLURM_JOB_GPUS, seen: $CUDA_VISIBLE_DEVICES"')
 until_is $closed COMPLETED; mv prolog.sh berth/prolog.sh
-huge=$(gpu huge 5000); until_is $huge FAILED; sleep 1
+huge=$(gpu huge 5000); until_is $huge FAILED; until_so '[ "$(logged given-up)" -ge 1 ]'
+until_so '[ -z "$(ls root)" ]' # the Epilog runs after the end
 ls root >left.txt # fails where no partition was ever made
 
 # berth is killed; a job waits; the watchdog gives it back and Slurm runs it with its GPU. A second berth is refused.
@@ -79,7 +80,7 @@ place --card v100=1G
 next=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap 'sleep 1')
 until_is $next COMPLETED
 pid=$(cat slurmctld.pid); kill $pid; ended $pid; sleep 1; slurmctld
-last=""; for _ in $(seq 300); do last=$(submit --gres=gpu:1 --wrap 'sleep 1' 2>/dev/null) && break; sleep .2; done
+until_so 'last=$(submit --gres=gpu:1 --wrap "sleep 1")'
 until_is $last COMPLETED
 scontrol update NodeName=node1 State=DRAIN Reason=test
 drained=$(submit --gres=gpu:1 --wrap 'sleep 1'); until_is $drained COMPLETED

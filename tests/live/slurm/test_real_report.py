@@ -22,7 +22,7 @@ place --card v100=1G
 until_is $job COMPLETED
 admin $job >admin.txt
 "$BERTH" slurm report $job --wait 60 --state "$PWD/state" >report.txt
-for _ in $(seq 900); do compgen -G 'mail-*Ended*' >/dev/null && [ -s mail-*Ended* ] && break; sleep .1; done
+until_so 'grep ^Job mail-*Ended*'
 cat mail-*Ended* >mail.txt
 "$BERTH" slurm why $het+1 --state "$PWD/state" --json >het.json; scancel $het
 scontrol update NodeName=node[1-2] State=DRAIN Reason="a fan"

@@ -16,24 +16,27 @@ place --card v100=1G
 shards() { # of each node what it has, and what is used
     scontrol -d -o show node | grep -oE ' Gres=\S+| GresUsed=\S+' | tr , '\n' | grep -oE 'shard:[^(]*'
 }
-saved() { # what slurmctld has not saved when it is killed, it forgets
+saved() { # what slurmctld has not saved when it is killed, it forgets; it saves if a job has changed
     local _
-    for _ in 1 2; do touch mark; for _ in $(seq 900); do [ state/job_state -nt mark ] && break; sleep .1; done; done
+    for _ in 1 2; do
+        touch mark; scancel "$(submit --begin=now+1hour --wrap true)"
+        until_so [ state/job_state -nt mark ]
+    done
 }
 part() { submit --requeue --mem=1 --gres=gpu:1 --comment 'gpu_mem=300M' --wrap "$(until_there "$1")"; }
 one=$(part go); two=$(part go)
 until_is "$one" RUNNING; until_is "$two" RUNNING
 saved
 pid=$(cat slurmctld.pid); kill -KILL "$pid"; ended "$pid"; slurmctld
-for _ in $(seq 600); do scontrol ping 2>/dev/null | grep -q 'is UP' && break; sleep .1; done
-for _ in $(seq 600); do [ "$(scontrol -o show node | grep -c 'shard:v100_1:')" = 2 ] && break; sleep .1; done
+until_so 'scontrol ping | grep -q "is UP"'
+until_so '[ "$(scontrol -o show node | grep -c shard:v100_1:)" = 2 ]'
 shards >restarted
 kind() { squeue -h -a -t all -j "$1" -O tres-per-node: | cut -d: -f1-3; }
 kind "$one" >kinds
 scontrol requeue "$one"
 until_is "$one" PENDING; touch go; until_is "$one" COMPLETED; until_is "$two" COMPLETED
 kind "$one" >>kinds
-for _ in $(seq 600); do shards >after; grep -q 'v100_.:[1-3]' after || break; sleep .1; done
+until_so 'shards >after; ! grep "v100_.:[1-3]" after'
 stop_berth
 "$BERTH" slurm check --partitions gpu --state "$PWD/state" --card v100=1G --json >check.json || true
 """

@@ -23,9 +23,11 @@ STORY = r"""
 job=$(sbatch --parsable -t 10 -o out/job --gres=gpu:1 --comment "app gpu_mem=256M..1G" \
     --wrap "export CUDA_VISIBLE_DEVICES=0; exec $PYTHON $GROWING_JOB 200 400 $PWD/go")
 until_is $job RUNNING
-for _ in $(seq 600); do grep -q "holds 400" out/job && break; sleep .1; done
+until_so grep "holds 400" out/job
 "$BERTH" slurm suspend $job --state "$PWD/state" >suspend.txt
 state $job >suspended.txt
+# Slurm stops the job two seconds later, and one that it has not stopped yet it cannot let go on.
+for _ in $(seq 600); do grep -q "Suspended StepId=$job.batch" log/slurmd.* && break; sleep .1; done
 "$BERTH" slurm why $job --state "$PWD/state" --json >why.json
 "$BERTH" slurm resume $job --state "$PWD/state" >resume.txt
 touch go
@@ -50,14 +52,12 @@ WAITS_FOR_GROWN = r"""
 grows=$(sbatch --parsable -t 10 -o out/job --gres=gpu:1 --comment "app gpu_mem=256M..1G" \
     --wrap "export CUDA_VISIBLE_DEVICES=0; exec $PYTHON $GROWING_JOB 200 400 $PWD/go")
 until_is $grows RUNNING
-for _ in $(seq 600); do
-    "$BERTH" slurm why $grows --state "$PWD/state" --json | grep -q "granted: 1" && break; sleep .1
-done
+until_so '"$BERTH" slurm why $grows --state "$PWD/state" --json | grep "granted: 1"'
 other=$(submit --gres=gpu:1 --wrap "sleep 600")
 until_is $other RUNNING
 waits=$(submit --gres=gpu:1 --comment gpu_mem=500M --wrap true)
 why() { "$PYTHON" -c "import json; print(json.load(open('state/status.json'))['why'].get('$waits', ''))"; }
-for _ in $(seq 600); do case $(why) in "" | "Slurm decides"*) sleep .1 ;; *) break ;; esac; done
+until_so 'why | grep -v "^Slurm decides" | grep .'
 why >why.txt
 touch go
 until_is $waits COMPLETED
@@ -81,7 +81,7 @@ has=$(submit -w node1 --gres=gpu:2 --wrap "sleep 600")
 until_is $has RUNNING
 scontrol suspend $has
 wants=$(submit -w node1 --gres=gpu:1 --wrap true)
-for _ in $(seq 600); do [ "$(reason $wants)" = Resources ] && break; sleep .1; done
+until_so '[ "$(reason $wants)" = Resources ]'
 scontrol -o -d show node node1 | grep -o ' GresUsed=[^ ]*' >used.txt
 reason $wants >reason.txt
 scancel $has

@@ -14,7 +14,7 @@ from berth.experiments.recorded_run import kept_policies
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.requests import Note, note_of
-from berth.live.slurm.service import DECISIONS, NODES_EVERY
+from berth.live.slurm.service import DECISIONS, NODES_EVERY, STARTS
 from berth.live.slurm.snapshot import is_held_by_berth, why_of
 from berth.traces import read_nodes
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -73,6 +73,31 @@ def test_two_parts_share_a_card_and_a_whole_job_does_not(tmp_path: Path) -> None
     assert [line.split()[3] for line in slurm.commands if line.startswith("update")] == [
         "TresPerNode=gres:shard:v100_0:2", "TresPerNode=gres:shard:v100_0:2", "TresPerNode=gres:gpu:v100_1:1",
     ]  # fmt: skip
+
+
+def test_a_berth_that_begins_again_goes_on_with_what_start_intervals_had_learned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"})
+    for job_id in ("1", "2", "3"):
+        slurm.held(job_id)
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert set(ours.driver.starts) == {"3"}
+    slurm.end("1")
+    ours.step()
+    now_ms = int(1000 * time.time())
+    assert ours.driver.forecasts_held(now_ms).of == 1
+
+    again = service(slurm, tmp_path)
+    again.step()
+    assert again.driver.forecasts_held(now_ms) == ours.driver.forecasts_held(now_ms)
+
+    (tmp_path / STARTS).write_bytes(b"\xff{")
+    anew = service(slurm, tmp_path)
+    anew.step()
+    assert anew.driver.forecasts_held(now_ms).of == 0
+    assert [line.partition(": ")[0] for line in caplog.messages] == ["start intervals begin anew"]
 
 
 def test_a_placed_job_that_slurm_keeps_back_is_held_again_and_its_gpu_is_free(tmp_path: Path) -> None:

@@ -362,6 +362,7 @@ def test_gpus_are_kept_on_nodes_of_different_size_at_any_date(origin_ms: int) ->
     assert begun["s0"] < begun["wide"]
 
 
+@pytest.mark.slow
 def test_learned_by_a_network_of_no_weight_decides_as_pairs_does(tmp_path: Path) -> None:
     path = tmp_path / "none.npz"
     path.write_bytes(pair_network_bytes(NO_NETWORK, "by hand", {}))

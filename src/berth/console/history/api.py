@@ -184,7 +184,7 @@ class Answer:
     before: Group
     """All together, in as many days before."""
     figures: tuple[Figure, ...]
-    """The figures that matter, beside those of the period before."""
+    """The figures that matter, with those of the period before."""
     groups: tuple[Group, ...]
     """By the measure, the largest first."""
     moments: tuple[str, ...]

@@ -122,7 +122,7 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         question=resolved,
         application=name or "",
         applications=listed[:200],
-        tries=int(counts.sum()),
+        attempts=int(counts.sum()),
         drawn=len(lines),
         picture=picture,
         own=own_of(who, history) is not None,
@@ -283,7 +283,7 @@ def _row(
 
 
 def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
-    """The table beside the lines: each day or month, the address of its jobs, and the value of each line."""
+    """The table next to the lines: each day or month, the address of its jobs, and the value of each line."""
     waits = found.question.measure is Measure.WAITS
     parts = found.question.measure is Measure.EFFICIENCY
 

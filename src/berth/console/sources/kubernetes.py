@@ -63,7 +63,7 @@ class KubernetesSource:
             "reason": found.why, "gpus": found.gpus, "milli": found.milli, "mem_mib": found.mem_mib,
             "priority": found.priority, "submit_ms": found.submit_ms or None, "ready_ms": found.ready_ms,
             "start_ms": found.start_ms,
-            "where": found.where, "beside": look.neighbours_of(name), "why": [found.why] if found.why else [],
+            "where": found.where, "neighbours": look.neighbours_of(name), "why": [found.why] if found.why else [],
         }  # fmt: skip
 
     async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
@@ -133,7 +133,7 @@ def _change_of(action: str, values: dict[str, Any]) -> _Change | None:
         namespace = namespace or "default"
         if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
             raise SettingError(f"'{what}' is no NAMESPACE/NAME of a pod")
-        path, pod = f"/api/v1/namespaces/{namespace}/pods/{name}", f"pod {namespace}/{name}"
+        path, pod = names.pod_path(namespace, name), f"pod {namespace}/{name}"
         if action == "cancel":
             words = ("kubectl", "delete", "pod", "-n", namespace, name)
             return _Change(path, None, words, f"{pod} is being deleted")

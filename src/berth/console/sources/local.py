@@ -23,7 +23,7 @@ from berth.console.sources.endings import ending
 from berth.errors import AccessError, LiveError, SettingError
 from berth.history.jobs.job_report import Wait
 from berth.history.values.causes import cause_after, cause_before
-from berth.live.driver.snapshot import GOING, Snapshot
+from berth.live.driver.snapshot import GOING, UNENDED, Snapshot
 from berth.live.local.protocol import Connection, ask
 from berth.live.local.samples import read_samples
 from berth.live.local.snapshot import gpus_of, snapshot_of, where_of
@@ -48,7 +48,6 @@ _ESCAPE = re.compile(
 """What a terminal obeys and does not show (ECMA-48): colours and moves, titles, other escapes, control signs."""
 _CUT_OFF = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _OWN = ("hold", "release", "cancel", "requeue", "priority")
-_UNENDED = ("waiting", "held", "starting", "running", "suspending", "suspended", "resuming")
 _OPERATORS = ("policy", "drain", "undrain")
 
 
@@ -123,7 +122,7 @@ class LocalSource:
             "ready_ms": job["ready_ms"], "start_ms": job["start_ms"],
             "end_ms": job["end_ms"], "attempt": job["attempt"],
             "where": where_of(job["slots"], self._node),
-            "beside": snapshot_of(status, node=self._node).neighbours_of(job["id"]),
+            "neighbours": snapshot_of(status, node=self._node).neighbours_of(job["id"]),
             "command": " ".join(job["command"]) if own else None, "folder": job["folder"] if own else None,
             "comment": job["comment"] if own else None, "output": _tail(job) if own else None,
             "output_path": job["output"] if own else None,
@@ -155,9 +154,7 @@ class LocalSource:
         job = self._ask(do="job", id=job_id)["jobs"][0]
         if not viewer.owns(job["user"]):
             raise AccessError(f"only {job['user']} and operators see the output of job {job['id']}")
-        ended = (
-            job["state"] not in _UNENDED
-        )  # asked before the file is read: what an ended job wrote is there
+        ended = job["state"] not in UNENDED  # asked before the file is read: what an ended job wrote is there
         file = _opened(job)
         if file is None:
             return Output("", 0, 0, ended)
@@ -240,7 +237,7 @@ def ending_of(
 ) -> dict[str, Any] | None:
     """What its last attempt used, waited for and cost; None while it has not ended or if it never ran."""
     ran = [each for each in job["attempts"] if each["start_ms"] is not None and each["end_ms"] is not None]
-    if job["state"] in _UNENDED or not ran:
+    if job["state"] in UNENDED or not ran:
         return None
     last = ran[-1]
     uses = [point["use_pct"] for point in series if point["use_pct"] is not None]
@@ -322,7 +319,7 @@ def _whole_signs(body: bytes) -> bytes:
 
 SUBMIT_PATIENCE_S = 60.0
 OPTIONS = ("gpus", "mem", "time", "name")
-"""Options of `berth submit` that the form has, besides the folder."""
+"""Options of `berth submit` that the form has, other than the folder."""
 _FOLDER = 'cd "$1" 2> /dev/null || exit 96; shift; exec "$@"'
 """Enter the folder with the user's own rights."""
 _PLAIN = re.compile(r"(?!\S*=)[\w@%+=:,./ -]+", re.ASCII)

@@ -53,7 +53,7 @@ class SlurmSource:
         """Accounts of which users are coordinators, and when that was asked."""
 
     async def look(self) -> Snapshot:
-        """Nodes and jobs; berth's reasons beside Slurm's where it runs."""
+        """Nodes and jobs; berth's reasons with Slurm's where it runs."""
         return await asyncio.to_thread(self._look)
 
     async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class SlurmSource:
             "time_limit_ms": job.time_limit_ms, "submit_ms": job.submit_ms, "ready_ms": live.ready_ms,
             "start_ms": None if job.waits else job.start_ms, "end_ms": job.end_ms if job.ended else None,
             "attempt": job.restarts + 1, "where": seen.places_of(live.id) or job.node_list,
-            "beside": seen.neighbours_of(live.id), "partition": job.partition,
+            "neighbours": seen.neighbours_of(live.id), "partition": job.partition,
             "command": job.command if own else None, "comment": job.comment if own else None,
             "why": [live.why] if job.waits else [],
             "ending": None if logged is None else logged["ending"],

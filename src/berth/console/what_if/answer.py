@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from berth.console.what_if.question import Question
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class Row:
     unserved: int
     """Jobs that did not finish in the replay."""
     oracle: bool = False
-    """Whether the policy chose by true run times: a bound, never the best beside others."""
+    """Whether the policy chose by true run times: a bound, never the best among others."""
     wait_p90_s: float | None = None
     """None in answers that an earlier version kept."""
 
@@ -92,12 +94,6 @@ class Answer:
         served = best.unserved, best.wait_mean_s
         return () if any((row.unserved, row.wait_mean_s) <= served for row in rivals) else (best,)
 
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Answer:
-        """From what `dataclasses.asdict` made of it."""
-        rows = tuple(Row(**row) for row in values["rows"])
-        return cls(**{**values, "rows": rows, "never_fitting": tuple(values["never_fitting"])})
-
 
 @dataclass(frozen=True, slots=True)
 class SizesAnswer:
@@ -110,11 +106,8 @@ class SizesAnswer:
     """For each policy and GPU model what `berth.experiments.size.page.HEADINGS` name, without a cost."""
 
 
-def answer_of(values: dict[str, Any]) -> Answer | SizesAnswer:
-    """From what `dataclasses.asdict` made of it."""
-    if "sentences" not in values:
-        return Answer.of(values)
-    return SizesAnswer(tuple(values["sentences"]), values["jobs"], tuple(map(tuple, values["rows"])))
+ANSWERS: TypeAdapter[Answer | SizesAnswer] = TypeAdapter(Answer | SizesAnswer)
+"""Reads what was kept of an answer."""
 
 
 @dataclass(frozen=True, slots=True)

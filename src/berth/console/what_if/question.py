@@ -61,7 +61,7 @@ class QuestionBody(BaseModel, extra="forbid"):
 
     policies: list[str] = Field(description="Names as `berth policies` lists them, or joined: sjf+best-fit.")
     since: str = Field("7d", description="A date or time, in UTC where it names no zone, or 7d or 12h ago.")
-    until: str = Field("", description="Likewise; empty: now.")
+    until: str = Field("", description="The same forms; empty: now.")
     cluster: str = Field("", description="A spec such as 4x8:A100-80; empty: the machine as it was.")
     whole_gpus: bool = Field(False, description="Give each job whole GPUs, whatever part it asked for.")
     interference: str = Field(

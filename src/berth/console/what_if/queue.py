@@ -232,7 +232,7 @@ class Queue:
     def _check_owned(self) -> None:
         if self._owned is None:
             raise LiveError(
-                f"another console answers the questions in {self._folder}, or nobody may write there"
+                f"another console answers the questions in {self._folder}, or the folder cannot be written"
             )
 
     def _run(self) -> None:

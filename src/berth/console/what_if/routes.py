@@ -19,7 +19,7 @@ from berth.console.formats import decimal
 from berth.console.identity import user, viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
-from berth.console.what_if.answer import Answer, SizesAnswer, answer_of
+from berth.console.what_if.answer import ANSWERS, Answer, SizesAnswer
 from berth.console.what_if.question import INTERFERENCES, Question, QuestionBody, asked, command
 from berth.console.what_if.queue import Queue, starter
 from berth.console.what_if.store import Entry, Place
@@ -252,7 +252,7 @@ def _columns(answer: Answer) -> list[tuple[str, str, list[str]]]:
 
 
 def _quantity(seconds: float, *others: float) -> tuple[str, str]:
-    """A time as its number and unit, in the unit that suits the longest of those that it stands beside; in one of its
+    """A time as its number and unit, in the unit that suits the longest of those next to it; in one of its
     own if it is a hundredth of that or less."""
     near = [each for each in others if each < 100 * seconds]
     factor, unit = readable_unit(Unit.SECONDS, [seconds, *near])
@@ -307,8 +307,8 @@ def _answer_of(
 def _answer(folder: Path) -> Answer | SizesAnswer:
     path = folder / ANSWER
     try:
-        return answer_of(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return ANSWERS.validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise HistoryError(
             f"{path} is not an answer: {error}; delete the question and ask it again"
         ) from error

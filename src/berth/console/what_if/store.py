@@ -2,7 +2,7 @@
 
     what-if/ID/question.json   who asked what and when; written once
     what-if/ID/state.json      where it is
-    what-if/ID/answer.json     what was found, and beside it pictures.json
+    what-if/ID/answer.json     what was found; next to it pictures.json
     what-if/ID/log             what the worker wrote on standard error
 
 An id is random: it is an address that can be sent to a colleague.
@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from berth.console.what_if.question import Question
 from berth.errors import BerthError, LiveError, SettingError
@@ -151,9 +153,8 @@ def _read(folder: Path) -> Entry | None:
     except BerthError:
         return None
     try:
-        content = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        state = State(**{**content, "place": Place(content["place"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        state = TypeAdapter(State).validate_json((folder / STATE).read_bytes())
+    except (OSError, ValueError):
         state = State()
     return Entry(folder.name, user, asked_s, question, state)
 

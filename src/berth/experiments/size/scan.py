@@ -183,9 +183,8 @@ def keep_of(text: str, by: str = "") -> Keep:
     except ValueError:
         target = math.nan
     if not 0 <= target < math.inf:
-        raise SettingError(
-            f"'{text}' keeps no number; expected one such as {measure.name}={'30m' if measure.unit else '4'}"
-        )
+        such_as = f"{measure.name}={'30m' if measure.unit else '4'}"
+        raise SettingError(f"'{text}' has no limit to keep; expected 0 or more, such as {such_as}")
     return Keep(measure, target, by)
 
 
@@ -211,9 +210,11 @@ def smallest_sizes(
     there are no jobs.
     """
     models = models_of(nodes)
-    if not models or not jobs:
+    if not jobs:
+        raise SettingError("there are no jobs to replay; expected at least one")
+    if not models:
         raise SettingError(
-            f"{len(jobs):,} jobs on a cluster with {len(models)} GPU models; expected some of both"
+            f"none of {counted(len(nodes), 'node')} has a GPU; expected a cluster such as 10x8:V100"
         )
     scan = _Scan(
         tuple(jobs), tuple(nodes), tuple(dict.fromkeys(policies)), keep, conditions, seed, processes, progress

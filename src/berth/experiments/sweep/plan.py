@@ -27,6 +27,7 @@ AS_IS = "as the trace says"
 KEYS = (
     "trace",
     "cluster",
+    "map",
     "skip_bad",
     "policies",
     "seeds",
@@ -126,8 +127,10 @@ class _Reader:
         for key in ("trace", "policies"):
             if key not in self.content:
                 raise self.wrong(key, "is missing; a plan needs a trace and policies")
+        with self.named("map"):
+            columns = _text(self.content["map"]) if "map" in self.content else ""
         with self.named("trace"):
-            trace = read_trace(_text(self.content["trace"]))
+            trace = read_trace(_text(self.content["trace"]), columns=columns)
         with self.named("cluster"):
             cluster = self.content.get("cluster")
             nodes = nodes_of(trace, None if cluster is None else _text(cluster))
@@ -218,7 +221,7 @@ def _as_conditions(values: dict[str, Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise SettingError(f"{value!r} is no text")
+        raise SettingError(f"{value!r} is no text; expected one in quotes")
     return value
 
 

@@ -276,14 +276,14 @@ def _typed_rows(layout: Layout, options: Options, reader: str) -> str:
         *(f"try_cast({layout.text(name)} AS TIMESTAMP) AS {name}_at" for name in _TIMES),
         *(f"try_cast({layout.text(name)} AS BIGINT) AS {name}" for name in _COUNTS),
         *(f"try_cast({layout.text(name)} AS DOUBLE) AS {name}" for name in ("gpu_use", "gpu_mem")),
-        *(f"try_cast({layout.text(name)} AS BIGINT) AS {name}_told" for name in _AMOUNTS),
+        *(f"try_cast({layout.text(name)} AS BIGINT) AS {name}_n" for name in _AMOUNTS),
         *(f"{layout.text(name)} AS {name}_text" for name in ("limit", "elapsed", "suspended", "cpu_used")),
         *(f"{layout.text(name)} AS {name}_text" for name in ("mem_peak", "task_count", "usage")),
         f"{layout.text('container')} AS container",
         f"{layout.text('command')} AS submit_line",
     ]
     amounts = {
-        name: f"CASE WHEN {name}_told BETWEEN 0 AND {MOST_AMOUNT} AND {name}_told NOT IN {_MARKS} THEN {name}_told END"
+        name: f"CASE WHEN {name}_n BETWEEN 0 AND {MOST_AMOUNT} AND {name}_n NOT IN {_MARKS} THEN {name}_n END"
         for name in _AMOUNTS
     }
     amounts["cpu_used_ms"] = f"coalesce({amounts['cpu_used_ms']}, {_duration_ms('cpu_used_text')})"

@@ -6,15 +6,13 @@ account. It waits from its creation to the start of its first container and ends
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from berth.errors import HistoryError
-from berth.history.importing.job_row import JobRow, since_1970_ms
+from berth.history.importing.job_row import JobRow, listed_in_json, since_1970_ms
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 
@@ -39,17 +37,7 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:e\d{1,2})?)([A-Za-z]{0,2})")
 
 def pod_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
     """Yield a row for each pod that has finished and asked for a GPU; note all others."""
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise HistoryError(f"{path} is no whole JSON document: {error}") from error
-    pods = content.get("items") if isinstance(content, dict) else None
-    if not isinstance(pods, list):
-        raise HistoryError(
-            f"{path} holds no list 'items', as `kubectl get pods --all-namespaces -o json` prints it"
-        )
+    _, pods = listed_in_json(path, "items", "`kubectl get pods --all-namespaces -o json` prints it")
     for number, pod in enumerate(pods):
         place = f"{path}, items[{number}]"
         try:

@@ -6,14 +6,11 @@ a text or a list of them. Both are read; a job in which something is of another 
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from berth.errors import HistoryError
-from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
+from berth.history.importing.job_row import JobRow, exit_code, listed_in_json, since_1970_ms
 from berth.history.store.import_result import Rejections
 from berth.history.store.lookups import host_names
 from berth.history.values.tres import Resources, resources_of
@@ -28,17 +25,7 @@ class _NoNumberError(Exception):
 
 def json_rows(path: Path | None, rejections: Rejections) -> Iterator[JobRow]:
     """Yield a row for each job; note each job that cannot be read."""
-    where = str(path) if path else "standard input"
-    try:
-        text = path.read_bytes() if path else sys.stdin.buffer.read()
-        content = json.loads(text)
-    except OSError as error:
-        raise HistoryError(f"{where} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise HistoryError(f"{where} is no whole JSON document: {error}") from error
-    jobs = content.get("jobs") if isinstance(content, dict) else None
-    if not isinstance(jobs, list):
-        raise HistoryError(f"{where} holds no list 'jobs', as `sacct --json` writes it")
+    where, jobs = listed_in_json(path, "jobs", "`sacct --json` writes it")
     for number, job in enumerate(jobs):
         place = f"{where}, jobs[{number}]"
         if not isinstance(job, dict) or "job_id" not in job:

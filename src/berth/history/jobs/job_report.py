@@ -272,7 +272,7 @@ def report_json(report: JobReport) -> dict[str, Any]:
                 "ready_ms": record.ready_ms,
                 "cpu_use": cpu_use(record),
                 "mem_use": mem_use(record),
-                "beside": _neighbours_json(report, record),
+                "neighbours": _neighbours_json(report, record),
             }
             for record in report.attempts
         ],

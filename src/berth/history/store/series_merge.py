@@ -164,7 +164,7 @@ ROWS_OF_HOURS: Final = f"""
         FROM ({_STEPS} around WHERE kind <> 'job') GROUP BY ALL
     ),
     labels AS (SELECT DISTINCT slot, label FROM around WHERE label <> ''),
-    -- What was told without a job's name fills what was told with it.
+    -- What came without a job's name fills what came with it.
     nameless AS (
         SELECT slot, labels.label, kind, ms, value FROM around JOIN labels USING (slot)
         WHERE around.label = '' AND kind <> 'job'
@@ -178,15 +178,15 @@ ROWS_OF_HOURS: Final = f"""
     ),
     reaching AS (SELECT {_TRACK}, ms, ms AS since, value, reach FROM lasting JOIN reaches USING ({_TRACK})),
     moments AS (SELECT DISTINCT slot, label, ms FROM around WHERE kind <> 'job'),
-    -- The memory that there is, and the job that has the GPU, count until they are told anew.
-    last_told AS (
+    -- The memory that there is, and the job that has the GPU, count until they are sent anew.
+    last_known AS (
         SELECT {_TRACK}, ms, CASE WHEN ms - since <= reach THEN value END AS value
         FROM (FROM moments CROSS JOIN (VALUES ('free'), ('total'), ('job')) AS t(kind))
         ASOF JOIN reaching USING ({_TRACK}, ms)
     ),
-    told AS (FROM tracks SEMI JOIN moments USING (slot, label, ms) WHERE kind NOT IN ('free', 'total', 'job')),
+    sent AS (FROM tracks SEMI JOIN moments USING (slot, label, ms) WHERE kind NOT IN ('free', 'total', 'job')),
     seen AS (
-        SELECT slot, label, ms, {_COLUMNS} FROM (FROM told UNION ALL BY NAME FROM last_told) GROUP BY ALL
+        SELECT slot, label, ms, {_COLUMNS} FROM (FROM sent UNION ALL BY NAME FROM last_known) GROUP BY ALL
     ),
     held AS (
         SELECT *, lead(ms) OVER (PARTITION BY slot, label ORDER BY ms) - ms AS step,

@@ -99,10 +99,14 @@ def moment_ms(text: str, option: str, *, or_ago: bool = False) -> int:
     """Milliseconds since 1970 of a date or a time, in UTC where it names no zone; SettingError with the option that it
     was given by, and with `7d` among the choices if `or_ago`."""
     try:
-        moment = datetime.fromisoformat(text)
+        return _iso_ms(text)
     except ValueError as error:
         choices = "2026-11-21, 2026-11-21T08:00, 7d or 12h" if or_ago else "2026-11-21 or 2026-11-21T08:00"
         raise SettingError(f"{option} '{text}' is no time; expected {choices}") from error
+
+
+def _iso_ms(text: str) -> int:
+    moment = datetime.fromisoformat(text)
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -113,10 +117,19 @@ def slurm_ms(text: str) -> int | None:
     if text.isdecimal():
         return int(text) * 1000
     try:
-        moment = datetime.fromisoformat(text)
+        return _iso_ms(text)
     except ValueError:
         return None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def day_text(ms: int) -> str:
+    """The day of a moment in UTC: `2026-11-21`."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
+
+
+def moment_text(ms: int) -> str:
+    """A moment in UTC: `2026-11-21 08:00:00 UTC`."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def since_ms(text: str, now_ms: int, option: str) -> int:

@@ -6,15 +6,18 @@ the same site decides the same.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.counts import counted
-from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
+from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError, SettingError
 from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
 from berth.knowledge.memory_needs import (
     MOST_KINDS,
@@ -42,6 +45,7 @@ from berth.live.driver.site import (
     GiveUp,
     Gpu,
     HasGangs,
+    KeepsStarts,
     KnowsInUse,
     NamesChanges,
     NodeState,
@@ -82,13 +86,15 @@ from berth.scheduler import (
     Suspended,
 )
 
+log = logging.getLogger(__name__)
+
 PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
 MOST_NAMED = 3
-"""Jobs of the queue that are named to somebody who asks why a job waits."""
+"""Jobs of the queue that are named with why a job waits."""
 MUCH_THE_SAME_MS = 30_000
-"""Start intervals that differ by no more, or by a tenth of what is left until they end, are not told anew."""
+"""Start intervals that differ by no more, or by a tenth of what is left until they end, stay as they were."""
 MOST_ENDS = 10_000
-"""Ended attempts that are remembered, so that an end that is told again changes nothing."""
+"""Ended attempts that are remembered, so that an end that is reported again changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,29 +114,29 @@ class Settings:
     most_start_pause_ms: int = 600_000
     no_room_pause_ms: int = 50
     """How long it waits if others had taken its room, or it was stopped before it began."""
-    missed_looks: int = 2
-    """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
+    missed_steps: int = 2
+    """Steps in a row in which a site does not mention a job that ran until it counts as gone."""
     promise_quantile: float = PROMISE_QUANTILE
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
-    """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
+    """Waiting jobs whose wait reasons the site gets after each decision: the first of the queue."""
     forecast_ms: int = 10_000
     """How old start intervals may be."""
     reclaim: bool = False
     """Whether a job within its quota evicts jobs of virtual clusters that hold more than theirs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
     """What came of one step."""
 
-    placed: tuple[Placement, ...] = ()
-    evicted: tuple[str, ...] = ()
-    suspended: tuple[str, ...] = ()
-    resumed: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    placed: list[Placement] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+    suspended: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     """Decisions that could not be applied, and why."""
-    records: tuple[Record, ...] = ()
+    records: list[Record] = field(default_factory=list)
     """Attempts that ended, without what only samples tell."""
     fault: BerthError | None = None
     """What the policy or the knowledge raised, after what was placed by then."""
@@ -147,7 +153,7 @@ class Why:
     reason: WaitReason
     candidates: Sequence[Candidate]
     nodes_lack: Sequence[str]
-    """What all nodes that may run it are short of, besides GPUs."""
+    """What all nodes that may run it are short of, other than GPUs."""
     never: str
     """Why no node could hold it if nothing else ran; empty if one could."""
     waiting: int
@@ -159,32 +165,13 @@ class Why:
     peak_mib: Spread | None
 
 
-class _Decided:
-    """What is decided in one step, so far."""
-
-    def __init__(self, out_of_time: Callable[[], bool]) -> None:
-        self.placed: list[Placement] = []
-        self.evicted: list[str] = []
-        self.suspended: list[str] = []
-        self.resumed: list[str] = []
-        self.refused: list[str] = []
-        self.misfits: list[NeverFits] = []
-        self.fault: BerthError | None = None
-        self.late = False
-        self._out_of_time = out_of_time
-
-    def is_late(self) -> bool:
-        self.late = self.late or self._out_of_time()
-        return self.late
-
-
 class _Leaving(NamedTuple):
-    """A run that was evicted or lost with its node, and of which the site has told no end yet."""
+    """A run that was evicted or lost with its node, and whose end the site has not reported yet."""
 
     run: Running
     gpus: tuple[Gpu, ...]
     state: RecordState
-    """How it is taken to end if the site does not tell."""
+    """How it is taken to end if the site does not report it."""
 
 
 class Driver:
@@ -202,6 +189,7 @@ class Driver:
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._can_suspend = site if isinstance(site, CanSuspend) else None
+        self._keeps_starts = site if isinstance(site, KeepsStarts) else None
         self._ordered: dict[str, bool] = {}  # job -> suspend (True) or resume, until the site has done it
         quotas = self.settings.quotas
         setting = Setting(
@@ -215,6 +203,7 @@ class Driver:
         self._by_run_times = is_oracle(self.settings.policy)  # it would be one if its beliefs were true
         self._reserved_ms: Mapping[str, int] = {}
         self._forecast = StartForecast()
+        self._judged = 0  # starts that the site has kept what was learned of
         self._starts: Mapping[str, StartInterval] = {}
         self._startless: Set[str] = frozenset()
         """Waiting jobs that the last forecast found no start of."""
@@ -242,10 +231,10 @@ class Driver:
         self._has_gangs = site if isinstance(site, HasGangs) else None
         self._gangs = SiteGangs()
         self._compares_all = False  # even where the site names what changed
-        self._missed: dict[str, int] = {}  # looks in which the site did not mention them
+        self._missed: dict[str, int] = {}  # steps in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._untaken: deque[End | FailedStart] = deque()
-        """Ends that the site told and that are not taken in yet, as one before them raised."""
+        """Ends that the site reported and that are not taken in yet, as one before them raised."""
         self._noted: dict[str, str] = {}
         self.unplaced: dict[str, str] = {}
         """Jobs that run and for which no room is known, and why."""
@@ -280,18 +269,16 @@ class Driver:
 
         An error of berth's own ends the step and is its fault; what came of it by then is returned all the same.
         """
-        decided, records = _Decided(out_of_time or (lambda: False)), list[Record]()
+        done = Round()
         try:
-            self._take_in(now_ms, records)
-            self._decide(decided, now_ms, for_real=for_real)
+            self._take_in(now_ms, done.records)
+            self._decide(done, now_ms, out_of_time or (lambda: False), for_real=for_real)
+            self._keep_starts()
             self._note(now_ms)
         except BerthError as error:
-            decided.fault = decided.fault or error
+            done.fault = done.fault or error
             self._compares_all = True  # what the site named as changed may not have been taken in
-        return Round(
-            tuple(decided.placed), tuple(decided.evicted), tuple(decided.suspended),
-            tuple(decided.resumed), tuple(decided.refused), tuple(records), decided.fault, decided.late,
-        )  # fmt: skip
+        return done
 
     # What the site has
 
@@ -311,21 +298,22 @@ class Driver:
 
     def _take_nodes(self, now_ms: int) -> set[str]:
         """Make the nodes those of the site; returns which are back."""
-        told, back = self.site.nodes(), set[str]()
-        if told is self._seen_nodes and isinstance(told, tuple):
+        listed, back = self.site.nodes(), set[str]()
+        if listed is self._seen_nodes and isinstance(listed, tuple):
             return back  # to compare 5,000 nodes cost 1.5 of the 1.8 ms that a pod took a steerer
-        nodes = tuple(each.node for each in told)
+        nodes = tuple(each.node for each in listed)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
             self._scheduler = Scheduler(cluster, self._policy, self.knowledge)
             if not nodes:
                 self._scheduler.nodes_changed([], now_ms)
             self._nodes = nodes
+            self._recall_starts()
         elif nodes != self._nodes:
             self._nodes = nodes
             self._has_left(self.scheduler.nodes_changed(nodes, now_ms), now_ms)
             self._reconsider_misfits(now_ms)
-        for node, state in told:
+        for node, state in listed:
             before = self._away.get(node.name, NodeState.UP)
             if state is before:
                 continue
@@ -336,8 +324,8 @@ class Driver:
             elif state is NodeState.UP:
                 self.scheduler.node_back(node.name)
                 back.add(node.name)
-        self._away = {node.name: state for node, state in told if state is not NodeState.UP}
-        self._seen_nodes = told
+        self._away = {node.name: state for node, state in listed if state is not NodeState.UP}
+        self._seen_nodes = listed
         return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
@@ -349,7 +337,7 @@ class Driver:
         self._keep_rest_of_gangs()
 
     def _end_lost(self, back: Set[str], now_ms: int, records: list[Record]) -> None:
-        """What a site still runs on a node that is back was not lost with it; the rest was, whatever it tells later."""
+        """What a site still runs on a node that is back was not lost with it; the rest was, whatever comes later."""
         for job_id, gone in [*self._leaving.items()]:
             if gone.state is not RecordState.NODE_FAIL or back.isdisjoint(gpu.node for gpu in gone.gpus):
                 continue
@@ -401,10 +389,10 @@ class Driver:
     def _take_runs(self, changed: Collection[str] | None, now_ms: int, records: list[Record]) -> None:
         """Adopt what runs that is not known, confirm what has begun, and let go of what the site no longer has."""
         cluster, running, waiting = self.scheduler.cluster, self.site.running(), self.site.waiting()
-        told = list(running) if changed is None else [*changed, *self.unplaced]
+        reported = list(running) if changed is None else [*changed, *self.unplaced]
         # What one left, another may have grown by.
-        told.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
-        for job_id in told:
+        reported.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
+        for job_id in reported:
             run = running.get(job_id)
             if run is None or job_id in self._leaving:
                 continue
@@ -430,7 +418,7 @@ class Driver:
                 self._keep_limits(known, run.of.job)
         for job_id in self.unplaced.keys() - running.keys():
             del self.unplaced[job_id]
-        patience = self.settings.missed_looks if changed is None else 1
+        patience = self.settings.missed_steps if changed is None else 1
         for job_id in [*cluster.running, *cluster.suspended] if changed is None else list(changed):
             if self.scheduler.run_of(job_id) is None or job_id in running:
                 continue
@@ -447,11 +435,11 @@ class Driver:
                 state = PREEMPTED if job_id in waiting else RecordState.CANCELLED
                 self._end(End(job_id, state, now_ms, waits_again=True), now_ms, records)
         for job_id, gone in [*self._leaving.items()]:
-            if job_id in waiting and job_id not in running:  # the site queued it again and told no end
+            if job_id in waiting and job_id not in running:  # the site queued it again and reported no end
                 self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
 
     def _keep_suspension(self, run: SiteRun, known: Running, now_ms: int) -> None:
-        """Make a job suspended or running as the site has it, unless the site has not come yet to what it was told."""
+        """Make a job suspended or running as the site has it, unless the site has not come yet to what was ordered."""
         scheduler, job_id = self.scheduler, known.job.id
         suspended = job_id in scheduler.cluster.suspended
         if self._ordered.get(job_id) is run.suspended:
@@ -470,7 +458,7 @@ class Driver:
             self._adopt(run, now_ms)
 
     def _is_elsewhere(self, run: SiteRun, known: Running) -> bool:
-        """Whether a site runs a job on other GPUs than it was told to."""
+        """Whether a site runs a job on other GPUs than ordered."""
         slots = [self._slot(gpu) for gpu in run.gpus]
         if slots:
             return None not in slots and set(slots) != set(known.slots)
@@ -493,7 +481,7 @@ class Driver:
             self.scheduler.replace(replace(run.job, time_limit_ms=job.time_limit_ms, priority=job.priority))
 
     def _adopt(self, run: SiteRun, now_ms: int) -> bool:
-        """Note a running job, whoever started it; whether there is room for it where it runs."""
+        """Note a running job, started by berth or not; whether there is room for it where it runs."""
         scheduler, job = self.scheduler, as_needed(run.of.job, run.of.memory)
         share = job.share if run.share is None else run.share
         slots = self._slots_of_run(run, job, share)
@@ -809,10 +797,10 @@ class Driver:
         )
         attempt = end.attempt or now
         if of is None or attempt < now:
-            return  # it was told before
+            return  # it was reported before
         if (job_id, attempt) in self._ends:
             if scheduler.run_of(job_id) is not None and job_id not in self._starting:
-                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
+                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and reports it again
             return
         if run is None and ran is not None:
             self._adopt(ran, now_ms)
@@ -855,12 +843,14 @@ class Driver:
         if end.state is OUT_OF_MEMORY:
             cards_mib = self._cards_mib(job)
             need = need_of_next_attempt(job.memory, held_mib, cards_mib)
-            asks = asks_for_memory(job.job)
-            if need.times > job.job.retries or not fits(job.job, need.mib if asks else held_mib, cards_mib):
+            names_memory = asks_for_memory(job.job)
+            if need.times > job.job.retries or not fits(
+                job.job, need.mib if names_memory else held_mib, cards_mib
+            ):
                 why = f"it ran out of GPU memory {counted(need.times, 'time')}, and needs {held_mib} MiB of each GPU"
                 self.site.give_up(GiveUp(job_id, end.state, why))
                 return
-            gets = "whole GPUs" if need.alone or not asks else f"{need.mib} MiB of each GPU"
+            gets = "whole GPUs" if need.alone or not names_memory else f"{need.mib} MiB of each GPU"
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
             # Those like it get what it needs, so that they do not run out too.
@@ -905,7 +895,7 @@ class Driver:
         if job_id in self.scheduler.cluster.running and job_id in self._starting:
             self._release(job_id, now_ms)
         elif job_id in self.scheduler.cluster.running or (run is not None and run.started):
-            return  # it runs: what is told is old
+            return  # it runs: the report is old
         self._leaving.pop(job_id, None)
         if of is None:
             return
@@ -949,84 +939,90 @@ class Driver:
 
     # What is decided
 
-    def _decide(self, decided: _Decided, now_ms: int, *, for_real: bool) -> None:
-        scheduler = self.scheduler
-        if not for_real:
-            with scheduler.trial():
-                decided.placed += self._place_on_named_gpus(decided, now_ms)
-                decided.placed += self._ask(now_ms, decided, for_real=False)
-            for misfit in decided.misfits:
-                self._is_misfit(misfit.job, misfit.why, now_ms)
-            return
-        for placement in self._place_on_named_gpus(decided, now_ms):
-            self._start(placement, decided)
-        self._ask(now_ms, decided, for_real=True)
-        for misfit in decided.misfits:
+    def _decide(self, done: Round, now_ms: int, out_of_time: Callable[[], bool], *, for_real: bool) -> None:
+        misfits: list[NeverFits] = []
+        with contextlib.nullcontext() if for_real else self.scheduler.trial():
+            for placement in self._place_on_named_gpus(misfits, now_ms):
+                done.placed.append(placement)
+                if for_real:
+                    self._start(placement)
+            self._ask(done, misfits, now_ms, out_of_time, for_real=for_real)
+        for misfit in misfits:
             self._is_misfit(misfit.job, misfit.why, now_ms)
 
-    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
-        """What the policy starts; for real, the site is told at once."""
-        placed: list[Placement] = []
+    def _ask(
+        self,
+        done: Round,
+        misfits: list[NeverFits],
+        now_ms: int,
+        out_of_time: Callable[[], bool],
+        *,
+        for_real: bool,
+    ) -> None:
+        """Note what the policy decides; for real, the site acts at once."""
         can_evict = isinstance(self.site, CanEvict)
         parked_mib = self._parked_mib if self._can_suspend is not None else None
+
+        def is_late() -> bool:
+            done.out_of_time = done.out_of_time or out_of_time()
+            return done.out_of_time
+
         try:
             for outcome in self.scheduler.decide(
-                now_ms, out_of_time=decided.is_late, can_evict=can_evict, parked_mib=parked_mib
+                now_ms, out_of_time=is_late, can_evict=can_evict, parked_mib=parked_mib
             ):
                 if isinstance(outcome, Placement):
-                    placed.append(outcome)
+                    done.placed.append(outcome)
                     if for_real:
                         self._forecast.started(outcome.job.id, now_ms)
-                        self._start(outcome, decided)
+                        self._start(outcome)
                 elif isinstance(outcome, Evicted):
+                    done.evicted.append(outcome.run.job.id)
                     if for_real:
                         self._stop_for_others(outcome.run, now_ms)
-                    decided.evicted.append(outcome.run.job.id)
-                elif isinstance(outcome, Suspended):
-                    decided.suspended.append(outcome.run.job.id)
-                    if for_real and self._can_suspend is not None:
-                        self._ordered[outcome.run.job.id] = True
-                        outcome.run.resumes = (
-                            False  # until the site tells that it has left (`_keep_suspension`)
-                        )
-                        self._can_suspend.suspend(outcome.run.job.id)
-                elif isinstance(outcome, Resumed):
-                    decided.resumed.append(outcome.run.job.id)
-                    if for_real and self._can_suspend is not None:
-                        self._ordered[outcome.run.job.id] = False
-                        self._can_suspend.resume(outcome.run.job.id)
+                elif isinstance(outcome, Suspended | Resumed):
+                    leaves = isinstance(outcome, Suspended)
+                    (done.suspended if leaves else done.resumed).append(outcome.run.job.id)
+                    if for_real:
+                        self._order_to_leave(outcome.run, leaves=leaves)
                 elif isinstance(outcome, Resized):
+                    job_id = outcome.run.job.id
                     if not for_real:
-                        decided.refused.append(
-                            f"job '{outcome.run.job.id}' would be resized, which a trial does not do"
-                        )
+                        done.refused.append(f"job '{job_id}' would be resized, which a trial does not do")
                     elif not self._resize(outcome, now_ms):
-                        decided.refused.append(f"{self.site.name} cannot resize job '{outcome.run.job.id}'")
+                        done.refused.append(f"{self.site.name} cannot resize job '{job_id}'")
                 elif isinstance(outcome, WakeAt):
                     self._wakes_ms.add(outcome.time_ms)
                 elif isinstance(outcome, Refused):
-                    decided.refused.append(outcome.why)
+                    done.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
-                    decided.misfits.append(outcome)
+                    misfits.append(outcome)
                     self._unqueue(outcome.job.id, now_ms)
         except PolicyError as error:
-            if decided.late:  # what it has placed stands, and the next step goes on from there
-                decided.refused.append(str(error))
+            if done.out_of_time:  # what it has placed stands, and the next step goes on from there
+                done.refused.append(str(error))
             else:
-                decided.fault = error
+                done.fault = error
         except KnowledgeError as error:
-            decided.fault = error
+            done.fault = error
         if self._reserves is not None:  # a trial undoes them
             self._reserved_ms = dict(self._reserves.reserved_ms)
-        return placed
 
-    def _start(self, placement: Placement, decided: _Decided) -> None:
+    def _start(self, placement: Placement) -> None:
         job_id = placement.job.id
         self._starting[job_id] = self._known[job_id].version
         self._gangs.touch(self._known[job_id])
         self._on_named_gpus.pop(job_id, None)
-        decided.placed.append(placement)
         self.site.start(self._order(placement))
+
+    def _order_to_leave(self, run: Running, *, leaves: bool) -> None:
+        """Have the site suspend a run, or let it run on."""
+        if self._can_suspend is None:
+            return
+        self._ordered[run.job.id] = leaves
+        if leaves:
+            run.resumes = False  # until the site tells that it has left (`_keep_suspension`)
+        (self._can_suspend.suspend if leaves else self._can_suspend.resume)(run.job.id)
 
     def _order(self, placement: Placement) -> Start:
         of = self._known[placement.job.id]
@@ -1060,25 +1056,21 @@ class Driver:
         self.scheduler.resize(job_id, resized.before, now_ms)
         return False
 
-    def _place(self, wish: Placement, decided: _Decided, now_ms: int) -> bool:
-        """Have a job start where it is said; one of which the knowledge fails is set aside and holds up no other."""
-        try:
-            return self.scheduler.place(wish, now_ms)
-        except BerthError as error:
-            decided.misfits.append(NeverFits(wish.job, str(error)))
-            return False
-
-    def _place_on_named_gpus(self, decided: _Decided, now_ms: int) -> Iterable[Placement]:
-        """Start the first of the jobs that may have these GPUs alone, where these have room."""
+    def _place_on_named_gpus(self, misfits: list[NeverFits], now_ms: int) -> Iterable[Placement]:
+        """Place jobs whose users named the GPUs, in order, where these have room. One of which the knowledge fails is a
+        misfit and holds up no other."""
         for job in list(self._on_named_gpus.values()):
             asked = self._as_needed(job)
             slots = [slot for gpu in job.only_gpus if (slot := self._slot(gpu)) is not None]
             roomy = tuple(slot for slot in slots if self._has_room(slot, asked.share))
             for at in range(len(roomy) - asked.gpus + 1):  # the first may be on a node that lacks CPUs
                 wish = Placement(asked, roomy[at : at + asked.gpus], asked.share)
-                if self._place(wish, decided, now_ms):
-                    yield wish
-                    break
+                try:
+                    if self.scheduler.place(wish, now_ms):
+                        yield wish
+                        break
+                except BerthError as error:
+                    misfits.append(NeverFits(wish.job, str(error)))
 
     def take_back(self, job_id: str, now_ms: int) -> None:
         """A job that was to start does not, or one that was to stop: its site's user stopped it, or nothing was to be
@@ -1117,6 +1109,26 @@ class Driver:
     def starts(self) -> Mapping[str, StartInterval]:
         """The start intervals of waiting jobs and of gangs, by id, as of the last `forecast`."""
         return self._starts
+
+    def _recall_starts(self) -> None:
+        """Go on with what start intervals had learned under this policy, if the site keeps it. What cannot be read is
+        logged and ignored."""
+        if self._keeps_starts is None or not self._keeps_starts.learned_starts:
+            return
+        try:
+            learned = json.loads(self._keeps_starts.learned_starts)
+            if learned["policy"] == self.settings.policy:
+                self._forecast.recall(learned)
+        except (ValueError, KeyError, TypeError, SettingError) as error:
+            log.warning("start intervals begin anew: what they had learned cannot be read (%s)", error)
+
+    def _keep_starts(self) -> None:
+        """Have the site keep what start intervals have learned, if that has changed."""
+        if self._keeps_starts is not None and self._forecast.judged != self._judged:
+            self._judged = self._forecast.judged
+            self._keeps_starts.learned_starts = json.dumps(
+                {"policy": self.settings.policy, **self._forecast.learned}
+            )
 
     def forecasts_held(self, now_ms: int) -> Held:
         """How many of the jobs that started in the last 30 days did so within their first start intervals."""

@@ -157,7 +157,7 @@ class Idling(Generic[T]):
         return _Idle(now_s, now_s)
 
     def _come_back(self, job: T) -> None:
-        """Resume an idle job before its next call of CUDA, if nobody needs its room or it has been away for long."""
+        """Resume an idle job before its next call of CUDA, if none needs its room or it has been away for long."""
         if job.suspension != SUSPENDED or not job.idle or job.resumes:
             return
         if self._host.away_ms(job) >= AWAY_MS or (not self._waiting() and self._fits(_need_of(job), [])):

@@ -41,6 +41,7 @@ from berth.partition import (
     remove,
     resize,
 )
+from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
@@ -51,23 +52,25 @@ LOOK_S = 0.2
 ADMIT_S = 3.0
 """How long who makes a partition waits at most until the agent knows it."""
 ALONE_TRIES = 25
-"""How often an agent that starts tries to be the only one, for half a second."""
+"""Attempts of an agent that starts to be the only one, for half a second."""
 NVML_S = 1.0
 """Between two looks at what processes hold by NVML's word."""
 FILE = "tenant"
 ALIVE = ".agent"
 """The file that a living agent has locked, in the folder of all partitions."""
+_MAKES = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOM, FILES = ".room", ".tenants"
 """Files that are locked while room of a GPU is looked up and promised, and while a tenant's file is written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Terms:
     """What a job was promised of each GPU of its partition, and what becomes of it if others need room."""
 
     job: str
     """The site's name of it."""
-    promise_mib: int
+    said_mib: int
+    """The memory that it was promised."""
     max_mib: int = 0
     """How far its memory may grow; 0: as far as the agent lets all grow."""
     milli: int = 0
@@ -88,32 +91,23 @@ class Terms:
     """What jobs have in common that idle alike."""
 
 
-@dataclass(slots=True)
-class NodeTenant:
+@dataclass(slots=True, kw_only=True)
+class NodeTenant(Terms):
     """A partition of this node and its job, as its file has them (`berth.tenants.Tenant`)."""
 
     id: str
     """The partition's name."""
-    job: str
     serial: int
     """When it was admitted, in ns."""
     share: tuple[int, int]
-    said_mib: int
-    """What it was promised, which may be more than it has got yet."""
-    max_mib: int
-    peak_mib: int
-    priority: int
-    shows_max: bool
-    uuids: tuple[str, ...] = ()
-    leaves: bool = True
-    interactive: bool = False
-    application: str = ""
     suspension: str = ""
     suspended_since_ms: int | None = None
     ordered: bool = False
     """Whether the site wants it to be suspended."""
     sent_away: bool = False
     """Whether it was suspended for memory that is not counted, until the site has suspended and resumed it."""
+    uncounted: str = ""
+    """What it held beyond its count when it was throttled or sent away, until that ends."""
     had_pct: int | None = None
     """Its share of the GPU's time before it was throttled; None: it is not."""
     had_burst: bool = False
@@ -138,6 +132,7 @@ class NodeTenant:
 
     @property
     def promise_mib(self) -> int:
+        """What it was promised, which may be more than it has got yet."""
         return min(self.said_mib, self.share[1])
 
     @property
@@ -167,6 +162,8 @@ class Shown(NamedTuple):
     why: str
     idle: bool = False
     """Whether it is suspended until its next call of CUDA."""
+    uncounted: str = ""
+    """What it holds beyond its count, in words, or was throttled or suspended for; empty: nothing."""
 
 
 @contextlib.contextmanager
@@ -174,7 +171,7 @@ def room_kept(file: str = ROOM) -> Iterator[None]:
     """Keep others from promising room of this machine's GPUs meanwhile."""
     root = root_folder()
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    held = os.open(root / file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = os.open(root / file, _MAKES, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
@@ -208,9 +205,8 @@ def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
     process that asks before it is known is refused. Raises PartitionError if the partition is not there."""
     parts = [part for part in find(name) if not terms.uuids or part.uuid in terms.uuids]
     share = terms.milli, min(part.limit_bytes for part in parts) >> 20
-    same = {name: value for name, value in asdict(terms).items() if name not in ("promise_mib", "milli")}
-    same["interactive"] = terms.interactive and terms.leaves
-    tenant = NodeTenant(id=name, serial=time.time_ns(), share=share, said_mib=terms.promise_mib, **same)
+    interactive = {"interactive": terms.interactive and terms.leaves}
+    tenant = NodeTenant(**asdict(terms) | interactive, id=name, serial=time.time_ns(), share=share)
     with room_kept(FILES):
         _write(tenant)
     end_s = time.monotonic() + wait_s
@@ -354,6 +350,7 @@ class NodeTenants:
             tenant.parked_mib,
             tenant.why,
             tenant.idle and not tenant.resumes,
+            tenant.uncounted or (found.text("it") if (found := self._uncounted.get(tenant.id)) else ""),
         )
 
     # Tenants come and go
@@ -432,6 +429,8 @@ class NodeTenants:
 
     def _awake(self, tenant: NodeTenant, why: str = "") -> None:
         changed = {"resumes": True, "lends_to": "", "idle": False, "stopped": False, "why": why}
+        if tenant.had_pct is None:
+            changed["uncounted"] = ""
         self._keep(tenant, suspension="", suspended_since_ms=None, **changed)
 
     def _keep(self, tenant: NodeTenant, **changed: object) -> None:
@@ -491,21 +490,23 @@ class NodeTenants:
             if tenant.id not in found:
                 self._unthrottle(tenant)
             elif tenant.had_pct is None:
-                self._answer_uncounted(tenant)
+                self._answer_uncounted(tenant, found[tenant.id])
 
-    def _answer_uncounted(self, tenant: NodeTenant) -> None:
+    def _answer_uncounted(self, tenant: NodeTenant, found: Difference) -> None:
         """Suspend it; throttle it if it must stay, or cannot be suspended for the reason that it shows."""
         if self._answer == "report" or tenant.suspension or (tenant.ordered and not tenant.why):
             return
         may_leave = tenant.leaves and not (tenant.sent_away and tenant.why)
         if self._answer == "suspend" and may_leave:
-            self._keep(tenant, ordered=True, sent_away=True, why="")
+            self._keep(tenant, ordered=True, sent_away=True, why="", uncounted=found.text("it", "held"))
             return
         if tenant.sent_away:
             self._keep(tenant, sent_away=False)
         with contextlib.suppress(BerthError, IndexError):  # it ends now
             had = find(tenant.id)[0]
-            self._keep(tenant, had_pct=had.core_pct, had_burst=had.burst)
+            stays = f", since it cannot be suspended: {tenant.why}" if tenant.why else ""
+            text = found.text("it", throttled=stays)
+            self._keep(tenant, had_pct=had.core_pct, had_burst=had.burst, uncounted=text)
             resize(tenant.id, core_pct=THROTTLED_PCT, burst=False)
             self.log("throttled", job=tenant.job, why=tenant.why)
 
@@ -513,7 +514,7 @@ class NodeTenants:
         if tenant.had_pct is not None:
             with contextlib.suppress(BerthError):  # it ends now
                 resize(tenant.id, core_pct=tenant.had_pct, burst=tenant.had_burst)
-            self._keep(tenant, had_pct=None)
+            self._keep(tenant, had_pct=None, uncounted="")
 
     def _busy_pids(self) -> set[int]:
         nvml, busy = open_nvml(self._driver), set[int]()
@@ -594,7 +595,7 @@ class NodeTenants:
 
     def moves(self, tenant: NodeTenant) -> None:
         """What the site has stopped goes on, since the driver moves only what runs."""
-        if tenant.suspension == SUSPENDING and any(map(_is_stopped, self._pids_of(tenant))):
+        if tenant.suspension == SUSPENDING and any(map(is_stopped, self._pids_of(tenant))):
             self._keep(tenant, stopped=True)
             self.signal(tenant, signal.SIGCONT)
 
@@ -651,17 +652,10 @@ def _pids(part: Partition | Unreadable) -> set[int]:
     return {process.outer_pid or process.pid for process in found}
 
 
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-    except (OSError, IndexError):
-        return False
-
-
 def _alone(root: Path) -> int:
     """The descriptor of the file that this agent has locked. PartitionError if another has."""
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    held = os.open(root / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = os.open(root / ALIVE, _MAKES, 0o600)
     for _ in range(ALONE_TRIES):  # who asks whether an agent lives has the lock for a moment
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -675,7 +669,7 @@ def _names() -> list[str]:
     return sorted(path.parent.name for path in root_folder().glob(f"[!.]*/{FILE}"))
 
 
-_KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", "slots")]
+_KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", "slots", "milli")]
 
 
 def _write(tenant: NodeTenant) -> None:

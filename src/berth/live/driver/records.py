@@ -9,7 +9,7 @@ from berth.live.driver.site import End, Gpu
 from berth.model import NO_GPU, Job, Reason, Record, RecordState, Share
 
 UNKNOWN_END = "exit-unknown"
-"""The `end_reason` of an attempt of which nobody knows how it ended."""
+"""The `end_reason` of an attempt whose end is unknown."""
 _REASONS = {
     RecordState.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
     RecordState.TIMEOUT: Reason.TIME_LIMIT,

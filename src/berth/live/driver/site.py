@@ -130,7 +130,7 @@ class End:
     """Which attempt; 0: the one that ran last."""
     why: str = ""
     cut_short: bool = False
-    """Whether it ended through no fault of its own: its node was lost, or nobody knows how it ended."""
+    """Whether it ended through no fault of its own: its node was lost, or how it ended is unknown."""
     waits_again: bool = False
     """Whether the site queues it again by itself, whatever the driver would say."""
     needed_mib: int = 0
@@ -307,10 +307,18 @@ class RemembersMemory(Protocol):
 
 
 @runtime_checkable
+class KeepsStarts(Protocol):
+    """A site that keeps what start intervals have learned."""
+
+    learned_starts: str
+    """Kept over a restart of the driver, which alone reads it; empty: nothing yet."""
+
+
+@runtime_checkable
 class KnowsInUse(Protocol):
     """A site that knows which GPUs are in use, and not by whom."""
 
     def in_use(self) -> Set[Gpu]:
-        """GPUs that somebody uses. Those on which the driver knows no job count as others' until this returns another
+        """GPUs in use. Those on which the driver knows no job count as others' until this returns another
         set: a site that has not looked since returns the same object."""
         ...

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 GOING = ("starting", "running")
 """The states of a job that has its GPUs."""
+UNENDED = ("waiting", "held", *GOING, "suspending", "suspended", "resuming")
+"""The states of a job that has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,12 @@ class Gpu:
     partition: str = ""
     uuid: str = ""
 
+    @property
+    def stranger_mib(self) -> int:
+        """What processes of no job hold, or what others were promised if that is more: their processes count once."""
+        held_mib = sum(each.mem_mib for each in self.strangers if each.pid is not None)
+        return max(held_mib, sum(each.mem_mib for each in self.strangers) - held_mib)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
@@ -164,14 +172,6 @@ class Snapshot:
     more_cards: tuple[MoreCards, ...] = ()
     """For each GPU model that jobs wait for; only Kubernetes tells."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
-            "gpus": [gpu_dict(gpu) for gpu in self.gpus],
-            "jobs": [job_dict(job) for job in self.jobs],
-            "more_cards": [_values(each) for each in self.more_cards],
-        }
-
     def places_of(self, job_id: str) -> str:
         """The GPUs that a job has, `node1 GPU 0, node2 GPU 1`."""
         return ", ".join(f"{gpu.node} GPU {gpu.index}" for gpu in self._gpus_of(job_id))
@@ -198,20 +198,8 @@ def job_dict(job: LiveJob) -> dict[str, Any]:
     return dict(zip(JOB_FIELDS, job_row(job), strict=True))
 
 
-def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    return {
-        **_values(gpu),
-        "tenants": [_values(each) for each in gpu.tenants],
-        "strangers": [_values(each) for each in gpu.strangers],
-    }
-
-
 def gpu_of(values: Mapping[str, Any]) -> Gpu:
-    """A GPU from what `gpu_dict` made of it."""
+    """A GPU from what `asdict` made of it."""
     tenants = tuple(Tenant(**each) for each in values["tenants"])
     strangers = tuple(Stranger(**each) for each in values["strangers"])
     return Gpu(**{**values, "tenants": tenants, "strangers": strangers})
-
-
-def _values(thing: Gpu | Tenant | Stranger | MoreCards) -> dict[str, Any]:
-    return {field.name: getattr(thing, field.name) for field in fields(thing)}

@@ -23,7 +23,7 @@ from berth.policies.schemes.quotas import Quotas
 from berth.scheduler import Scheduler, StartInterval
 
 MOST_WAIT_MS = 5 * 366 * 24 * 3_600_000
-"""A reservation that begins longer after the submission says that nobody knows when there will be room."""
+"""A reservation that begins longer after the submission has no date that means anything."""
 MOST_NAMED = 5
 UNPLACED = "there is room; the policy has not placed it"
 
@@ -56,7 +56,7 @@ class WaitReason(NamedTuple):
     jobs_before: int = 0
     """How many waiting jobs are before it in the queue."""
     reserved_ms: int | None = None
-    """When its reservation begins; None: it has none, or nobody knows when."""
+    """When its reservation begins; None: it has none, or none with a date that means anything."""
     starts: StartInterval | None = None
     """When it is believed to start, in 80 of 100 cases; None: unknown."""
     unknown: str = ""
@@ -261,7 +261,7 @@ class WaitReasons:
         return WaitKind.ROOM, "waits for room"
 
     def lacks_of_nodes(self, job: Job) -> list[tuple[WaitKind, str]]:
-        """What all nodes that may run a job are short of, besides GPUs."""
+        """What all nodes that may run a job are short of, other than GPUs."""
         cluster = self._cluster
         rows = [row for row in range(len(cluster.nodes)) if cluster.up[row] and cluster.allows(job, row)]
         parts = max(1, job.nodes)

@@ -157,6 +157,23 @@ class Api:
     async def get(self, path: str, kind: type[T], *, patience_s: float = 0.0) -> T:
         return msgspec.json.decode(await self.request("GET", path, patience_s=patience_s), type=kind)
 
+    async def find(
+        self, path: str, kind: type[T], *, missing: tuple[int, ...] = (404,), patience_s: float = 10.0
+    ) -> T | None:
+        """An object; None for a refusal with one of these statuses: it is not there, or may not be read."""
+        try:
+            return await self.get(path, kind, patience_s=patience_s)
+        except ApiError as error:
+            if error.status not in missing:
+                raise
+            return None
+
+    async def kinds(self, version: str) -> set[str]:
+        """The kinds that the server has in a version of an API group, such as `apps/v1`; none if it does not serve
+        that."""
+        found = await self.find(f"/apis/{version}", dict[str, Any], patience_s=30)
+        return set() if found is None else {each["name"] for each in found.get("resources", ())}
+
     async def list(
         self, path: str, kind: type[T], params: Mapping[str, str] | None = None
     ) -> AsyncIterator[tuple[str, list[T]]]:

@@ -79,7 +79,7 @@ class Collector:
         return dict(task.result() for task in tasks)
 
     async def follow(self, every_s: float) -> None:
-        """Collect every so many seconds until cancelled. What fails is logged when it begins to."""
+        """Collect every `every_s` seconds until cancelled. What fails is logged when it begins to."""
         failures: dict[str, str] = {}
         while True:
             before = failures

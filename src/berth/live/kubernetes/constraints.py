@@ -15,17 +15,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from berth.errors import AskError
-from berth.live.kubernetes.objects import Expression, Node, Pod, PodSpec, Taint, Term, Toleration
+from berth.live.kubernetes.objects import Node, Pod, PodSpec, Taint, Term, Toleration
 
 MOST_TERMS = 64
 MOST_KINDS = 512
 """Kinds in use at once: every change of a node is compared with each."""
 MOST_OF_ONE = 128
 """Of those, pods of one namespace, so that it leaves some to others."""
-Tolerated = tuple[str, str, str, str]
-"""Key, operator, value, effect."""
-Requirement = tuple[str, str, tuple[str, ...]]
-"""Key, operator, values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +29,9 @@ class Constraint:
     """What a node must be for a pod; equal ones are the same."""
 
     selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[tuple[Requirement, ...], ...] = ()
-    """One of these must hold; none: any node will do. A key that begins with `@` is a field of the node."""
-    tolerations: tuple[Tolerated, ...] = ()
+    terms: tuple[Term, ...] = ()
+    """One of these must hold; none: any node will do."""
+    tolerations: tuple[Toleration, ...] = ()
     avoids: tuple[str, ...] = ()
     """Nodes that kube-scheduler refused for such pods."""
 
@@ -47,22 +43,31 @@ PLAIN = Constraint()
 def constraint_of(pod: Pod) -> Constraint:
     """The constraint of a pod. Raises AskError for a selector or toleration that makes no sense."""
     spec = pod.spec
-    terms = tuple(_term(term) for term in required_terms(spec))
+    terms = required_terms(spec)
     if len(terms) > MOST_TERMS:
         raise AskError(f"node affinity has {len(terms)} terms; expected at most {MOST_TERMS}")
-    tolerations = tuple(
-        sorted({_tolerated(each) for each in spec.tolerations if each.key not in _OF_RUNNING})
-    )
+    for term in terms:
+        _check_term(term)
+    tolerations = [each for each in spec.tolerations if each.key not in _OF_RUNNING]
+    for each in tolerations:
+        if each.operator not in ("", "Equal", "Exists"):
+            raise AskError(f"a toleration has operator '{each.operator[:40]}'; expected Equal or Exists")
     if not (spec.node_selector or terms or tolerations):
         return PLAIN
-    return Constraint(tuple(sorted(spec.node_selector.items())), terms, tolerations)
+    return Constraint(tuple(sorted(spec.node_selector.items())), terms, tuple(tolerations))
 
 
 def required_terms(spec: PodSpec) -> tuple[Term, ...]:
     """Return the terms of a pod's required node affinity. One must hold; without terms, every node will do."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    return tuple(required.node_selector_terms) if required else ()
+    return required.node_selector_terms if required else ()
+
+
+def required_affinity(terms: Iterable[Term], needs: Term) -> dict[str, object]:
+    """The required node affinity of a pod that had these terms and now needs this too."""
+    all_needed = [term + needs for term in terms] or [needs]
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": all_needed}}
 
 
 def has_unread_rules(spec: PodSpec, counted: Collection[str]) -> bool:
@@ -108,59 +113,43 @@ _OF_RUNNING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Added to every pod by the API server for 300 s of grace while it runs; a pod does not begin on such a node."""
 
 
-def _tolerated(toleration: Toleration) -> Tolerated:
-    operator = toleration.operator or "Equal"
-    if operator not in ("Equal", "Exists"):
-        raise AskError(f"a toleration has operator '{operator[:40]}'; expected Equal or Exists")
-    return (toleration.key, operator, toleration.value, toleration.effect)
-
-
-def _tolerates(tolerations: tuple[Tolerated, ...], taint: Taint) -> bool:
+def _tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     """Whether one of them is of the taint; one without a key is of all if it says `Exists`."""
     return any(
-        effect in ("", taint.effect)
-        and (key == taint.key or (not key and operator == "Exists"))
-        and (operator == "Exists" or value == taint.value)
-        for key, operator, value, effect in tolerations
+        each.effect in ("", taint.effect)
+        and (each.key == taint.key or (not each.key and each.operator == "Exists"))
+        and (each.operator == "Exists" or each.value == taint.value)
+        for each in tolerations
     )
 
 
-def _term(term: Term) -> tuple[Requirement, ...]:
-    found = [_requirement(each) for each in term.match_expressions]
+def _check_term(term: Term) -> None:
+    """Raise AskError if a term makes no sense."""
+    for each in (*term.match_expressions, *term.match_fields):
+        if each.operator not in OPERATORS:
+            raise AskError(
+                f"node affinity has operator '{each.operator[:40]}'; expected {', '.join(OPERATORS)}"
+            )
+        if each.operator in ("Gt", "Lt") and not (len(each.values) == 1 and _WHOLE.fullmatch(each.values[0])):
+            raise AskError(f"node affinity {each.operator} of '{each.key[:80]}' takes one whole number")
     for each in term.match_fields:
         if each.key != "metadata.name":
             raise AskError(f"node affinity asks for field '{each.key[:80]}'; expected metadata.name")
-        key, operator, values = _requirement(each)
-        found.append((f"@{key}", operator, values))
-    return tuple(sorted(found))
 
 
-def _holds(term: tuple[Requirement, ...], node: Node) -> bool:
+def _holds(term: Term, node: Node) -> bool:
     """Whether all of a term holds; a term of nothing holds nowhere."""
-    return bool(term) and all(
-        OPERATORS[operator](
-            node.metadata.name if key.startswith("@") else node.metadata.labels.get(key), values
+    meta = node.metadata
+    return bool(term.match_expressions or term.match_fields) and all(
+        OPERATORS[each.operator](value, each.values)
+        for each, value in (
+            *((each, meta.labels.get(each.key)) for each in term.match_expressions),
+            *((each, meta.name) for each in term.match_fields),
         )
-        for key, operator, values in term
     )
 
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-
-
-def _requirement(expression: Expression) -> Requirement:
-    """A requirement as it was written. Raises AskError if it makes no sense."""
-    if expression.operator not in OPERATORS:
-        raise AskError(
-            f"node affinity has operator '{expression.operator[:40]}'; expected {', '.join(OPERATORS)}"
-        )
-    if expression.operator in ("Gt", "Lt") and not (
-        len(expression.values) == 1 and _WHOLE.fullmatch(expression.values[0])
-    ):
-        raise AskError(
-            f"node affinity {expression.operator} of '{expression.key[:80]}' takes one whole number"
-        )
-    return (expression.key, expression.operator, tuple(sorted(expression.values)))
 
 
 def _number(text: str | None) -> float:

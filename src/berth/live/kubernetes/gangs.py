@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from berth.errors import AskError
 from berth.live.driver.site import SiteGang
-from berth.live.kubernetes.asks import MOST_GANG, Gang
 from berth.live.kubernetes.objects import PodGroup
+from berth.live.kubernetes.pod_requests import MOST_GANG, Gang
 
 Key = tuple[str, str]
 TIME_OUT_MS = 60_000

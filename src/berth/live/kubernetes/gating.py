@@ -18,8 +18,8 @@ import msgspec
 from aiohttp import web
 
 from berth.errors import SettingError
-from berth.live.kubernetes.asks import whole
 from berth.live.kubernetes.names import ASKED_MEM_MIB, ASKED_MILLI, GATE, OLD_SCHEDULER, RESOURCE
+from berth.live.kubernetes.pod_requests import whole
 from berth.live.local.request import SHARED_MILLI, WHOLE
 
 Change = dict[str, Any]

@@ -32,13 +32,8 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
 
 async def check_namespace(api: Api) -> None:
     """Raise KubernetesError while the namespace of a berth that was taken out is being deleted."""
-    try:
-        there = await api.get(f"/api/v1/namespaces/{names.NAMESPACE}", objects.OfMeta, patience_s=10)
-    except ApiError as error:
-        if error.status not in (403, 404):
-            raise
-        return
-    if there.metadata.deletion_timestamp is not None:
+    there = await api.find(f"/api/v1/namespaces/{names.NAMESPACE}", objects.OfMeta, missing=(403, 404))
+    if there is not None and there.metadata.deletion_timestamp is not None:
         raise KubernetesError(
             f"namespace {names.NAMESPACE} is still being deleted; run it again when"
             f" `kubectl get namespace {names.NAMESPACE}` no longer finds it"
@@ -48,28 +43,11 @@ async def check_namespace(api: Api) -> None:
 async def gate_tls(api: Api, make: Callable[[], tuple[str, str]]) -> tuple[str, str] | None:
     """Certificate and key (base64) of the webhook that adds the gate: those on the cluster, else what `make` makes.
     None if the API server has policies that can add it. Raises ApiError."""
-    served = await api.get("/apis/admissionregistration.k8s.io/v1", dict[str, Any], patience_s=10)
-    if "mutatingadmissionpolicies" in [each["name"] for each in served["resources"]]:
+    if "mutatingadmissionpolicies" in await api.kinds("admissionregistration.k8s.io/v1"):
         return None
-    try:
-        path = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.GATING}"
-        data = (await api.get(path, objects.ConfigMap, patience_s=10)).data
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return make()
-    return data["tls.crt"], data["tls.key"]
-
-
-async def serves_claims(api: Api) -> bool:
-    """Whether the API server has resource claims in the version that is known here. Raises ApiError."""
-    try:
-        await api.request("GET", _CLAIMS, patience_s=10)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return False
-    return True
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.GATING}"
+    secret = await api.find(path, objects.ConfigMap)
+    return make() if secret is None else (secret.data["tls.crt"], secret.data["tls.key"])
 
 
 async def take_away(api: Api, manifest: dict[str, Any]) -> str:
@@ -92,7 +70,7 @@ async def lift_gates(api: Api) -> list[str]:
                 continue
             meta = pod.metadata
             body = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": gates or None}}
-            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
+            path = names.pod_path(meta.namespace, meta.name)
             if await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
                 done.append(f"the gate of pod {meta.namespace}/{meta.name} is lifted")
     return done
@@ -114,22 +92,18 @@ async def clean(api: Api) -> list[str]:
                 "PATCH", f"{path}/status", body, content_type=MERGE_PATCH, patience_s=10
             ):
                 done.append(f"the resources of node {name} are removed")
-    try:
+    if await api.kinds(names.CLAIMS_API):
         async for _, slices in api.list(_SLICES, objects.ResourceSlice):
             for each in slices:
                 path = f"{_SLICES}/{each.metadata.name}"
                 if each.spec.driver == names.DRIVER and await api.change("DELETE", path, patience_s=10):
                     done.append(f"ResourceSlice {each.metadata.name} deleted")
-    except ApiError as error:
-        if error.status != 404:
-            raise
     return done
 
 
 _PREFIX = "berth.dev/"
 _COUNTED = {names.ASKED_MILLI, names.ASKED_MEM_MIB}
-_CLAIMS = "/apis/resource.k8s.io/v1"
-_SLICES = f"{_CLAIMS}/resourceslices"
+_SLICES = f"/apis/{names.CLAIMS_API}/resourceslices"
 
 
 async def _until_ungated(api: Api) -> None:

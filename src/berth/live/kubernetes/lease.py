@@ -39,6 +39,8 @@ class Leadership:
         lease, for `berth k8s status` to read."""
         self.identity = identity
         self._annotations = {names.POLICY: policy, names.MODE: "advise" if advise else "place"}
+        self.learned_starts = ""
+        """What start intervals have learned: written with each renewal, and read when the lease is taken."""
         self._api = api
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._namespace, self._name = namespace, name
@@ -57,7 +59,7 @@ class Leadership:
         while not await self._attempt():
             if self._holder != logged:
                 logged = self._holder
-                log.warning("waiting: %s leads", logged or "nobody known")
+                log.warning("waiting: %s leads", logged or "no known steerer")
             await asyncio.sleep(RENEW_S)
         log.warning("%s leads", self.identity)
 
@@ -92,14 +94,12 @@ class Leadership:
             time.monotonic()
         )  # before the request, so that our lease is never over later than others compute
         try:
-            try:
-                lease = await self._api.get(f"{self._path}/{self._name}", Lease)
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                lease = Lease(Meta(name=self._name, namespace=self._namespace))
+            found = await self._api.find(f"{self._path}/{self._name}", Lease, patience_s=0)
+            lease = found or Lease(Meta(name=self._name, namespace=self._namespace))
             if not self._may_take(lease):
                 return False
+            if not self.is_held:
+                self.learned_starts = lease.metadata.annotations.get(names.STARTS, self.learned_starts)
             self._sign(lease)
             await self._write(lease)
         except ApiError as error:
@@ -124,7 +124,9 @@ class Leadership:
         transitions = (before.lease_transitions or 0) + (not same)
         acquired = before.acquire_time if same else now
         lease.spec = LeaseSpec(self.identity, DURATION_S, acquired, now, transitions)
-        lease.metadata.annotations = {**lease.metadata.annotations, **self._annotations}
+        lease.metadata.annotations |= self._annotations
+        if self.learned_starts:
+            lease.metadata.annotations[names.STARTS] = self.learned_starts
 
     async def _write(self, lease: Lease) -> None:
         """Make or change the lease; the version makes a change by another in between a conflict."""

@@ -44,7 +44,7 @@ class Install:
     right_size: str = "off"
     """`off`, `advise` or `apply`, as the steerer has it."""
     gathers: bool = True
-    """Whether a container beside each steerer gathers the nodes' histories into `names.HISTORY_FOLDER`."""
+    """Whether a container in each steerer's pod gathers the nodes' histories into `names.HISTORY_FOLDER`."""
     history_claim: str = ""
     """The PersistentVolumeClaim of that folder; empty: it goes with its pod."""
     tls: tuple[str, str] | None = None
@@ -105,7 +105,7 @@ def _filled(tree: Any, values: Mapping[str, str]) -> Any:
 
 
 def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
-    """The steerer's options, and the container beside it that gathers the nodes' histories, if it does."""
+    """The steerer's options, and the container in its pod that gathers the nodes' histories, if it does."""
     deployment["replicas"] = install.replicas
     pod = deployment["template"]["spec"]
     steerer = pod["containers"][0]

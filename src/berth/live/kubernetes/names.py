@@ -26,6 +26,8 @@ POLICY = "berth.dev/policy"
 """The annotation of the Lease with the policy of the steerer that leads."""
 MODE = "berth.dev/mode"
 """And with what it does with its decisions: `place` or `advise`."""
+STARTS = "berth.dev/starts"
+"""And with what its start intervals have learned."""
 TENANTS = "berth-tenants"
 """The ConfigMap that says how many GPUs namespaces have."""
 IN_FORCE = "berth.dev/in-force"
@@ -110,7 +112,11 @@ LABEL_GPU_DRAINED = "berth.dev/gpu-drained-"
 would overwrite each other's in a common one; the agent does not touch them."""
 LABEL_GPU_MODEL = "berth.dev/gpu-model"
 LABEL_GPU_MEMORY_MIB = "berth.dev/gpu-memory-mib"
+GPU_LABELS = (LABEL_GPU_COUNT, LABEL_GPU_INDICES, LABEL_GPUS_AILING, LABEL_GPU_MODEL, LABEL_GPU_MEMORY_MIB)
+"""All that the agent writes into its node."""
 HOSTNAME = "kubernetes.io/hostname"
+CLAIMS_API = "resource.k8s.io/v1"
+"""The version of resource claims that is known here; Kubernetes has it from 1.34 on."""
 
 HISTORY_FOLDER = "/var/lib/berth-history"
 """Of the scheduler's pod: what is gathered from the nodes."""
@@ -122,6 +128,11 @@ _MADE_ANEW = {
     "ReplicaSet": re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$"),
 }
 """What a CronJob and a Deployment add to the names of what they make: minutes, and a hash that spells no word."""
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """The path of a pod at the API server."""
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 def controller_name(kind: str, name: str) -> str:

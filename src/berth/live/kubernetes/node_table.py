@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from berth.live.driver.site import Gpu, NodeState, SiteNode
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Cards
 from berth.live.kubernetes.constraints import Kinds
 from berth.live.kubernetes.nodes import View
+from berth.live.kubernetes.pod_requests import Cards
 from berth.model import Node, Share
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Seat:
     gpus: Mapping[int, Share] = field(default_factory=dict)
     """By the place of the GPU."""
     some_gpus: int = 0
-    """Whole GPUs besides, of which it does not say which."""
+    """More whole GPUs, of which it does not say which."""
 
 
 class NodeTable:
@@ -103,7 +103,7 @@ class NodeTable:
         ):
             self._dirty[node] = None
 
-    # What the driver is told
+    # What the driver sees
 
     @property
     def has_news(self) -> bool:

@@ -16,7 +16,7 @@ from berth.errors import AskError
 from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import cpu_milli, mem_mib, whole
+from berth.live.kubernetes.pod_requests import cpu_milli, mem_mib, whole
 from berth.model import GpuModel
 
 MOST_PODS = 1 << 20

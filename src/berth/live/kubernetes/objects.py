@@ -29,6 +29,10 @@ class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     """What all objects here are made of."""
 
 
+class Value(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, frozen=True):
+    """What can stand in a key of a table: it is equal to others that say the same."""
+
+
 class Owner(Struct):
     kind: str = ""
     name: str = ""
@@ -63,32 +67,35 @@ class Taint(Struct):
     effect: str = ""
 
 
-class Toleration(Struct):
+class Toleration(Value, frozen=True):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
 
 
-class Expression(Struct):
+class Expression(Value, frozen=True):
     """One requirement of a node selector term: key, operator, values."""
 
     key: str = ""
     operator: str = ""
-    values: list[str] = []
+    values: tuple[str, ...] = ()
 
 
-class Term(Struct):
+class Term(Value, frozen=True):
     """All of these must hold."""
 
-    match_expressions: list[Expression] = []
-    match_fields: list[Expression] = []
+    match_expressions: tuple[Expression, ...] = ()
+    match_fields: tuple[Expression, ...] = ()
+
+    def __add__(self, other: Term) -> Term:
+        return Term(self.match_expressions + other.match_expressions, self.match_fields + other.match_fields)
 
 
 class NodeSelector(Struct):
     """One of these terms must hold."""
 
-    node_selector_terms: list[Term] = []
+    node_selector_terms: tuple[Term, ...] = ()
 
 
 class Preferred(Struct):

@@ -64,6 +64,8 @@ class GpuMemory(msgspec.Struct):
     """Whether it has left them until its next call of CUDA."""
     why: str = ""
     """Why it could not be suspended when that was asked for."""
+    uncounted: str = ""
+    """What it holds beyond its count, or was throttled or suspended for."""
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any
 
 from berth.errors import AskError
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
-from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.site import (
     Again,
     End,
@@ -32,16 +32,6 @@ from berth.live.driver.site import (
 )
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import (
-    COUNTED,
-    Ask,
-    ask_of,
-    created_ms,
-    job_of,
-    moment_ms,
-    pod_resources,
-    with_memory,
-)
 from berth.live.kubernetes.constraints import (
     MOST_KINDS,
     MOST_OF_ONE,
@@ -49,6 +39,7 @@ from berth.live.kubernetes.constraints import (
     Kinds,
     has_unread_rules,
     keeps_others_away,
+    required_affinity,
     required_terms,
     why_not,
 )
@@ -63,6 +54,17 @@ from berth.live.kubernetes.placements import (
     places_of,
     read_annotation,
     share_words,
+)
+from berth.live.kubernetes.pod_requests import (
+    COUNTED,
+    Gang,
+    PodRequest,
+    created_ms,
+    job_of,
+    moment_ms,
+    pod_resources,
+    request_of,
+    with_memory,
 )
 from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
 from berth.live.kubernetes.tenants import tenants_of
@@ -93,21 +95,17 @@ _DONE = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    policy: str = DEFAULT_POLICY
-    knowledge: str = DEFAULT_KNOWLEDGE
-    quotas: Mapping[str, int] | None = None
-    """GPUs of each namespace, or of several together (`vision+speech`); None: there are no quotas."""
-    borrow: bool = False
-    """Whether a namespace may hold more while no pod waits within its quota."""
-    reclaim: bool = False
-    """Whether a pod within a quota evicts pods of namespaces that hold more than theirs."""
+class Settings(DriverSettings):
+    """How a steerer decides. Its quotas are of namespaces, or of several together (`vision+speech`)."""
+
+    most_start_failures: int | None = None
+    notes: int = 0
     advise: bool = False
     """Whether events say what would be done and nothing is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
     right_size: str = "off"
-    """Whether a pod that asks for more than is enough by its profile gets what it asks for (`off`), is told so besides
-    (`advise`), or gets what is enough (`apply`)."""
+    """Whether a pod that asks for more than is enough by its profile gets what it asks for (`off`), gets a note
+    of that as well (`advise`), or gets what is enough (`apply`)."""
 
     @property
     def why_evicted(self) -> str:
@@ -121,7 +119,7 @@ class State(StrEnum):
     """What has become of a pod."""
 
     HELD = "held"
-    """It waits for somebody else: a gate of others, its PodGroup, its user who wrote what makes no sense."""
+    """It waits for others: a gate of others, its PodGroup, its user who wrote what makes no sense."""
     WAITING = "waiting"
     LIFTED = "lifted"
     """kube-scheduler may bind it."""
@@ -144,7 +142,7 @@ class Entry:
     state: State = State.HELD
     pod: api.Pod | None = None
     """As it was seen last; None of a pod that is only counted."""
-    ask: Ask | None = None
+    request: PodRequest | None = None
     why: str = ""
     """Why it is held, or why it has no part."""
     node: str = ""
@@ -177,10 +175,15 @@ class Entry:
         return self.uid, self.namespace, self.name
 
     @property
+    def of_gang(self) -> Gang | None:
+        """The gang that it says it is of, whether it waits or runs."""
+        return None if self.request is None else self.request.gang
+
+    @property
     def owner(self) -> tuple[str, object]:
         """What it has in common with the pods that are made like it."""
-        assert self.ask is not None
-        return self.namespace, self.ask.owner or self.ask
+        assert self.request is not None
+        return self.namespace, self.request.owner or self.request
 
 
 @dataclass(slots=True)
@@ -208,6 +211,8 @@ class PodSite:
         self._now_ms = self._refreshed_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
+        self.learned_starts = ""
+        """What start intervals have learned, which the steerer keeps in its Lease."""
         self._anti_affine: dict[str, set[str]] = {}
         """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
         self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()
@@ -327,7 +332,7 @@ class PodSite:
     def parked_mib(self, job_id: str) -> int | None:
         """What a pod may hold of each of its GPUs; None if the agent of its node cannot suspend it."""
         entry = self.entries.get(job_id)
-        if entry is None or entry.pod is None or (entry.ask is not None and entry.ask.gang is not None):
+        if entry is None or entry.pod is None or entry.of_gang is not None:
             return None
         memory = read_annotation(entry.pod.metadata.annotations, GpuMemory)
         return memory.limit_mib if memory is not None and memory.leaves else None
@@ -399,12 +404,8 @@ class PodSite:
                 entry.no_room = False  # its GPUs may be back
             self._look_again(there, now_ms)
         if has_other_models:
-            asked = (each for each in self.entries.values() if each.state is State.WAITING)
             sizes = self.settings.right_size == "apply"
-            for entry in [
-                each for each in asked if each.ask and (sizes or each.ask.models or each.ask.mem_milli)
-            ]:
-                self._queue(entry)
+            self._queue_again(lambda _, asked: sizes or bool(asked.models or asked.mem_milli))
         if self.kinds.left and self._crowded:
             self.kinds.left = False
             first = [*self._crowded][: MOST_OF_ONE // 2]
@@ -443,8 +444,7 @@ class PodSite:
         """What is enough may be known of pods that wait."""
         self.stirred = True
         if self.settings.right_size == "apply":
-            for entry in [each for each in self.entries.values() if each.state is State.WAITING]:
-                self._queue(entry)
+            self._queue_again(lambda _, asked: True)
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
@@ -495,16 +495,16 @@ class PodSite:
         """No node could hold these pods if nothing else of berth ran there. To be called after each step."""
         self._unplaceable = {uid: self._unplaceable.get(uid, self._refreshed_ms) for uid in uids}
         for uid in [uid for uid, at_ms in self._new_node_ms.items() if at_ms is None]:
-            ask = self.entries[uid].ask
-            wait_ms = (ask.new_node_ms or 0) if ask is not None else 0
+            request = self.entries[uid].request
+            wait_ms = (request.new_node_ms or 0) if request is not None else 0
             self._new_node_ms[uid] = self._refreshed_ms + max(self.settings.patience_ms, wait_ms)
 
     def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
         """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
         entry = self.entries.get(job.id)
-        if entry is None or entry.ask is None or not entry.ask.mem_milli:
+        if entry is None or entry.request is None or not entry.request.mem_milli:
             return
-        sizes = [*self.table.cards.variants(job, entry.ask)]
+        sizes = [*self.table.cards.variants(job, entry.request)]
         at = next((at for at, other in enumerate(sizes) if fits(other)), None)
         if at is not None and at != entry.variant:
             entry.variant = at
@@ -512,21 +512,21 @@ class PodSite:
 
     def lacks(self, entry: Entry) -> str:
         """What nodes are short of for a pod that no node may run, as `2 no label zone=a, 5 taint gpu:NoSchedule`."""
-        if entry.ask is None:
+        if entry.request is None:
             return ""
         counts: Counter[str] = Counter()
-        kind = entry.kind or entry.ask.constraint
+        kind = entry.kind or entry.request.constraint
         for view in self.table.views.values():
             why = "not ready" if not view.ready else "cordoned" if view.cordoned else ""
-            counts[why or self._lack(entry.ask, kind, view)] += 1
+            counts[why or self._lack(entry.request, kind, view)] += 1
         del counts[""]
         most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_GROUPS]
         said = ", ".join(f"{count:,} {why}" for why, count in most)
         return f"of {len(self.table.views):,} nodes, {said}" if said else ""
 
-    def _lack(self, ask: Ask, kind: Constraint, view: View) -> str:
+    def _lack(self, request: PodRequest, kind: Constraint, view: View) -> str:
         """What a node lacks for a pod if nothing else runs there; empty if nothing."""
-        return why_not(kind, view.node) or _lacks(ask, view, self.table.cards.called(ask.models))
+        return why_not(kind, view.node) or _lacks(request, view, self.table.cards.called(request.models))
 
     # How: pods that wait
 
@@ -541,7 +541,7 @@ class PodSite:
     def _is_unbound(self, pod: api.Pod, now_ms: int) -> None:
         meta = pod.metadata
         gates = [gate.name for gate in pod.spec.scheduling_gates]
-        placed, ask = _placed(pod), _ask_of(pod) if self.settings.advise else None
+        placed, request = _placed(pod), _request_of(pod) if self.settings.advise else None
         entry = self.entries.get(meta.uid)
         if meta.deletion_timestamp is not None:
             if entry is not None:
@@ -556,7 +556,7 @@ class PodSite:
             self._waits(self._entry(pod), held, now_ms)
         elif placed is not None:
             self._is_lifted(self._entry(pod), placed, now_ms)
-        elif self.settings.advise and (ask is None or ask.gpus):
+        elif self.settings.advise and (request is None or request.gpus):
             self._waits(self._entry(pod), "", now_ms)
         elif pod.spec.scheduler_name == names.OLD_SCHEDULER:
             self._become(entry := self._entry(pod), State.HELD)
@@ -581,11 +581,11 @@ class PodSite:
     def _waits(self, entry: Entry, held: str, now_ms: int) -> None:
         """A gated pod is there; it waits unless something else holds it."""
         assert entry.pod is not None
-        before, gang = entry.ask, None
+        before, gang = entry.request, None
         try:
-            ask = self._asks(entry, ask_of(entry.pod))
-            if ask.gang is not None:
-                gang = self.gangs.join(ask.gang, entry.uid, waits=True)
+            request = self._set_request(entry, request_of(entry.pod))
+            if request.gang is not None:
+                gang = self.gangs.join(request.gang, entry.uid, waits=True)
             if not held and not self._joins(entry, now_ms):
                 held = (
                     f"pods of {MOST_KINDS} different selectors, affinities and tolerations wait already, or of"
@@ -597,12 +597,12 @@ class PodSite:
             self._become(entry, State.HELD)
             entry.why = held
             return
-        if ask != before:
+        if request != before:
             self._new_node_ms.pop(entry.uid, None)
         self._look_for_node(entry)
-        if entry.state is State.WAITING and entry.ask == before and entry.gang == gang:
+        if entry.state is State.WAITING and entry.request == before and entry.gang == gang:
             return
-        if before is not None and before != entry.ask:
+        if before is not None and before != entry.request:
             entry.version += 1
         if entry.state is not State.WAITING:
             self._become(entry, State.WAITING)
@@ -612,20 +612,20 @@ class PodSite:
 
     def _look_for_node(self, entry: Entry) -> None:
         """Have a pod that says so be released if the next decision and its wait for room bring it none."""
-        if entry.ask is not None and entry.ask.new_node_ms is not None:
+        if entry.request is not None and entry.request.new_node_ms is not None:
             self._new_node_ms.setdefault(entry.uid, None)
 
-    def _asks(self, entry: Entry, ask: Ask) -> Ask:
+    def _set_request(self, entry: Entry, request: PodRequest) -> PodRequest:
         """Have a pod ask for this from now on; it leaves its gang if that is another."""
-        before, entry.ask = entry.ask, ask
-        if before is not None and before.gang is not None and ask.gang != before.gang:
-            self.gangs.leave(before.gang, entry.uid)
-        return ask
+        if entry.of_gang is not None and request.gang != entry.of_gang:
+            self.gangs.leave(entry.of_gang, entry.uid)
+        entry.request = request
+        return request
 
     def _joins(self, entry: Entry, now_ms: int) -> bool:
         """Have a pod wait with its kind; False if too many different ones wait."""
-        assert entry.ask is not None
-        kind = entry.ask.constraint
+        assert entry.request is not None
+        kind = entry.request.constraint
         avoided = self._avoided.get(entry.owner)
         if avoided is not None and avoided.until_ms:
             kind = replace(kind, avoids=tuple(sorted(avoided.until_ms)))
@@ -659,6 +659,13 @@ class PodSite:
         self._changed[uid] = None
         self.stirred = True
 
+    def _queue_again(self, which: Callable[[Entry, PodRequest], bool]) -> None:
+        """Have the driver see those of the waiting pods anew for which this holds."""
+        for uid in [*self._waiting]:
+            entry = self.entries[uid]
+            if entry.request is not None and which(entry, entry.request):
+                self._queue(entry)
+
     def _gpus_of(self, node: str) -> tuple[Gpu, ...]:
         view = self.table.views.get(node)
         return () if view is None else tuple(Gpu(node, at) for at in range(len(view.gpus)))
@@ -673,16 +680,21 @@ class PodSite:
         return self._tenants.get(entry.namespace, entry.namespace)
 
     def _as_asked(self, entry: Entry) -> Job:
-        assert entry.ask is not None
-        ask, cards = entry.ask, self.table.cards
+        assert entry.request is not None
+        request, cards = entry.request, self.table.cards
         need = self._needs.get(entry.owner)
-        if ask.gpus and need is not None:
-            ask = with_memory(ask, need, cards)
+        if request.gpus and need is not None:
+            request = with_memory(request, need, cards)
         labels = (entry.label,) if entry.label else ()
-        job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, cards)
+        job = job_of(entry.uid, entry.namespace, entry.submit_ms, request, labels, cards)
         if (tenant := self._tenant(entry)) != entry.namespace:
             job = replace(job, virtual_cluster=tenant)
-        if ask.gpus and ask.mem_milli and entry.variant and (sizes := [*cards.variants(job, ask)]):
+        if (
+            request.gpus
+            and request.mem_milli
+            and entry.variant
+            and (sizes := [*cards.variants(job, request)])
+        ):
             return sizes[entry.variant % len(sizes)]
         return job
 
@@ -693,17 +705,21 @@ class PodSite:
         if entry.state is not State.WAITING or entry.node:
             return
         assert entry.pod is not None
-        assert entry.ask is not None
-        ask = entry.ask
-        has_node = not all(self._lack(ask, ask.constraint, view) for view in self.table.views.values())
+        assert entry.request is not None
+        request = entry.request
+        has_node = not all(
+            self._lack(request, request.constraint, view) for view in self.table.views.values()
+        )
         counts = any(names.ASKED_MILLI in each.resources.requests for each in entry.pod.spec.containers)
-        if ask.gang is not None or (has_node and not (for_room and counts)):
+        if request.gang is not None or (has_node and not (for_room and counts)):
             return  # other pods may leave room
         if self.settings.quotas is not None:
             tenant, states = self._tenant(entry), (State.LIFTED, State.STRAY, State.RUNS)
             there = (each for each in self.entries.values() if self._tenant(each) == tenant)
-            held = sum(each.ask.gpus for each in there if each.ask is not None and each.state in states)
-            if held + entry.ask.gpus > self.settings.quotas.get(tenant, 0):
+            held = sum(
+                each.request.gpus for each in there if each.request is not None and each.state in states
+            )
+            if held + entry.request.gpus > self.settings.quotas.get(tenant, 0):
                 return
         cause = (
             "no node has room for it"
@@ -713,32 +729,28 @@ class PodSite:
         self._become(entry, State.STRAY)
         entry.why = f"{cause}. Its gate is lifted, so that an autoscaler may make one"
         spec: dict[str, Any] = {"schedulingGates": None}
-        if needs := self._needs_of(ask):
-            terms = [
-                api.Term([*each.match_expressions, *needs], each.match_fields)
-                for each in required_terms(entry.pod.spec) or (api.Term(),)
-            ]
-            required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-            spec["affinity"] = {"nodeAffinity": required}
+        if needs := self._needs_of(request):
+            terms = required_terms(entry.pod.spec)
+            spec["affinity"] = {"nodeAffinity": required_affinity(terms, api.Term(needs))}
         meta = {"uid": entry.uid, "annotations": {names.RELEASED: entry.why}}
         event = PodEvent(*entry.key, "Released", entry.why, False)
         self._do(Patch(*entry.key, {"metadata": meta, "spec": spec}, event))
 
-    def _needs_of(self, ask: Ask) -> tuple[api.Expression, ...]:
+    def _needs_of(self, request: PodRequest) -> tuple[api.Expression, ...]:
         """What labels a node has that can hold a pod's GPUs: kube-scheduler counts neither cards nor models."""
         needs = []
-        if ask.gpus:
-            needs.append(api.Expression(names.LABEL_GPU_COUNT, "Gt", [str(ask.gpus - 1)]))
-        if ask.gpus and ask.mem_mib:
-            needs.append(api.Expression(names.LABEL_GPU_MEMORY_MIB, "Gt", [str(ask.mem_mib - 1)]))
-        if ask.gpus and ask.models:
-            needs.append(api.Expression(names.LABEL_GPU_MODEL, "In", [*self.table.cards.called(ask.models)]))
+        if request.gpus:
+            needs.append(api.Expression(names.LABEL_GPU_COUNT, "Gt", (str(request.gpus - 1),)))
+        if request.gpus and request.mem_mib:
+            needs.append(api.Expression(names.LABEL_GPU_MEMORY_MIB, "Gt", (str(request.mem_mib - 1),)))
+        if request.gpus and request.models:
+            needs.append(api.Expression(names.LABEL_GPU_MODEL, "In", self.table.cards.called(request.models)))
         return tuple(needs)
 
     # How: pods whose gate is lifted
 
     def _is_lifted(self, entry: Entry, placed: Placed, now_ms: int) -> None:
-        """Count a pod from the patch that lifted its gate, though nobody has bound it yet."""
+        """Count a pod from the patch that lifted its gate, though it is not bound yet."""
         assert entry.pod is not None
         self._move(entry, placed.node)
         if not self._runs(entry, placed, started=False):
@@ -746,8 +758,8 @@ class PodSite:
             entry.why = f"its GPUs on node {placed.node} are not there"
             return
         self._become(entry, State.LIFTED)
-        if entry.ask is not None and entry.ask.gang is not None:
-            self._partial_gangs.setdefault(entry.ask.gang.key, placed.at_ms or now_ms)
+        if entry.of_gang is not None:
+            self._partial_gangs.setdefault(entry.of_gang.key, placed.at_ms or now_ms)
         self._silent.pop(entry.uid, None)
         words = _refusal(entry.pod)
         if words and not entry.pod.status.nominated_node_name and not entry.leaving:
@@ -771,7 +783,7 @@ class PodSite:
 
     def _give_back(self, entry: Entry, now_ms: int) -> None:
         """kube-scheduler refuses a pod on the node that it is pinned to: pods alike go elsewhere from now on."""
-        assert entry.ask is not None
+        assert entry.request is not None
         avoided = self._avoided.setdefault(entry.owner, _Avoided())
         if len(self._avoided) > MOST_OWNERS:
             del self._avoided[next(iter(self._avoided))]
@@ -792,9 +804,9 @@ class PodSite:
 
     def _others_of_gang(self, entry: Entry) -> list[Entry]:
         """The other pods of a gang one of which does not start now; the gang has its time-out to be whole again."""
-        if entry.ask is None or entry.ask.gang is None:
+        if entry.of_gang is None:
             return []
-        key = entry.ask.gang.key
+        key = entry.of_gang.key
         self._partial_gangs.setdefault(key, max(self._now_ms, self._refreshed_ms))
         return [self.entries[uid] for uid in self.gangs.pods(key) if uid != entry.uid and uid in self.entries]
 
@@ -870,9 +882,7 @@ class PodSite:
 
     def _rejoin(self, owner: tuple[str, object], now_ms: int) -> None:
         """Pods of one owner avoid other nodes than before."""
-        for entry in self.entries.values():
-            if entry.state is State.WAITING and entry.owner == owner and self._joins(entry, now_ms):
-                self._queue(entry)
+        self._queue_again(lambda entry, _: entry.owner == owner and self._joins(entry, now_ms))
 
     # How: pods that are bound
 
@@ -893,14 +903,14 @@ class PodSite:
             self._become(entry, State.RUNS)
             entry.why = ""
             return
-        ask = _ask_of(pod)
+        request = _request_of(pod)
         pending = pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None
         gpus = self._gpus_of(node)
-        if ask is not None and ask.gpus and pending and placed is None and gpus:
+        if request is not None and request.gpus and pending and placed is None and gpus:
             # kube-scheduler bound it where it liked; which of the GPUs there it has is still berth's to say.
             known = self._waiting.get(entry.uid)
-            if known is None or entry.ask != ask or known.only_gpus != gpus:
-                self._asks(entry, ask)
+            if known is None or entry.request != request or known.only_gpus != gpus:
+                self._set_request(entry, request)
                 entry.version += 1  # a start that is under way is not this one
                 self._become(entry, State.WAITING)
                 entry.why = ""
@@ -925,17 +935,18 @@ class PodSite:
             return False
         gang, card_mib = None, view.model.mem_mib if view.model else 0
         try:
-            self._asks(entry, ask_of(entry.pod))
+            self._set_request(entry, request_of(entry.pod))
         except AskError as error:
-            if entry.ask is None:
+            if entry.request is None:
                 log.warning("%s is only counted: %s", entry.title, error)
                 return False
-        assert entry.ask is not None
-        if entry.ask.gang is not None:
-            gang = self.gangs.join(entry.ask.gang, entry.uid, waits=False)
-        share = _share(entry.ask, placed, card_mib, entry.pod.metadata.annotations.get(names.ENOUGH))
+        assert entry.request is not None
+        if entry.request.gang is not None:
+            gang = self.gangs.join(entry.request.gang, entry.uid, waits=False)
+        share = _share(entry.request, placed, card_mib, entry.pod.metadata.annotations.get(names.ENOUGH))
         asked = Share(
-            max(entry.ask.milli, share.milli), entry.ask.mem_mib if placed.best_effort else share.mem_mib
+            max(entry.request.milli, share.milli),
+            entry.request.mem_mib if placed.best_effort else share.mem_mib,
         )
         job = replace(self._as_asked(entry), models=(), labels=(), gpus=len(at), share=asked)
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
@@ -1020,12 +1031,12 @@ class PodSite:
             held_mib = 0 if measured is None else max(measured.peak_mib, measured.needed_mib)
             self._ends.append(End(meta.uid, how, now_ms, needed_mib=held_mib, waits_again=True))
         if entry.state is not State.ENDED:
-            ask = _ask_of(pod)
+            request = _request_of(pod)
             self._become(entry, State.ENDED)
-            if ask is not None and ask.gang is not None and completed:
-                self.gangs.leave(ask.gang, meta.uid, completed=True)
-                self._changed |= dict.fromkeys(self.gangs.pods(ask.gang.key))
-            entry.ask = ask
+            if request is not None and request.gang is not None and completed:
+                self.gangs.leave(request.gang, meta.uid, completed=True)
+                self._changed |= dict.fromkeys(self.gangs.pods(request.gang.key))
+            entry.request = request
             self._move(entry, pod.spec.node_name)
         entry.pod = None
 
@@ -1033,20 +1044,18 @@ class PodSite:
         """Give the next pod of the owner more than this one had, and say so. `is_known`: the driver hears of it."""
         meta = pod.metadata
         message = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
-        ask = _ask_of(pod)
-        if ask is not None and ask.owner:
-            held_mib, owner = max(measured.peak_mib, measured.needed_mib), (meta.namespace, ask.owner)
+        request = _request_of(pod)
+        if request is not None and request.owner:
+            held_mib, owner = max(measured.peak_mib, measured.needed_mib), (meta.namespace, request.owner)
             if not is_known:
-                job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), self.table.cards)
+                job = job_of(meta.uid, meta.namespace, created_ms(meta), request, (), self.table.cards)
                 self.ran_out(job, held_mib)
             need = self._needs[owner] = need_after(self._needs.pop(owner, NO_NEED), held_mib)
             if len(self._needs) > MOST_OWNERS:
                 del self._needs[next(iter(self._needs))]
-            for other in [each for each in self.entries.values() if each.state is State.WAITING]:
-                if other.ask is not None and other.owner == owner:
-                    self._queue(other)
+            self._queue_again(lambda other, _: other.owner == owner)
             gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
-            message = f"{message}; the next pod of {ask.owner} gets {gets}"
+            message = f"{message}; the next pod of {request.owner} gets {gets}"
         if meta.uid in self.entries:  # else it ended before this steerer began, and another has said so
             self._do(PodEvent(meta.uid, meta.namespace, meta.name, "OutOfMemory", message, False))
 
@@ -1098,15 +1107,14 @@ class PodSite:
             self._anti_affine.get(entry.namespace, set()).discard(uid)
         if state is not State.HELD:
             self._crowded.pop(uid, None)
-        if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
-            self.gangs.leave(entry.ask.gang, uid)
+        if state in (State.OTHER, State.ENDED) and entry.of_gang is not None:
+            self.gangs.leave(entry.of_gang, uid)
         entry.state = state
 
     def _forget(self, entry: Entry) -> None:
-        gang = entry.ask.gang if entry.ask is not None else None
         self._become(entry, State.ENDED)
-        if gang is not None:
-            self.gangs.leave(gang, entry.uid)
+        if entry.of_gang is not None:
+            self.gangs.leave(entry.of_gang, entry.uid)
         if entry.node:
             self.table.leave(entry.uid, entry.node)
             self._on.get(entry.node, {}).pop(entry.uid, None)
@@ -1135,10 +1143,10 @@ class PodSite:
         )
 
 
-def _ask_of(pod: api.Pod) -> Ask | None:
+def _request_of(pod: api.Pod) -> PodRequest | None:
     """What a pod asks for; None if that makes no sense."""
     try:
-        return ask_of(pod)
+        return request_of(pod)
     except AskError:
         return None
 
@@ -1170,31 +1178,31 @@ def _is_silent(pod: api.Pod) -> bool:
     return all(each.reason == names.GATED for each in pod.status.conditions if each.type == "PodScheduled")
 
 
-def _lacks(ask: Ask, view: View, models: Collection[str]) -> str:
+def _lacks(request: PodRequest, view: View, models: Collection[str]) -> str:
     """What a node is short of for a pod if nothing else runs there; empty if nothing is."""
-    if ask.gpus and not view.gpus:
+    if request.gpus and not view.gpus:
         return "no GPU for pods"
     if models and (view.model is None or view.model.name not in models):
-        return f"no model {', '.join(ask.models)}"
-    if len(view.gpus) < ask.gpus:
-        return f"fewer than {ask.gpus} GPUs"
-    if ask.gpus and view.model is not None and 0 < view.model.mem_mib < ask.mem_mib:
-        return f"less than {ask.mem_mib} MiB on a GPU"
-    if view.cpu_milli < ask.cpu_milli:
-        return f"fewer than {ask.cpu_milli / 1000:g} CPUs"
-    return f"less than {ask.host_mem_mib} MiB of memory" if view.mem_mib < ask.host_mem_mib else ""
+        return f"no model {', '.join(request.models)}"
+    if len(view.gpus) < request.gpus:
+        return f"fewer than {request.gpus} GPUs"
+    if request.gpus and view.model is not None and 0 < view.model.mem_mib < request.mem_mib:
+        return f"less than {request.mem_mib} MiB on a GPU"
+    if view.cpu_milli < request.cpu_milli:
+        return f"fewer than {request.cpu_milli / 1000:g} CPUs"
+    return f"less than {request.host_mem_mib} MiB of memory" if view.mem_mib < request.host_mem_mib else ""
 
 
-def _share(ask: Ask, placed: Placed, card_mib: int, enough: str | None) -> Share:
+def _share(request: PodRequest, placed: Placed, card_mib: int, enough: str | None) -> Share:
     """What a placement gives of each GPU, the largest of its parts. An annotation may have been edited: a promised part
     counts as no less than the pod asks for, unless it is what was written down as enough."""
     if not placed.gpus:
-        return Share(ask.milli, ask.mem_mib)
+        return Share(request.milli, request.mem_mib)
     milli, mem_mib = max(gpu.milli for gpu in placed.gpus), max(gpu.mem_mib for gpu in placed.gpus)
     is_enough = enough == share_words(Share(milli, mem_mib))
     if not (placed.shared or placed.best_effort or is_enough):
-        asked_mib = ask.mem_mib or card_mib * ask.mem_milli // 1000
-        milli, mem_mib = max(milli, ask.milli), max(mem_mib, asked_mib)
-    if ask.milli == 1000 and not ask.mem_mib and mem_mib == card_mib and not is_enough:
+        asked_mib = request.mem_mib or card_mib * request.mem_milli // 1000
+        milli, mem_mib = max(milli, request.milli), max(mem_mib, asked_mib)
+    if request.milli == 1000 and not request.mem_mib and mem_mib == card_mib and not is_enough:
         mem_mib = 0  # the whole card, as it was asked for
     return Share(milli, min(mem_mib, card_mib) if card_mib else mem_mib)

@@ -23,7 +23,6 @@ import msgspec
 from berth.errors import ApiError
 from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
-from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.driver.renewing import Renewal
 from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
@@ -191,6 +190,7 @@ class Steering:
             if self._settings != before:
                 self._reset()
             watch.changed.clear()
+            self.site.learned_starts = self.lease.learned_starts
             listing = begin(self._listen(begin), "listen")
             if await self._first_of(tasks) is not listing:
                 return False
@@ -318,6 +318,7 @@ class Steering:
             out_of_time=lambda: time.monotonic() > end_s and bool(inbox),
             for_real=not self._settings.advise,
         )
+        self.lease.learned_starts = site.learned_starts
         for refused in done.refused:
             log.warning("%s", refused)
         if self._settings.advise:
@@ -329,22 +330,15 @@ class Steering:
         return done
 
     def _advise(self, done: Round) -> None:
-        """Say where pods would go."""
+        """Say where pods would go, and which would be evicted."""
         self._advised = advice(self.driver, self._settings.policy, done)
-        for uid, message in self._advised.items():
-            if (entry := self.site.entries.get(uid)) is not None:
-                self._report_advice(entry, "Advised", message)
-        for uid in done.evicted:
-            if (entry := self.site.entries.get(uid)) is not None:
-                self._report_advice(entry, "Advised", f"it would be evicted: {self._settings.why_evicted}")
-
-    def _report_advice(self, entry: Entry, reason: str, message: str) -> None:
-        kind, said, _ = self._reported.get(entry.uid, ("", "", 0.0))
-        if (kind, said) != (reason, message):
-            self._reported[entry.uid] = reason, message, time.monotonic()
-            self.counts.advised += 1
-            tell = PodEvent(*entry.key, reason, message, False)
-            self._hand_out(self._generation, tell)
+        evicted = dict.fromkeys(done.evicted, f"it would be evicted: {self._settings.why_evicted}")
+        for uid, message in {**self._advised, **evicted}.items():
+            entry, (kind, before, _) = self.site.entries.get(uid), self._reported.get(uid, ("", "", 0.0))
+            if entry is not None and (kind, before) != ("Advised", message):
+                self._reported[uid] = "Advised", message, time.monotonic()
+                self.counts.advised += 1
+                self._hand_out(self._generation, PodEvent(*entry.key, "Advised", message, False))
 
     def _hand_out(self, generation: int, step: Step) -> None:
         """Have something done; called from the thread that decides."""
@@ -545,17 +539,13 @@ async def watched(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Wa
     ]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await pod_groups(api, group)) is not None:
-            tell = partial(_pod_group_changed, site, group, now_ms)
-            found.append(
-                Watched(served, objects.PodGroup, tell, partial(tell, gone=True), WITHOUT_POD_GROUPS)
-            )
+
+            def changed(item: objects.PodGroup, *, group: str = group, gone: bool = False) -> None:
+                site.pod_group_changed(group, item, now_ms(), gone=gone)
+
+            gone = partial(changed, gone=True)
+            found.append(Watched(served, objects.PodGroup, changed, gone, WITHOUT_POD_GROUPS))
     return found
-
-
-def _pod_group_changed(
-    site: PodSite, api_group: str, now_ms: Callable[[], int], group: objects.PodGroup, *, gone: bool = False
-) -> None:
-    site.pod_group_changed(api_group, group, now_ms(), gone=gone)
 
 
 async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:
@@ -569,21 +559,12 @@ async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> Non
 
 async def pod_groups(api: Api, group: str) -> str | None:
     """The path of the PodGroups of an API group, in the version that the server prefers; None where it has none."""
-    for each in (await _served(api, f"/apis/{group}")).get("versions", ()):
-        path = f"/apis/{group}/{each['version']}"
-        if "podgroups" in [kind["name"] for kind in (await _served(api, path)).get("resources", ())]:
-            return f"{path}/podgroups"
+    served = await api.find(f"/apis/{group}", dict[str, Any], patience_s=30)
+    for each in () if served is None else served.get("versions", ()):
+        version = f"{group}/{each['version']}"
+        if "podgroups" in await api.kinds(version):
+            return f"/apis/{version}/podgroups"
     return None
-
-
-async def _served(api: Api, path: str) -> dict[str, Any]:
-    """What the server says of an API group or a version of it; nothing where it has none."""
-    try:
-        return await api.get(path, dict[str, Any], patience_s=30)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return {}
 
 
 def steady_clock() -> Callable[[], int]:
@@ -592,18 +573,9 @@ def steady_clock() -> Callable[[], int]:
     return lambda: (begun_ns + time.monotonic_ns()) // 1_000_000
 
 
-def driving(settings: Settings) -> DriverSettings:
+def driving(settings: Settings) -> Settings:
     # The records of nodes name no virtual cluster, and quotas are compared with those that records name.
-    quotas = None if settings.quotas is None else {**settings.quotas, "": 0}
-    return DriverSettings(
-        settings.policy,
-        settings.knowledge,
-        quotas,
-        settings.borrow,
-        reclaim=settings.reclaim,
-        most_start_failures=None,
-        notes=0,
-    )
+    return settings if settings.quotas is None else replace(settings, quotas={**settings.quotas, "": 0})
 
 
 def enough_for(site: PodSite, knowledge: Knowledge, job: Job) -> Share | None:

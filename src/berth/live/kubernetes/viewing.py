@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,17 +16,15 @@ from berth.live.driver.more_cards import more_cards
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import UNPLACED, WaitKind
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api, is_unserved
 from berth.live.kubernetes.lease import DURATION_S
 from berth.live.kubernetes.placements import GpuMemory, read_annotation
+from berth.live.kubernetes.pod_requests import moment_ms
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, advice, driving, waits_of, watched
 from berth.live.kubernetes.tenants import Tenants, fault_of, fault_text, in_force
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
-
-T = TypeVar("T")
 
 SKEW_MS = 30_000
 """How far this machine's clock may be from that of the steerer's, before a Lease counts as left."""
@@ -40,6 +38,8 @@ class Steered(NamedTuple):
     """Empty: not known."""
     notes: tuple[str, ...]
     """What an operator has to know."""
+    learned_starts: str
+    """What the steerer's start intervals have learned."""
     idle: str
     """That no steerer leads, in words; empty if one does."""
 
@@ -49,6 +49,7 @@ async def look(api: Api, *, most_waits: int = 1000) -> Snapshot:
     now_ms = time.time_ns() // 1_000_000
     how = await as_steered(api, now_ms)
     site = PodSite(how.settings, lambda step: None)
+    site.learned_starts = how.learned_starts
     for each in await watched(api, site, lambda: now_ms):
         try:
             async for _, found in api.list(each.path, each.kind):
@@ -79,21 +80,22 @@ async def as_steered(api: Api, now_ms: int) -> Steered:
     said = {} if lease is None else lease.metadata.annotations
     namespace = names.NAMESPACE if lease is None else lease.metadata.namespace
     tenants_path = f"/api/v1/namespaces/{namespace}/configmaps/{names.TENANTS}"
-    config = await _readable(api, tenants_path, objects.ConfigMap)
+    config = await api.find(tenants_path, objects.ConfigMap, missing=(403, 404))
     tenants = Tenants() if config is None else in_force(config)
     policy = said.get(names.POLICY, "") or tenants.policy
     advise = said.get(names.MODE) == "advise"
     notes: tuple[str, ...] = (idle,) if idle else ()
     if not policy:
-        return Steered(Settings(), policy, notes, idle)
+        return Steered(Settings(), policy, notes, "", idle)
     if why := _why_not_here(policy):
         notes += (f"why pods wait is told as if the policy were {DEFAULT_POLICY}: {why}",)
-        return Steered(Settings(advise=advise), policy, notes, idle)
+        return Steered(Settings(advise=advise), policy, notes, "", idle)
     if config is not None and (fault := fault_of(config, policy)):
         notes += (fault_text(fault),)
     if tenants.policy != policy:
         tenants = Tenants(policy)
-    return Steered(Settings(**msgspec.structs.asdict(tenants), advise=advise), policy, notes, idle)
+    settings = Settings(**msgspec.structs.asdict(tenants), advise=advise)
+    return Steered(settings, policy, notes, said.get(names.STARTS, ""), idle)
 
 
 def why_none_leads(lease: objects.Lease | None, now_ms: int) -> str:
@@ -118,7 +120,7 @@ async def _leases(api: Api) -> list[objects.Lease] | None:
         if error.status != 403:
             raise
         path = f"{group}/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
-        found = await _readable(api, path, objects.Lease)
+        found = await api.find(path, objects.Lease, missing=(403, 404))
         return None if found is None else [found]
     return [each for page in pages for each in page]
 
@@ -132,16 +134,6 @@ def _why_not_here(policy: str) -> str:
     except BerthError as error:
         return str(error)
     return ""
-
-
-async def _readable(api: Api, path: str, kind: type[T]) -> T | None:
-    """An object; None if there is none, or it may not be read."""
-    try:
-        return await api.get(path, kind, patience_s=5)
-    except ApiError as error:
-        if error.status not in (403, 404):
-            raise
-        return None
 
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
@@ -218,29 +210,29 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     return LiveJob(
         *_named(entry),
         "suspended" if away else "starting" if began_ms is None else "running",
-        entry.ask.gpus if entry.ask else 0,
+        entry.request.gpus if entry.request else 0,
         *share,
         entry.submit_ms,
         entry.submit_ms,
         began_ms,
         on_gpus.places_of(entry.title) or entry.node,
-        f"{enough} are enough by its profile" if enough else "",
-        priority=entry.ask.priority if entry.ask else 0,
+        (memory.uncounted if memory else "") or (f"{enough} are enough by its profile" if enough else ""),
+        priority=entry.request.priority if entry.request else 0,
     )
 
 
 def _waits(entry: Entry, driver: Driver, why: str) -> LiveJob:
-    held, ask, starts = entry.state is State.HELD, entry.ask, driver.starts.get(entry.uid)
+    held, request, starts = entry.state is State.HELD, entry.request, driver.starts.get(entry.uid)
     return LiveJob(
         *_named(entry),
         "held" if held else "waiting",
-        *((ask.gpus, ask.milli, ask.mem_mib) if ask else (0, 1000, 0)),
+        *((request.gpus, request.milli, request.mem_mib) if request else (0, 1000, 0)),
         entry.submit_ms,
         None if held else entry.submit_ms,
         why=why,
         starts_from_ms=starts.from_ms if starts else None,
         starts_to_ms=starts.to_ms if starts else None,
-        priority=ask.priority if ask else 0,
+        priority=request.priority if request else 0,
     )
 
 

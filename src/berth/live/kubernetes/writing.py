@@ -11,6 +11,7 @@ from typing import Any
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event
+from berth.live.kubernetes.constraints import required_affinity
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.steps import Evict, Lift, Patch, PodEvent, Step
@@ -28,7 +29,7 @@ MOST_WEIGHT = 100
 
 
 class Taken(Exception):  # noqa: N818  it is an answer
-    """The pod cannot be placed: it is gone, is another pod of the same name, or was placed by somebody else."""
+    """The pod cannot be placed: it is gone, is another pod of the same name, or another has placed it."""
 
 
 async def place(api: Api, step: Lift) -> None:
@@ -44,19 +45,12 @@ async def place(api: Api, step: Lift) -> None:
     if not step.is_bound:
         if not step.is_applied:  # its upkeep is a good part of what a patch costs an API server
             body["metadata"]["managedFields"] = [{}]
-        own = Expression("metadata.name", "In", [step.node])
-        affinity: dict[str, Any] = {}
+        own = Term(match_fields=(Expression("metadata.name", "In", (step.node,)),))
+        hosts = Term((Expression(names.HOSTNAME, "In", step.hosts),))
+        affinity = required_affinity(step.terms, hosts if step.hosts else own)
         if step.hosts:
-            pin = Term([Expression(names.HOSTNAME, "In", [*step.hosts])])
-            first = Preferred(MOST_WEIGHT, Term([], [own]))
+            first = Preferred(MOST_WEIGHT, own)
             affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [*step.preferred, first]
-        else:
-            pin = Term([], [own])
-        terms = [
-            Term([*each.match_expressions, *pin.match_expressions], [*each.match_fields, *pin.match_fields])
-            for each in step.terms or (Term(),)
-        ]
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
         # Others' gates are gone: while one is left, a pod is not decided on.
         body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": affinity}}
     try:
@@ -69,11 +63,11 @@ async def place(api: Api, step: Lift) -> None:
         if error.status not in (409, 422) and error.retry_after_s is None:
             raise
         try:
-            pod = await api.get(_path(step), Pod, patience_s=1.0)
+            pod = await api.find(_path(step), Pod, patience_s=1.0)
         except ApiError as second:
-            if second.status == 404:
-                raise Taken("the pod is gone") from second
             raise error from second
+        if pod is None:
+            raise Taken("the pod is gone") from error
         is_there = pod.metadata.uid == step.uid
         gated = any(gate.name == names.GATE for gate in pod.spec.scheduling_gates)
         if is_there and not gated and pod.metadata.annotations.get(names.PLACEMENT) == step.placement:
@@ -116,7 +110,7 @@ async def note_waiting(api: Api, step: PodEvent, version: str) -> bool:
 
 
 def _path(step: Step) -> str:
-    return f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
+    return names.pod_path(step.namespace, step.name)
 
 
 class Events:

@@ -59,7 +59,7 @@ def _lives(pid: str) -> bool:
 
 
 async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
-    store = Store(places.store, tell=lambda text: log("store-mended", what=text))
+    store = Store(places.store, report=lambda text: log("store-mended", what=text))
     settings = _settings(options, store, places)
     fake = settings.get("fake_gpus")
     if fake:

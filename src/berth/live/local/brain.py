@@ -80,7 +80,12 @@ class Brain:
         from berth.live.local.broker_site import BrokerSite
 
         self._say = say
-        self._site = BrokerSite(begin["nodes"], say, can_suspend=bool(begin.get("can_suspend")))
+        self._site = BrokerSite(
+            begin["nodes"],
+            say,
+            can_suspend=bool(begin.get("can_suspend")),
+            learned_starts=str(begin.get("learned_starts", "")),
+        )
         # Reasons are asked for when somebody wants to know.
         settings = Settings(str(begin["policy"]), str(begin["knowledge"]), notes=0)
         self.driver = Driver(self._site, settings)

@@ -113,6 +113,7 @@ class Broker:
         before = Chosen(
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
         )
+        self._kept_starts = str(store.meta("learned_starts", ""))
         self.commits = Commits(store, self._collect, log)
         self.suspending: Suspending[Entry]
         self.deciding = Deciding(
@@ -129,6 +130,7 @@ class Broker:
             brain=brain,
             decide_s=decide_s,
             can_suspend=lambda: not self.suspending.trouble,
+            learned_starts=self._kept_starts,
         )
         self.link = self.deciding.link
         self.runner = Runner(
@@ -400,6 +402,9 @@ class Broker:
         changes = self.book.changes()
         rows = [of_entry(entry) for entry in changes.entries.values()]
         rows += [of_attempt(attempt) for attempt in changes.attempts]
+        if self.deciding.learned_starts != self._kept_starts:
+            self._kept_starts = self.deciding.learned_starts
+            rows.append(of_meta("learned_starts", self._kept_starts))
         self._unwritten_ends |= {entry.id: entry for entry in changes.finished}
         return rows, lambda: self._written(changes)
 

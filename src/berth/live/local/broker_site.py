@@ -34,9 +34,10 @@ class BrokerSite:
         say: Callable[[dict[str, Any]], None],
         *,
         can_suspend: bool = False,
+        learned_starts: str = "",
     ) -> None:
         """`nodes` are the machine: one for each kind of its GPUs, whose `indices` are those of the machine."""
-        self._say, self._can_suspend = say, can_suspend
+        self._say, self._can_suspend, self._learned_starts = say, can_suspend, learned_starts
         self._nodes = [
             SiteNode(
                 Node(
@@ -198,6 +199,16 @@ class BrokerSite:
 
     def remember(self, job_id: str, memory: MemoryNeed) -> None:
         self._say({"say": "remember", "job_id": job_id, "needs_mib": memory.mib})
+
+    @property
+    def learned_starts(self) -> str:
+        """What the broker keeps for the next brain."""
+        return self._learned_starts
+
+    @learned_starts.setter
+    def learned_starts(self, text: str) -> None:
+        self._learned_starts = text
+        self._say({"say": "learned-starts", "text": text})
 
     def note(self, job_id: str, why: str) -> None:
         """The broker asks why jobs wait when somebody wants to know."""

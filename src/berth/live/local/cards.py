@@ -69,7 +69,7 @@ class Promised:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GpuReading:
     """One GPU at one moment."""
 
     index: int
@@ -80,7 +80,7 @@ class Look:
     partitions: tuple[Promised, ...] = ()
     """What is promised to partitions; behind `Watch`, to those of no job of this queue."""
     runs: Mapping[str, tuple[float | None, int]] = field(default_factory=dict)
-    """Of each run on it: per cent of the multiprocessors' time since the last look, where the driver tells, and MiB."""
+    """Of each run on it: per cent of the multiprocessors' time since the last reading, if known, and MiB."""
     pids: Mapping[str, list[int]] = field(default_factory=dict)
     """Of each run on it: the processes that the driver shows."""
 
@@ -183,15 +183,15 @@ class Cards:
         self._nvml.nvmlDeviceGetName(handle, text, 96)
         return text.value.decode(errors="replace")
 
-    def look(self, run_of: Callable[[int], str]) -> tuple[Look, ...]:
+    def read(self, run_of: Callable[[int], str]) -> tuple[GpuReading, ...]:
         """Each GPU now; `run_of` tells which run a process belongs to. To be called in a thread: a driver may hang."""
         promised = promised_to()
-        return tuple(self._look(card, run_of, promised.get(plain_uuid(card.uuid), ())) for card in self.cards)
+        return tuple(self._read(card, run_of, promised.get(plain_uuid(card.uuid), ())) for card in self.cards)
 
-    def _look(self, card: Card, run_of: Callable[[int], str], promised: Iterable[Promised]) -> Look:
+    def _read(self, card: Card, run_of: Callable[[int], str], promised: Iterable[Promised]) -> GpuReading:
         handle, memory = self._handles.get(card.index), Memory()
         if handle is None or self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) in _LOST:
-            return Look(card.index, 0, None, (), lost=True, partitions=tuple(promised))
+            return GpuReading(card.index, 0, None, (), lost=True, partitions=tuple(promised))
         use = _Use()
         asked = getattr(self._nvml, "nvmlDeviceGetUtilizationRates", None)
         known = asked is not None and asked(handle, ctypes.byref(use)) == 0
@@ -214,7 +214,9 @@ class Cards:
             elif mib:
                 strangers.append(Stranger(pid, mib, command_of(pid)))
         used, pct = int(memory.used) >> 20, int(use.gpu) if known else None
-        return Look(card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs, pids=pids)
+        return GpuReading(
+            card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs, pids=pids
+        )
 
     def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[ProcessInfo]:
         ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)

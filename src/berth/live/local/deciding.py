@@ -48,6 +48,7 @@ class Deciding:
         brain: str = BRAIN,
         decide_s: float = DECIDE_S,
         can_suspend: Callable[[], bool] = lambda: False,
+        learned_starts: str = "",
     ) -> None:
         """`nodes` are the machine's, `history` is the folder from which a knowledge begins. `act` has written what has
         changed; `is_ready` hears of a brain that does not know yet what others hold, `has_decided` how many seconds one
@@ -57,6 +58,8 @@ class Deciding:
         self._act, self._wake_at, self._is_ready, self._has_decided = act, wake_at, is_ready, has_decided
         self.link = Link(self._begin, self.on_message, log, brain=brain, decide_s=decide_s)
         self.chosen = chosen
+        self.learned_starts = learned_starts
+        """What start intervals have learned, for the next brain."""
         self._proposed: Chosen | None = None
         self.decisions = 0
         self.seconds: list[float] = []
@@ -96,6 +99,7 @@ class Deciding:
             "now_ms": self._now_ms(),
             "paths": chosen.paths,
             "can_suspend": self._can_suspend(),
+            "learned_starts": self.learned_starts,
         }
 
     def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:
@@ -144,6 +148,8 @@ class Deciding:
             (book.again if kind == "again" else book.give_up)(**fields, now_ms=now_ms)
         elif kind == "remember":
             book.remember(message["job_id"], message["needs_mib"])
+        elif kind == "learned-starts":
+            self.learned_starts = message["text"]
         elif kind == "error":
             self.policy_error, self._failed_round = message["why"], self._serial
             self._log("policy-error", why=message["why"])

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT, GpuUse, gpu_metrics
-from berth.live.driver.snapshot import Gpu, gpu_of
+from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT, gpu_metrics
+from berth.live.driver.snapshot import gpu_of
 from berth.live.local.places import check_metrics
 
 Message = dict[str, Any]
@@ -43,7 +43,7 @@ class _Answer(Collector):
     def collect(self) -> Iterator[Metric]:
         answer = self._answer
         gpus = [gpu_of(gpu) for gpu in answer["gpus"]]
-        yield from gpu_metrics(map(_use, gpus))
+        yield from gpu_metrics(gpus)
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         yield gauge("berth_up", "Whether the queue answers.", value=1)
         yield _by(gauge("berth_jobs", "Jobs of the queue by state.", labels=["state"]), answer["jobs"])
@@ -71,20 +71,6 @@ def _by(family: GaugeMetricFamily | CounterMetricFamily, values: dict[str, float
     for label, value in values.items():
         family.add_metric([label], value)
     return family
-
-
-def _use(gpu: Gpu) -> GpuUse:
-    return GpuUse(
-        gpu.index,
-        gpu.model,
-        gpu.mem_mib,
-        sum(each.milli for each in gpu.tenants),
-        sum(each.mem_mib for each in gpu.tenants),
-        len(gpu.tenants),
-        sum(each.mem_mib for each in gpu.strangers if each.pid is not None),
-        gpu.used_mib,
-        bool(gpu.health),
-    )
 
 
 async def serve_metrics(where: str, measured: Callable[[], Message]) -> None:

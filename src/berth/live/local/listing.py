@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
+from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, job_row
 from berth.live.local.broker import Broker
-from berth.live.local.cards import Card, Look
+from berth.live.local.cards import Card, GpuReading
 from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
@@ -73,12 +73,12 @@ class Listing:
 
     def _gpus(self) -> list[Message]:
         broker = self._broker
-        looks = {look.index: look for look in broker.watch.looks}
+        readings = {reading.index: reading for reading in broker.watch.readings}
         tenants: dict[int, list[Tenant]] = {card.index: [] for card in broker.cards.cards}
         for job in broker.book.active.values():
             for at in job.slots if job.suspension != SUSPENDED else ():
                 mem_mib = job.share[1] or broker.cards.cards[at].mem_mib
-                uses = looks[at].runs if at in looks else {}
+                uses = readings[at].runs if at in readings else {}
                 use_pct, used_mib = uses.get(f"{job.id}-{job.start}", (None, None))
                 tenants[at].append(
                     Tenant(
@@ -95,9 +95,10 @@ class Listing:
                     )
                 )
         gpus = (
-            self._gpu(card, looks.get(card.index), tuple(tenants[card.index])) for card in broker.cards.cards
+            self._gpu(card, readings.get(card.index), tuple(tenants[card.index]))
+            for card in broker.cards.cards
         )
-        return [gpu_dict(gpu) for gpu in gpus]
+        return [asdict(gpu) for gpu in gpus]
 
     def _growth(self, job: Entry) -> dict[str, int]:
         """What a job whose memory may grow was promised, may have, and asked for; empty for any other."""
@@ -112,7 +113,7 @@ class Listing:
             "refused": growing.refused,
         }
 
-    def _gpu(self, card: Card, look: Look | None, tenants: tuple[Tenant, ...]) -> Gpu:
+    def _gpu(self, card: Card, reading: GpuReading | None, tenants: tuple[Tenant, ...]) -> Gpu:
         gpu = Gpu(
             "",
             card.index,
@@ -122,19 +123,19 @@ class Listing:
             drained=card.index in self._broker.drained,
             uuid=card.uuid,
         )
-        if look is None:
+        if reading is None:
             return gpu
         strangers = [
             Stranger(f"process {each.pid}", each.mem_mib, each.command, pid=each.pid)
-            for each in look.strangers
+            for each in reading.strangers
         ]
-        for part in look.partitions:
+        for part in reading.partitions:
             remedy = "" if part.pids else f"nothing uses it; berth partition remove {part.name}"
             milli = 10 * part.core_pct
             strangers.append(Stranger(f"partition {part.name}", part.mem_mib, remedy=remedy, milli=milli))
-        health = "it has fallen off the bus" if look.lost else ""
+        health = "it has fallen off the bus" if reading.lost else ""
         return replace(
-            gpu, strangers=tuple(strangers), used_mib=look.used_mib, use_pct=look.use_pct, health=health
+            gpu, strangers=tuple(strangers), used_mib=reading.used_mib, use_pct=reading.use_pct, health=health
         )
 
     async def do_queue(self, message: Message, caller: Caller) -> Message:

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from berth.errors import LiveError
+from berth.history.values.durations import slurm_s
 from berth.partition.sizes import mem_mib
 
 MOST_TASKS = 100_000
@@ -25,7 +26,7 @@ SHARED_MILLI = WHOLE // PER_GPU
 LONGEST_NAME = 200
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_WHOLE = re.compile(r"[0-9]{1,9}")
+_CLOCK = re.compile(r"(?:[0-9]{1,9}-)?[0-9]{1,9}(?::[0-9]{1,9}){0,2}")
 _PLAIN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _ARRAY = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -448,19 +449,9 @@ def duration_ms(text: str, flag: str = "--time") -> int:
     """Milliseconds of `2:00:00`, `1-12:00:00`, `30` (minutes), `90s`, `1.5h`."""
     if found := _PLAIN.fullmatch(text):
         return max(1, round(float(found[1]) * _UNITS_S[found[2]] * 1000))
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if all(map(_WHOLE.fullmatch, parts)) and len(parts) <= 3 and (not dash or _WHOLE.fullmatch(days)):
-        numbers = [*map(int, parts)]
-        if dash:  # days-hours[:minutes[:seconds]]
-            numbers += [0] * (3 - len(numbers))
-        elif len(numbers) == 1:
-            numbers = [0, numbers[0], 0]
-        elif len(numbers) == 2:
-            numbers = [0, *numbers]
-        total = (int(days or 0) * 24 + numbers[0]) * 3600 + numbers[1] * 60 + numbers[2]
-        if total > 0:
-            return total * 1000
+    seconds = slurm_s(text) if _CLOCK.fullmatch(text) else None
+    if seconds:
+        return seconds * 1000
     raise LiveError(f"{flag} '{text}'; write 2:00:00, 1-12:00:00, 30 (minutes), 90s or 2h, more than 0")
 
 

@@ -228,9 +228,9 @@ class Store(Reader):
         path: str,
         *,
         fault: Callable[[str], None] = lambda step: None,
-        tell: Callable[[str], None] = print,
+        report: Callable[[str], None] = print,
     ) -> None:
-        """Open or make it. `fault` is called before each step of a write, for tests; `tell` with what was mended.
+        """Open or make it. `fault` is called before each step of a write, for tests; `report` with what was mended.
 
         StoreError where it cannot be opened and there is no copy to go back to.
         """
@@ -249,7 +249,7 @@ class Store(Reader):
             # A start that fails after this must not be the only one that says so.
             repair = {"text": self.mended, "at_ms": time.time_ns() // 1_000_000, "reconciled": False}
             self.write([of_meta("mended", repair)])
-            tell(self.mended)
+            report(self.mended)
         if not os.path.exists(f"{path}.copy"):
             with contextlib.suppress(StoreError):
                 self.keep_copy()

@@ -38,11 +38,11 @@ def check(flags: Flags) -> None:
 
 def run(submit: Callable[[Flags], list[str]], flags: Flags) -> int:
     """Submit an interactive job and be its terminal until it ends; its exit status."""
-    with _listening() as listening:
-        (job_id,) = submit({"retries": "0", **flags, "terminal": listening.getsockname()})
+    with _listener() as listener:
+        (job_id,) = submit({"retries": "0", **flags, "terminal": listener.getsockname()})
         with Connection(find_socket()) as broker:
             broker.send({"do": "wait", "ids": [job_id]})
-            connection = _started(listening, broker, job_id)
+            connection = _started(listener, broker, job_id)
             code = None if connection is None else _lend(connection)
             if code is not None:
                 return code
@@ -53,29 +53,29 @@ def run(submit: Callable[[Flags], list[str]], flags: Flags) -> int:
 
 
 @contextmanager
-def _listening() -> Iterator[socket.socket]:
+def _listener() -> Iterator[socket.socket]:
     """A socket in a folder that no other user may enter."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")  # after `su` it may be another user's, or not there
     usable = os.path.isdir(runtime) and os.access(runtime, os.W_OK)
     folder = tempfile.mkdtemp(prefix="berth-", dir=runtime if usable else None)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
-            listening.bind(os.path.join(folder, "terminal"))
-            listening.listen(1)
-            yield listening
+            listener.bind(os.path.join(folder, "terminal"))
+            listener.listen(1)
+            yield listener
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(listening: socket.socket, broker: Connection, job_id: str) -> socket.socket | None:
+def _started(listener: socket.socket, broker: Connection, job_id: str) -> socket.socket | None:
     """The job's connection, when it starts; None if it ended before that. Ctrl-C cancels it."""
     timeout_s: float | None = REASON_AFTER_S
     try:
         while True:
-            watched: list[socket.socket | Connection] = [listening, broker]
+            watched: list[socket.socket | Connection] = [listener, broker]
             ready, _, _ = select.select(watched, [], [], timeout_s)
-            if listening in ready:
-                return listening.accept()[0]
+            if listener in ready:
+                return listener.accept()[0]
             if broker in ready:
                 return None
             timeout_s = None

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from berth.errors import BerthError
-from berth.live.driver.words import mib
 from berth.live.local.book import Book
-from berth.live.local.cards import Cards, Look
+from berth.live.local.cards import Cards, GpuReading
 from berth.live.local.entry import NODE_FAIL, RUNNING, Entry
 from berth.live.local.messages import Event
 from berth.live.local.runner import Runner
@@ -19,11 +18,11 @@ from berth.partition.checkpoint import note_strangers
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 
 LOOK_S, AGAIN_S = 1.0, 0.25
-"""Between two looks, and after one that showed memory that no partition counted."""
+"""Between two readings, and after one that showed memory that no partition counted."""
 
 
 class Watch:
-    """Looks at the GPUs now and then, keeps samples, and says what is not to be given away."""
+    """Reads the GPUs now and then, keeps samples, and says what is not to be given away."""
 
     def __init__(
         self,
@@ -38,12 +37,12 @@ class Watch:
         suspend: Callable[[Entry, str], str],
         uncounted: str = "report",
     ) -> None:
-        """`samples` is the folder of what jobs used; `act` is called after each look. `uncounted`: what is done about a
-        job whose processes hold more than its partition counted: `report` it, or also `throttle` or `suspend` it.
-        `suspend` has a job leave its GPUs, for a reason, and returns why it cannot."""
+        """`samples` is the folder of what jobs used; `act` is called after each reading. `uncounted`: what is done
+        about a job whose processes hold more than its partition counted: `report` it, or also `throttle` or `suspend`
+        it. `suspend` has a job leave its GPUs, for a reason, and returns why it cannot."""
         self._book, self._cards, self._runner, self._samples = book, cards, runner, samples
         self._log, self._now_ms, self._act = log, now_ms, act
-        self.looks: tuple[Look, ...] = ()
+        self.readings: tuple[GpuReading, ...] = ()
         self._held: dict[int, tuple[int, int]] = {}
         """What the brain knows that others hold, by the GPU's index."""
         self._suspects: frozenset[str] = frozenset()
@@ -56,24 +55,24 @@ class Watch:
         """What jobs hold beyond what their partitions counted, by the job's id; the largest of its GPUs."""
 
     def soon(self) -> None:
-        """Look now rather than later."""
+        """Read now rather than later."""
         self._due.set()
 
     async def run(self) -> None:
-        """Look, until cancelled; in a thread, because a driver may hang."""
+        """Read, until cancelled; in a thread, because a driver may hang."""
         while self._cards.cards:
             self._due.clear()
             try:
-                looks = await asyncio.to_thread(self._cards.look, self._runner.run_of)
-                self._reconcile(looks)
-                self.take(self._without_ours(looks))
+                readings = await asyncio.to_thread(self._cards.read, self._runner.run_of)
+                self._reconcile(readings)
+                self.take(self._without_ours(readings))
             except (OSError, BerthError) as error:
                 self._log("no-look", why=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S if self._reconciler.suspects else LOOK_S):
                     await self._due.wait()
 
-    def _reconcile(self, looks: tuple[Look, ...]) -> None:
+    def _reconcile(self, readings: tuple[GpuReading, ...]) -> None:
         """Find the jobs whose processes hold more than their partitions counted."""
         runner = self._runner
         jobs = {
@@ -84,14 +83,14 @@ class Watch:
         found = self._reconciler.look(
             Counted(
                 each.name,
-                look.index,
+                reading.index,
                 each.mem_mib,
                 each.peak_mib,
                 len(each.pids),
-                look.runs.get(jobs[each.name][1], (None, 0))[1],
+                reading.runs.get(jobs[each.name][1], (None, 0))[1],
             )
-            for look in looks
-            for each in look.partitions
+            for reading in readings
+            for each in reading.partitions
             if each.name in jobs
         )
         before, self.uncounted = self.uncounted, {}
@@ -112,7 +111,9 @@ class Watch:
             stays = ""
             if self._uncounted_does == "suspend":
                 run = jobs[difference.name][1]
-                note_strangers(difference.name, {pid for look in looks for pid in look.pids.get(run, ())})
+                note_strangers(
+                    difference.name, {pid for reading in readings for pid in reading.pids.get(run, ())}
+                )
                 stays = self._suspend(entry, self.uncounted_text(entry.id, "held"))
                 if not stays:
                     continue
@@ -128,22 +129,17 @@ class Watch:
         found = self.uncounted.get(job_id)
         if found is None:
             return ""
-        why = self._throttled.get(job_id)
-        throttled = "" if why is None else f"; it is left {THROTTLED_PCT} % of the time{why}"
-        return (
-            f"job {job_id} {holds} {mib(found.seen_mib)} of GPU {found.gpu}, and its partition counted "
-            f"{mib(found.counted_mib)}: a process of it runs without libberth, or wrote into the counters{throttled}"
-        )
+        return found.text(f"job {job_id}", holds, self._throttled.get(job_id))
 
-    def _without_ours(self, looks: tuple[Look, ...]) -> tuple[Look, ...]:
+    def _without_ours(self, readings: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
         """Leave out the partitions of jobs that run. A partition of this queue without a job is removed; it is held
-        until then if two looks in a row have seen it, because between them a job may have begun or ended."""
+        until then if two readings in a row have seen it, because between them a job may have begun or ended."""
         runner = self._runner
         running = {runner.partition_of(entry) for entry in self._book.active.values()}
         left = {
             each.name
-            for look in looks
-            for each in look.partitions
+            for reading in readings
+            for each in reading.partitions
             if runner.is_ours(each.name) and each.name not in running
         }
         lasting = frozenset(left & self._suspects)
@@ -152,37 +148,39 @@ class Watch:
             runner.remove_left(name)
         return tuple(
             replace(
-                look,
+                reading,
                 partitions=tuple(
-                    each for each in look.partitions if not runner.is_ours(each.name) or each.name in lasting
+                    each
+                    for each in reading.partitions
+                    if not runner.is_ours(each.name) or each.name in lasting
                 ),
             )
-            for look in looks
+            for reading in readings
         )
 
-    def take(self, looks: tuple[Look, ...]) -> None:
+    def take(self, readings: tuple[GpuReading, ...]) -> None:
         """Keep samples of what runs, and lose jobs whose GPU is gone."""
-        self.looks = looks
+        self.readings = readings
         book, now_ms = self._book, self._now_ms()
         running = (job for job in book.active.values() if job.state == RUNNING and job.slots)
         slots = {f"{job.id}-{job.start}": job.slots for job in running}
-        keep_samples(self._samples, looks, now_ms, slots)
-        for look in looks:
-            if look.lost:
+        keep_samples(self._samples, readings, now_ms, slots)
+        for reading in readings:
+            if reading.lost:
                 for entry in list(book.active.values()):
-                    if look.index in entry.slots and entry.stop != NODE_FAIL:
-                        self._log("gpu-lost", gpu=look.index, job=entry.id)
+                    if reading.index in entry.slots and entry.stop != NODE_FAIL:
+                        self._log("gpu-lost", gpu=reading.index, job=entry.id)
                         book.lose(entry, now_ms)
         self._act()
 
     def is_busy(self, entry: Entry) -> bool:
-        """Whether the GPUs worked for a job at the last look, as far as the driver tells."""
+        """Whether the GPUs worked for a job at the last reading, as far as the driver tells."""
         run = f"{entry.id}-{entry.start}"
-        return any((look.runs.get(run, (None, 0))[0] or 0.0) > 0 for look in self.looks)
+        return any((reading.runs.get(run, (None, 0))[0] or 0.0) > 0 for reading in self.readings)
 
     def others_mib(self, index: int) -> int:
         """What others than the jobs of this queue hold of a GPU, or are promised."""
-        return next((look.taken[1] for look in self.looks if look.index == index), 0)
+        return next((reading.taken[1] for reading in self.readings if reading.index == index), 0)
 
     def others(self, drained: frozenset[int], *, anew: bool = False) -> Event | None:
         """What the brain may not give away, where that has changed; all of it for one that has just begun. None: it
@@ -190,7 +188,7 @@ class Watch:
         if anew:
             self._held.clear()
         changed = []
-        taken = {look.index: look.taken for look in self.looks}
+        taken = {reading.index: reading.taken for reading in self.readings}
         for card in self._cards.cards:
             milli, mem_mib = (1000, card.mem_mib) if card.index in drained else taken.get(card.index, (0, 0))
             mem_mib = min(mem_mib, card.mem_mib)

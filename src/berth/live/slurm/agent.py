@@ -36,16 +36,22 @@ SILENT_S = 30.0
 SUSPEND_S = 600.0
 """How long a suspension is waited for at most."""
 _ID = re.compile(r"[0-9]+([_+][0-9]+)?")
-BY_USER, BY_BERTH = "user", "berth"
+BY_USER, BY_BERTH, BY_AGENT = "user", "berth", "agent"
 
 
 async def serve(
-    state: Path, node: str, grow: str, log: Callable[..., None], *, fake: bool = False, card: str = ""
+    state: Path,
+    node: str,
+    grow: str,
+    uncounted: str,
+    log: Callable[..., None],
+    *,
+    fake: bool = False,
+    card: str = "",
 ) -> None:
     """Serve the tenants of this node until a signal stops it. Raises PartitionError if another agent runs."""
-    tenants = NodeTenants(
-        gpus(fake_driver_folder() if fake else None), log, grow=grow, fake=fake, fake_card=card
-    )
+    cards = gpus(fake_driver_folder() if fake else None)
+    tenants = NodeTenants(cards, log, grow=grow, fake=fake, fake_card=card, uncounted=uncounted)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -60,6 +66,8 @@ async def serve(
                 _heed(tenants, ordered)
             tenants.wanted = wanted.on({each.job.partition("-")[2] for each in tenants.tenants()})
             tenants.look()
+            with contextlib.suppress(OSError):  # the agent keeps it away, and tries again
+                _order_sent_away(state, tenants)
             shown = tenants.shown()
             if shown != reported or time.monotonic() - reported_s > REPORT_S:
                 with contextlib.suppress(OSError):
@@ -102,6 +110,14 @@ def _heed(tenants: NodeTenants, ordered: set[str]) -> None:
         (tenants.suspend if raw_id in ordered else tenants.resume)(tenant.id)
 
 
+def _order_sent_away(state: Path, tenants: NodeTenants) -> None:
+    """Have `berth slurm resume` bring back what the agent itself has suspended for memory that is not counted."""
+    for tenant in tenants.tenants():
+        if tenant.sent_away and tenant.suspension == SUSPENDED:
+            order(state, tenant.job.partition("-")[0], BY_AGENT)
+            tenants.suspend(tenant.id)
+
+
 def _report(state: Path, node: str, shown: Iterable[Shown]) -> None:
     (state / REPORTS).mkdir(parents=True, exist_ok=True)
     with whole_file(state / REPORTS / node) as new:
@@ -119,7 +135,7 @@ def memory_text(shown: Shown) -> str:
     if shown.suspension:
         away = f"{shown.suspension}{' while idle' if shown.idle else ''}"
         text += f"; {away}, with {sizes(shown.parked_mib)[0]} for each GPU in the machine's memory"
-    return text
+    return f"{text}; {shown.uncounted}" if shown.uncounted else text
 
 
 class Reports(NamedTuple):
@@ -171,7 +187,7 @@ def reports(state: Path) -> dict[str, Reports]:
 
 
 def orders(state: Path) -> dict[str, str]:
-    """Who wants which jobs to be suspended, by the job's number: BY_USER or BY_BERTH."""
+    """Who wants which jobs to be suspended, by the job's number: BY_USER, BY_BERTH or BY_AGENT."""
     found = {}
     for path in _files(state / ORDERS):
         with contextlib.suppress(OSError):
@@ -221,13 +237,22 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
             f" berth slurm agent --state {state}"
         )
     order(state, raw_id, BY_USER)
-    end_s = time.monotonic() + SUSPEND_S
+    stays = "Slurm keeps it stopped" if job.state == "SUSPENDED" else "it runs on"
+    seen_s = began_s = time.monotonic()
     while not (found := reports(state).get(raw_id, Reports({}))).suspended(names):
+        now_s = time.monotonic()
         if why := found.why:
             revoke(state, raw_id)
-            stays = "Slurm keeps it stopped" if job.state == "SUSPENDED" else "it runs on"
             raise LiveError(f"job {job_id} cannot be suspended: {why}; {stays}")
-        if time.monotonic() > end_s:
+        if not (lacking := found.lacking(names)):
+            seen_s = now_s
+        elif now_s - seen_s > SILENT_S:
+            revoke(state, raw_id)
+            raise LiveError(
+                f"job {job_id} cannot be suspended: berth's agent on {lacking[0]} no longer reports it; if the job has"
+                f" not ended, {stays}: see the agent's log and start the agent again"
+            )
+        if now_s - began_s > SUSPEND_S:
             raise LiveError(
                 f"job {job_id} has not left its GPUs for {SUSPEND_S:.0f} s; see the agent's log, or give it up with:"
                 f" berth slurm resume {job_id}"
@@ -236,7 +261,7 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
     if job.state == "SUSPENDED":
         return ""
     try:
-        controller.tell(["suspend", raw_id])
+        controller.order(["suspend", raw_id])
     except LiveError as error:
         return f"its GPUs are free, but Slurm did not stop it, so that its time limit goes on: {error}"
     return ""
@@ -246,7 +271,7 @@ def resume(controller: Controller, state: Path, job_id: str) -> None:
     """Let a suspended job run on as soon as its GPUs have room. LiveError if Slurm does not let it."""
     job = _job(controller, job_id)
     if job.state == "SUSPENDED":
-        controller.tell(["resume", job.raw_id])
+        controller.order(["resume", job.raw_id])
     revoke(state, job.raw_id)
 
 

@@ -256,7 +256,7 @@ class Controller:
             some = ",".join(names[at : at + NODES_AT_ONCE])
             self._run(["scontrol", "update", f"NodeName={some}", f"Comment={comment}"], "")
 
-    def tell(self, words: Sequence[str]) -> None:
+    def order(self, words: Sequence[str]) -> None:
         """Have `scontrol` do one thing, such as `suspend 12`; LiveError if that is refused."""
         self._run(["scontrol", *words], "")
 

@@ -1,6 +1,7 @@
 """`berth slurm run`: query Slurm every few seconds, let the driver decide, and place jobs or say where they would be.
 
-It keeps nothing that it could not find again in Slurm: killed and started anew, it goes on where Slurm is.
+It keeps nothing that it could not find again in Slurm, but what start intervals have learned: killed and started anew,
+it goes on where Slurm is.
 
 `Claim` is the right to place: a note in the comments of the nodes, which every berth of the cluster sees. A file's lock
 holds on one machine and for one state folder. Slurm has no lock to lend, but it keeps a comment for each node, which
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import socket
@@ -49,8 +51,12 @@ from berth.live.slurm.requests import Cards, asks_for_compute
 from berth.live.slurm.site import Apply, SlurmSite
 from berth.model import WHOLE_GPU
 
+log = logging.getLogger(__name__)
+
 DECISIONS = "decisions.jsonl"
 RESULTS = "results"
+STARTS = "starts.json"
+"""What start intervals have learned."""
 SCOPE = "scope"
 """Whose jobs berth places: a line for each partition and QoS, for the watchdog; it is not there while berth advises."""
 ALIVE_S = 5.0
@@ -136,6 +142,7 @@ class Service:
             patience_ms=int(1000 * settings.patience_s),
             use=use,
         )
+        self.site.learned_starts = self._kept_starts = self._read_starts()
         self.driver = self._new_driver(knowledge)
         self._priorities = Priorities()
         self._shares_at_ms = 0
@@ -160,6 +167,16 @@ class Service:
             notes=MOST_REASONS,
         )
         return Driver(self.site, how, knowledge)
+
+    def _read_starts(self) -> str:
+        path = self.settings.state / STARTS
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            log.warning("start intervals begin anew: %s cannot be read (%s)", path, error.strerror)
+            return ""
 
     def query(self) -> View:
         """What Slurm has now and what has ended: the jobs each time, the nodes now and then."""
@@ -256,6 +273,10 @@ class Service:
         self._write_scope()
         with whole_file(self.settings.state / STATUS) as new:
             new.write_text(json.dumps(values), encoding="utf-8")
+        if self.site.learned_starts != self._kept_starts:
+            self._kept_starts = self.site.learned_starts
+            with whole_file(self.settings.state / STARTS) as new:
+                new.write_text(self._kept_starts, encoding="utf-8")
 
     def _wanted(self) -> dict[str, list[tuple[int, int]]]:
         """What jobs need that wait for a part of one GPU, in milli and MiB, by the nodes that could run them."""
@@ -365,7 +386,7 @@ def lock(state: Path) -> IO[str]:
     return file
 
 
-def close_to_others(state: Path) -> None:
+def make_private(state: Path) -> None:
     """Let only this user and group read the logs, old and new: Slurm hides the jobs of others, too."""
     os.umask(os.umask(0o077) | 0o027)
     for path in state.glob("*.jsonl*"):

@@ -84,6 +84,8 @@ class SlurmSite:
         self.use = use or MeasuredUse()
         self.counts: dict[str, str] = {}
         """What waiting jobs that ask for memory alone count for, in words."""
+        self.learned_starts = ""
+        """What the service keeps of start intervals."""
         self.again_after_s = 0
         """How long a job that is queued again may not begin."""
         self.limits_mib: Mapping[str, int] = {}

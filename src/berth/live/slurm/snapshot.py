@@ -62,9 +62,9 @@ def snapshot_of(
     gpus, unsure = _gpus(nodes, jobs, placed, parts, cards, memory)
     notes = [trouble, *unreadable]
     if leaked := status.get("leaked"):
-        gpus_of_nobody = ", ".join(f"{count} of {gpu}" for gpu, count in leaked.items())
+        lost_shards = ", ".join(f"{count} of {gpu}" for gpu, count in leaked.items())
         notes.append(
-            f"Slurm counts shards that no job has ({gpus_of_nobody}): no job gets these GPUs whole until"
+            f"Slurm counts shards that no job has ({lost_shards}): no job gets these GPUs whole until"
             " `scontrol reconfigure` counts anew; of GPUs whose shards are lost, `berth slurm check` says what to do"
         )
     if unsure:

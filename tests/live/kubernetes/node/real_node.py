@@ -160,7 +160,7 @@ class RealNode:
 
     def ctr(self, *words: str) -> str:
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -192,7 +192,7 @@ class RealNode:
             for task in self.ctr("tasks", "list", "--quiet").split():
                 subprocess.run(
                     ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "tasks", "delete", "--force", task],
-                    capture_output=True, check=False, timeout=60,
+                    capture_output=True, check=False, timeout=300,
                 )  # fmt: skip
         for process in self._processes.values():
             process.terminate()

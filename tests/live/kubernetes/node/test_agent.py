@@ -214,7 +214,7 @@ def test_a_pod_that_writes_into_its_counters_is_told_of_once_and_its_neighbour_i
     assert (found.name, found.gpu, found.counted_mib, found.seen_mib >= 4000) == (pods[0].uid, 0, 0, True)
     ((name, reason, message),) = watched.api.events[before:]
     assert (name, reason) == ("pod1", "GpuMemoryUncounted")
-    assert "its region counts 0 MiB: a process of it wrote into the counters" in message
+    assert "its partition counted 0 B: a process of it runs without libberth" in message
     of = 'gpu="0",namespace="default",pod="pod1"'
     assert metrics(watched)[f"berth_pod_uncounted_bytes{{{of}}}"] == found.uncounted_mib << 20
 
@@ -397,7 +397,7 @@ def test_errors_of_a_gpu_are_heard_and_those_of_programs_are_not(
     watch = XidWatch(lambda gpu, xid: heard.append((gpu, xid)), watched.folder / "nvml")
     watch.start()
     try:
-        limit_s = time.monotonic() + 60
+        limit_s = time.monotonic() + 300
         while len(heard) < 2 and time.monotonic() < limit_s:
             time.sleep(0.02)
     finally:

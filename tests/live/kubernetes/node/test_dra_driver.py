@@ -33,7 +33,7 @@ async def running(world: NodeWorld) -> AsyncIterator[DraDriver]:
     driver = world.dra()
     task = asyncio.create_task(driver.run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not list(world.kubelet.registry.glob("*.sock")):
                 await asyncio.sleep(0.01)
         await world.kubelet.find_drivers()
@@ -313,7 +313,7 @@ def test_sockets_are_roots_own_and_come_back_when_they_are_deleted(folder: Path)
             assert [(path.stat().st_mode & 0o777, path.stat().st_uid) for path in sockets] == [(0o600, 0)] * 2
             for path in sockets:
                 path.unlink()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while not all(path.exists() for path in sockets):
                     await asyncio.sleep(0.05)
             await world.kubelet.find_drivers()

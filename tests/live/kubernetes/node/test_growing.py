@@ -28,6 +28,9 @@ from tests.live.kubernetes.node.containers import of_device_plugin, share_of, st
 from tests.live.kubernetes.node.test_service import Running, node
 from tests.live.kubernetes.world import World
 
+LOOKS = 5
+"""That a profile is made of."""
+
 
 @contextlib.contextmanager
 def cgroup_of(uid: str) -> Iterator[Path]:
@@ -41,18 +44,23 @@ def cgroup_of(uid: str) -> Iterator[Path]:
         made.rmdir()
 
 
-async def run_for_a_while(world: World, kubelet: Kubelet, name: str, scratch: Path) -> None:
+async def run_for_a_while(world: World, kubelet: Kubelet, name: str, folder: Path) -> None:
     """Run a bound pod's container until its agent has looked often enough, and let it succeed."""
     pod = await ApiServer(world.api, "here").pod("default", name)
     assert pod is not None
     await kubelet.admit(pod, RESOURCE)
     given = await kubelet.pre_start(pod, "main", RESOURCE)
     with cgroup_of(pod.uid) as cgroup:
-        process = start(of_device_plugin(given.answer), share_of("4000", "hold"), scratch)
+        process = start(of_device_plugin(given.answer), share_of("4000", "hold"), folder / "scratch")
         (cgroup / "cgroup.procs").write_text(str(process.pid))
         assert process.stdout is not None
         await asyncio.to_thread(process.stdout.readline)
-        await asyncio.sleep(2)
+
+        async def has_looked() -> bool:
+            files = (folder / "state" / "samples").glob(f"*/{pod.uid}")
+            return any(len(each.read_text().splitlines()) >= LOOKS for each in files)
+
+        await world.until("its agent has looked often enough", has_looked)
         await asyncio.to_thread(process.communicate)
     kubelet.end(pod)
     await world.ended(name)
@@ -102,7 +110,7 @@ def test_an_unknown_application_runs_alone_once_and_shares_from_then_on(
         await world.pod("beside", annotations=resnet)
         await world.until_told("beside", "room")  # an unknown application has its GPU to itself
         await world.delete("beside")
-        await run_for_a_while(world, kubelet, "first", folder / "scratch")
+        await run_for_a_while(world, kubelet, "first", folder)
 
         async def is_there() -> bool:
             assert running.process.poll() is None, running.said

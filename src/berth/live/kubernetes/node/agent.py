@@ -2,7 +2,7 @@
 
 A process of a pod that holds GPU memory and is no member of its pod's region has lost libberth, or never had it: no
 limit holds it. It is told of as an event and a metric. So is a pod whose processes hold more than its regions count.
-Two looks must agree, since a process joins its region before it makes a context, but may end between the two questions.
+Two readings must agree: a process joins its region before it makes a context, but may end between the two questions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotme
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.placements import Measured
-from berth.live.local.cards import Cards, Look, command_of
+from berth.live.local.cards import Cards, GpuReading, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
+from berth.partition.checkpoint import start_of
 from berth.partition.gpus import plain_uuid
 from berth.partition.reconciling import Counted, Difference, Reconciler
 from berth.partition.regions import regions_of
@@ -64,18 +65,17 @@ class Escaped:
 
     pod_uid: str
     pid: int
-    started: int
+    started: str
+    """In ticks since the machine started, which tells it from a later one of its pid."""
     command: str
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What was seen at one look."""
+    """What one reading showed."""
 
-    looks: tuple[Look, ...] = ()
+    readings: tuple[GpuReading, ...] = ()
     parts: tuple[PodPart, ...] = ()
-    allotted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each GPU: milli and MiB that were given."""
     escaped: tuple[Escaped, ...] = ()
     uncounted: tuple[Difference, ...] = ()
     """By the uid of the pod; without those that have escaped processes."""
@@ -101,14 +101,6 @@ def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> boo
         return True
     pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
     return (namespace, int(pids[-1])) in members
-
-
-def started(pid: int, proc: Path = Path("/proc")) -> int:
-    """When a process started, in clock ticks since boot: tells it from a later one of its pid. 0: it has ended."""
-    try:
-        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class Agent:
@@ -150,20 +142,21 @@ class Agent:
     async def step(self, now_ms: int) -> View:
         await self._list_pods(now_ms)
         seen: dict[int, str] = {}
-        looks = await asyncio.to_thread(self._cards.look, lambda pid: seen.setdefault(pid, self._pod_of(pid)))
+        readings = await asyncio.to_thread(
+            self._cards.read, lambda pid: seen.setdefault(pid, self._pod_of(pid))
+        )
         regions = {name: self._regions(name) for name in self._allotments.given}
         escaped = self._escaped(seen, regions)
         parts = tuple(self._pod_parts(regions))
         lost = {each.pod_uid for each in escaped}
-        found = self._reconciler.look(_counted(parts, looks))
-        self._keep_samples(looks, now_ms)
+        found = self._reconciler.look(_counted(parts, readings))
+        self._keep_samples(readings, now_ms)
         self.view = View(
-            looks,
+            readings,
             parts,
-            self._allotted(),
             escaped,
             tuple(each for each in found if each.name not in lost),
-            self.xids | {look.index: "lost" for look in looks if look.lost},
+            self.xids | {reading.index: "lost" for reading in readings if reading.lost},
         )
         await self._report(escaped)
         self._keep_windows(now_ms)
@@ -205,7 +198,7 @@ class Agent:
         return [pod for pod in self._pods.values() if key in keys_of(pod)]
 
     def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> Iterator[PodPart]:
-        for allotment, part in self._given_parts():
+        for allotment, part in self.given_parts():
             if (card := self._allotments.cards.get(part.index)) is None:
                 continue  # it has fallen off the bus
             for region in regions.get(allotment.name, ()):
@@ -213,26 +206,19 @@ class Agent:
                 for pod in self.pods_of(allotment)[:1] if plain_uuid(uuid) == plain_uuid(card.uuid) else ():
                     yield PodPart(pod, allotment.holder.container or allotment.request, part, region)
 
-    def _given_parts(self) -> Iterator[tuple[Allotment, Part]]:
+    def given_parts(self) -> Iterator[tuple[Allotment, Part]]:
         return ((each, part) for each in self._allotments.given.values() for part in each.parts)
 
-    def _allotted(self) -> dict[int, tuple[int, int]]:
-        found = dict.fromkeys(self._allotments.cards, (0, 0))
-        for _, part in self._given_parts():
-            milli, mib = found.get(part.index, (0, 0))
-            found[part.index] = (milli + part.milli, mib + part.mem_mib)
-        return found
-
-    def _keep_samples(self, looks: tuple[Look, ...], now_ms: int) -> None:
+    def _keep_samples(self, readings: tuple[GpuReading, ...], now_ms: int) -> None:
         """Note what each pod does on each of its GPUs, a folder a GPU."""
         pods: dict[int, dict[str, tuple[int, ...]]] = {}
-        for allotment, part in self._given_parts():
+        for allotment, part in self.given_parts():
             for pod in self.pods_of(allotment):
                 pods.setdefault(part.index, {})[pod.uid] = (part.index,)
-        for look in looks:
-            folder = self._state / SAMPLES / str(look.index)
+        for reading in readings:
+            folder = self._state / SAMPLES / str(reading.index)
             folder.mkdir(parents=True, exist_ok=True)
-            keep_samples(str(folder), (look,), now_ms, pods.get(look.index, {}))
+            keep_samples(str(folder), (reading,), now_ms, pods.get(reading.index, {}))
 
     def _keep_windows(self, now_ms: int) -> None:
         """Have what pods did lately taken into profiles: a service or a notebook may run for months."""
@@ -260,7 +246,7 @@ class Agent:
                     (process.pid_namespace, process.pid) for part in parts for process in part.processes
                 )
         suspected = frozenset(
-            Escaped(uid, pid, started(pid), command_of(pid))
+            Escaped(uid, pid, start_of(pid), command_of(pid))
             for pid, uid in seen.items()
             if uid and not is_member(pid, members.get(uid, set()))
         )
@@ -289,11 +275,7 @@ class Agent:
                 )
                 news.setdefault(of.pod.uid, (of.pod, REFUSED_REASON, what))
         for more in self.view.uncounted:
-            what = (
-                f"the pod's processes hold {more.seen_mib} MiB of GPU {more.gpu}, and its region counts"
-                f" {more.counted_mib} MiB: a process of it wrote into the counters"
-            )
-            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, what
+            news[f"uncounted {more.name}"] = self._pods[more.name], UNCOUNTED_REASON, more.text("the pod")
         for about, message in news.items():
             if about not in self._reported:
                 try:
@@ -357,9 +339,9 @@ class Agent:
             log.warning("what was seen is not recorded yet: %s", message.decode(errors="replace")[-500:])
 
 
-def _counted(parts: Sequence[PodPart], looks: Sequence[Look]) -> Iterator[Counted]:
+def _counted(parts: Sequence[PodPart], readings: Sequence[GpuReading]) -> Iterator[Counted]:
     """What each pod's regions count on each of its GPUs, and what NVML shows for its processes."""
-    runs = {look.index: look.runs for look in looks}
+    runs = {reading.index: reading.runs for reading in readings}
     of_pods: dict[tuple[str, int], list[Partition]] = {}
     for each in parts:
         of_pods.setdefault((each.pod.uid, each.part.index), []).append(each.region)

@@ -9,13 +9,20 @@ from typing import Any
 
 import msgspec
 
-from berth.errors import ApiError, KubernetesError
+from berth.errors import KubernetesError
 from berth.live.kubernetes import objects
-from berth.live.kubernetes.asks import consumed_of, controller_of, moment_ms, pod_group, pod_resources, whole
 from berth.live.kubernetes.client import MERGE_PATCH, Api, event
-from berth.live.kubernetes.names import DRIVER, GANG, RESOURCE, application_of
+from berth.live.kubernetes.names import CLAIMS_API, DRIVER, GANG, RESOURCE, application_of, pod_path
+from berth.live.kubernetes.pod_requests import (
+    consumed_of,
+    controller_of,
+    moment_ms,
+    pod_group,
+    pod_resources,
+    whole,
+)
 
-RESOURCES = "/apis/resource.k8s.io/v1"
+RESOURCES = f"/apis/{CLAIMS_API}"
 SLICES = f"{RESOURCES}/resourceslices"
 PATIENCE_S = 5.0
 
@@ -102,13 +109,11 @@ class ApiServer:
         self.has_claims = False
         """Whether `resource.k8s.io/v1` is served; `find_claims` finds out."""
 
-    async def find_claims(self) -> bool:
-        """Whether the cluster has resource claims in the version that is known here."""
-        self.has_claims = await self._find(RESOURCES, patience_s=30) is not None
-        return self.has_claims
+    async def find_claims(self) -> None:
+        self.has_claims = bool(await self._api.kinds(CLAIMS_API))
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        answer = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        answer = await self._find(pod_path(namespace, name))
         return None if answer is None else pod_of(answer)
 
     async def pods(self) -> Sequence[Pod]:
@@ -158,26 +163,20 @@ class ApiServer:
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod, if it is still the same one."""
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
-        await self._api.change("PATCH", _path(pod), body, content_type=MERGE_PATCH, patience_s=PATIENCE_S)
+        await self._api.change(
+            "PATCH", pod_path(pod.namespace, pod.name), body, content_type=MERGE_PATCH, patience_s=PATIENCE_S
+        )
 
     async def warn(self, pod: Pod, reason: str, message: str) -> None:
         """Write a warning event about a pod."""
         body = event(pod.namespace, pod.name, pod.uid, reason, message, f"berth-node on {self._node}")
         await self._ask("POST", f"/api/v1/namespaces/{pod.namespace}/events", body)
 
-    async def _ask(
-        self, method: str, path: str, body: object = None, *, patience_s: float = PATIENCE_S, **more: Any
-    ) -> bytes:
-        return await self._api.request(method, path, body, patience_s=patience_s, **more)
+    async def _ask(self, method: str, path: str, body: object = None, **more: Any) -> bytes:
+        return await self._api.request(method, path, body, patience_s=PATIENCE_S, **more)
 
-    async def _find(self, path: str, *, patience_s: float = PATIENCE_S) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = msgspec.json.decode(await self._ask("GET", path, patience_s=patience_s))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return found
+    async def _find(self, path: str) -> dict[str, Any] | None:
+        return await self._api.find(path, dict[str, Any], patience_s=PATIENCE_S)
 
     async def _uid(self) -> str:
         if not self._node_uid:
@@ -262,7 +261,3 @@ def claim_of(manifest: Mapping[str, Any]) -> Claim:
     return Claim(
         meta["namespace"], meta["name"], meta["uid"], tuple(found), allocation is not None, burst, priority
     )
-
-
-def _path(pod: Pod) -> str:
-    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"

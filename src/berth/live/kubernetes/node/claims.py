@@ -118,7 +118,7 @@ class ClaimFiles:
 
     def write(self, uid: str, given: Sequence[Allotment], allotments: Allotments) -> None:
         """Write the specification of a claim, unless it is there as it should be."""
-        told = {
+        specification = {
             "cdiVersion": "0.5.0",
             "kind": KIND,
             "containerEdits": self._shared,
@@ -126,14 +126,12 @@ class ClaimFiles:
                 {"name": each.name, "containerEdits": self._edits(each, allotments)} for each in given
             ],
         }
-        text, path = msgspec.json.encode(told), self._path(uid)
+        text, path = msgspec.json.encode(specification), self._path(uid)
         if path.exists() and path.read_bytes() == text:
             return
-        try:
-            _write(path, text)
-        except FileNotFoundError:  # the folder, which lies in memory
-            self._folder.mkdir(parents=True, exist_ok=True)
-            _write(path, text)
+        self._folder.mkdir(parents=True, exist_ok=True)  # it lies in memory
+        with whole_file(path) as temporary:
+            temporary.write_bytes(text)
 
     def remove(self, uid: str) -> None:
         """Take the specification of a claim away; one that is not there is no error."""
@@ -162,11 +160,6 @@ class ClaimFiles:
                 mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
             nodes.append(_node(self._driver.nodes[part.index]))
         return {"mounts": mounts, "deviceNodes": nodes}
-
-
-def _write(path: Path, text: bytes) -> None:
-    with whole_file(path) as aside:
-        aside.write_bytes(text)
 
 
 def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:

@@ -76,13 +76,13 @@ class Identity:
         uids = self._uids()
         try:
             async with open_channel(self._socket) as channel:
-                told = await call(channel, POD_RESOURCES, "List", pod_resources.ListPodResourcesRequest())
+                answer = await call(channel, POD_RESOURCES, "List", pod_resources.ListPodResourcesRequest())
         except grpc.aio.AioRpcError as error:
             raise KubernetesError(
                 f"the kubelet's pod-resources service at {self._socket} does not answer: {error.details()}"
             ) from error
         found = []
-        for pod in told.pod_resources:
+        for pod in answer.pod_resources:
             for container in pod.containers:
                 ids = frozenset(
                     unit
@@ -101,8 +101,8 @@ class Identity:
     def _uids(self) -> dict[tuple[str, frozenset[str]], str] | None:
         """The pods' uids by container and units; None where there is no checkpoint that can be read."""
         try:
-            told = json.loads(self._checkpoint.read_bytes())
-            entries = told["Data"]["PodDeviceEntries"] or ()
+            answer = json.loads(self._checkpoint.read_bytes())
+            entries = answer["Data"]["PodDeviceEntries"] or ()
             return {
                 (entry["ContainerName"], frozenset(chain.from_iterable(entry["DeviceIDs"].values()))): entry[
                     "PodUID"
@@ -167,7 +167,7 @@ def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
             )
         if not all(gpu.mem_mib for gpu in placed.gpus):
             raise KubernetesError(f"the placement of {pod} gives it no memory: {text[:200]}")
-        burst = pod.annotations.get(BURST, "").lower() in ("true", "1", "yes")
+        burst = pod.annotations.get(BURST) == "true"
         return tuple(
             # By its UUID where the placement names one: a restart of the machine may number GPUs anew.
             Part(

@@ -1,4 +1,4 @@
-"""What a container needs of the GPU driver beside its part: device nodes and libraries, real ones or the fake ones."""
+"""What a container needs of the GPU driver to use its part: device nodes and libraries, real ones or the fake ones."""
 
 from __future__ import annotations
 

@@ -131,4 +131,5 @@ def memory_of(parts: Sequence[Shown]) -> GpuMemory:
         suspended_ms=parts[0].suspended_since_ms if away else None,
         idle=away and all(each.idle for each in parts),
         why=next((each.why for each in parts if each.why), ""),
+        uncounted=next((each.uncounted for each in parts if each.uncounted), ""),
     )

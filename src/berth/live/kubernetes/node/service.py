@@ -201,15 +201,7 @@ class _Node:
 def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:
     """The device plugin's GPUs, by which pods that ask for `berth.dev/gpu` are placed; taken away where it has none."""
     if not cards:
-        return dict.fromkeys(
-            (
-                names.LABEL_GPU_COUNT,
-                names.LABEL_GPU_INDICES,
-                names.LABEL_GPUS_AILING,
-                names.LABEL_GPU_MODEL,
-                names.LABEL_GPU_MEMORY_MIB,
-            )
-        )
+        return dict.fromkeys(names.GPU_LABELS)
     least = min(cards, key=lambda card: card.mem_mib)
     model = card_model(least.model, least.mem_mib).name
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model)[:63]

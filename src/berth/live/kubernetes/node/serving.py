@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
@@ -18,7 +19,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from berth.errors import KubernetesError, SettingError
-from berth.live.driver.metrics import GpuUse, gpu_metrics
+from berth.live.driver.metrics import gpu_metrics
+from berth.live.driver.snapshot import Gpu, Stranger, Tenant
 from berth.live.kubernetes.node.agent import Agent, PodPart, View
 from berth.live.local.cards import Card
 
@@ -90,22 +92,19 @@ class NodeCollector(Collector):
             registered.add_metric([plugin], count)
         yield registered
 
-    def _gpu(self, card: Card, view: View) -> GpuUse:
-        look = next((look for look in view.looks if look.index == card.index), None)
-        milli, mem_mib = view.allotted.get(card.index, (0, 0))
-        tenants = sum(part.part.index == card.index for part in view.parts)
-        stranger_mib = sum(each.mem_mib for each in look.strangers) if look else 0
-        return GpuUse(
-            card.index,
-            card.model,
-            card.mem_mib,
-            milli,
-            mem_mib,
-            tenants,
-            stranger_mib,
-            look.used_mib if look else None,
-            bool(look and look.lost),
+    def _gpu(self, card: Card, view: View) -> Gpu:
+        reading = next((each for each in view.readings if each.index == card.index), None)
+        tenants = tuple(
+            Tenant(allotment.holder.name, allotment.holder.namespace, "", part.milli, part.mem_mib)
+            for allotment, part in self._agent.given_parts()
+            if part.index == card.index
         )
+        there = Gpu("", card.index, card.model, card.mem_mib, tenants)
+        if reading is None:
+            return there
+        strangers = tuple(Stranger(each.command, each.mem_mib, pid=each.pid) for each in reading.strangers)
+        health = "lost" if reading.lost else ""
+        return replace(there, strangers=strangers, used_mib=reading.used_mib, health=health)
 
 
 def _values(of: PodPart) -> tuple[float, ...]:

@@ -247,7 +247,7 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PodRequest:
     """What a pod asks for."""
 
     gpus: int
@@ -274,7 +274,7 @@ class Ask:
     """How long it waits for room before an autoscaler may make a node for it; None: for ever."""
 
 
-def ask_of(pod: Pod) -> Ask:
+def request_of(pod: Pod) -> PodRequest:
     """What the pod asks for. Raises AskError in words that its owner can act on."""
     _refuse_what_nobody_can(pod)
     said = pod.metadata.annotations
@@ -282,7 +282,7 @@ def ask_of(pod: Pod) -> Ask:
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or controller_of(pod.metadata)
     _text(said.get(names.KIND, ""), names.KIND)
     limit_s = pod.spec.active_deadline_seconds
-    return Ask(
+    return PodRequest(
         **_gpus_asked(pod, resources)._asdict(),
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
@@ -406,29 +406,31 @@ class Cards:
         found = {model.name for model in self.models if f"{model.name.lower()}-".startswith(starts)}
         return tuple(sorted(found)) or words
 
-    def variants(self, job: Job, ask: Ask) -> Iterator[Job]:
+    def variants(self, job: Job, request: PodRequest) -> Iterator[Job]:
         """The same job for each size of card, where it asks for a part of the memory: that much of it in MiB, and the
         models of that size alone."""
-        allowed = self.called(ask.models) or [model.name for model in self.models]
+        allowed = self.called(request.models) or [model.name for model in self.models]
         for size_mib in self.sizes_mib:
             there = (model.name for model in self.models if model.mem_mib == size_mib)
             if models := sorted(name for name in there if name in allowed):
-                mem_mib = max(ask.mem_mib, size_mib * ask.mem_milli // 1000)
-                yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
+                mem_mib = max(request.mem_mib, size_mib * request.mem_milli // 1000)
+                yield replace(job, models=tuple(models), share=Share(request.milli, mem_mib))
 
 
-def with_memory(ask: Ask, need: MemoryNeed, cards: Cards) -> Ask:
+def with_memory(request: PodRequest, need: MemoryNeed, cards: Cards) -> PodRequest:
     """What a pod gets whose owner's pods ran out of GPU memory: as much as that one would have needed and a margin;
     after the third time whole GPUs, by itself, whatever profiles say of it."""
     largest_mib = max(cards.sizes_mib, default=0)
     if need.alone or (largest_mib and need.mib > largest_mib):
-        return replace(ask, milli=WHOLE_GPU.milli, mem_mib=0, mem_milli=0, application="")
-    if ask.milli == WHOLE_GPU.milli and not ask.mem_mib and not ask.mem_milli:
-        return ask
-    return replace(ask, mem_mib=max(ask.mem_mib, need.mib))
+        return replace(request, milli=WHOLE_GPU.milli, mem_mib=0, mem_milli=0, application="")
+    if request.milli == WHOLE_GPU.milli and not request.mem_mib and not request.mem_milli:
+        return request
+    return replace(request, mem_mib=max(request.mem_mib, need.mib))
 
 
-def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str, ...], cards: Cards) -> Job:
+def job_of(
+    uid: str, namespace: str, submit_ms: int, request: PodRequest, labels: tuple[str, ...], cards: Cards
+) -> Job:
     """The job of a pod. One that asks for a part of a card's memory is for the smallest cards first;
     `PodSite.look_for_other_card` offers it others."""
     job = Job(
@@ -436,22 +438,22 @@ def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str
         submit_ms=submit_ms,
         work_ms=None,
         user=namespace,
-        application=ask.application,
-        gpus=ask.gpus,
-        share=Share(ask.milli, ask.mem_mib),
-        cpu_milli=ask.cpu_milli,
-        mem_mib=ask.host_mem_mib,
-        models=cards.called(ask.models) if ask.gpus else (),
+        application=request.application,
+        gpus=request.gpus,
+        share=Share(request.milli, request.mem_mib),
+        cpu_milli=request.cpu_milli,
+        mem_mib=request.host_mem_mib,
+        models=cards.called(request.models) if request.gpus else (),
         labels=labels,
-        priority=ask.priority,
-        time_limit_ms=ask.time_limit_ms,
-        estimate_ms=ask.estimate_ms,
+        priority=request.priority,
+        time_limit_ms=request.time_limit_ms,
+        estimate_ms=request.estimate_ms,
         virtual_cluster=namespace,
         retries=0,  # its owner makes another pod
     )
-    if ask.gpus and ask.mem_milli:
-        if len(cards.sizes_mib) == 1 and not ask.models:
-            mem_mib = max(ask.mem_mib, cards.sizes_mib[0] * ask.mem_milli // 1000)
-            return replace(job, share=Share(ask.milli, mem_mib))
-        return next(cards.variants(job, ask), job)
+    if request.gpus and request.mem_milli:
+        if len(cards.sizes_mib) == 1 and not request.models:
+            mem_mib = max(request.mem_mib, cards.sizes_mib[0] * request.mem_milli // 1000)
+            return replace(job, share=Share(request.milli, mem_mib))
+        return next(cards.variants(job, request), job)
     return job
