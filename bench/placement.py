@@ -40,11 +40,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-import pair_worlds
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.gpu_models import GPU_MODELS
@@ -53,20 +52,20 @@ from berth.interference.mps import mps
 from berth.knowledge import Oracle, make_knowledge
 from berth.model import EventKind, GpuSlot, Job, Node, Placement, Reason, Share, placement_of
 from berth.policies import Setting, make_policy
-from berth.policies.colocation.learned import PAIRS, pair_network_named
 from berth.policies.colocation.open_gpus import all_have_room
 from berth.policies.protocol import Decision, Policy
 from berth.profiles import THESIS_GPU, peak_mem_mib, series, thesis_profiles, workload_jobs
 from berth.statistics.spread import confidence_interval_95
 from harness import count, save
 
+if TYPE_CHECKING:
+    import pair_worlds
+
 FIRST_SEED = 31_000
 CARDS = ("TITAN-XP", "T4", "V100", "RTX-3090", "A100-40")
 PER_NODE, CPU_MILLI = 4, 64_000
 WHOLE, BY_MEMORY = "easy+priority+whole-gpus", "first-fit-by-memory"
 POLICIES = (WHOLE, BY_MEMORY, "greedy", "random-sharing", "pairs", "learned")
-COMPILED = {WHOLE: pair_worlds.WHOLE, "greedy": pair_worlds.GREEDY, "random-sharing": pair_worlds.RANDOM}
-"""Controls that compiled worlds have."""
 LOADS = (1.2, 1.6, 2.5, 3.5, 5.0)
 ONE_LOAD = {"mps": (2.5,), "time-sliced": (1.6,)}
 EQUAL_DELAY_S = 60.0
@@ -121,6 +120,8 @@ def cells(asked: argparse.Namespace) -> Iterator[Cell]:
 @cache
 def world(part: str, mode: str, gpus: int) -> pair_worlds.Cluster:
     """The compiled cluster of a part."""
+    import pair_worlds  # which earlier versions, that --before compares with, lack
+
     return pair_worlds.Cluster(mode, CARDS if part == "mixed" else ("V100",) * len(CARDS), gpus)
 
 
@@ -188,10 +189,14 @@ def run(cell: Cell) -> tuple[Cell, Found]:
 
 def compiled(cell: Cell) -> tuple[Cell, Found]:
     """Play one in its compiled world."""
+    import pair_worlds
+    from berth.policies.colocation.learned import PAIRS, pair_network_named
+
+    controls = {WHOLE: pair_worlds.WHOLE, "greedy": pair_worlds.GREEDY, "random-sharing": pair_worlds.RANDOM}
     jobs, begin = jobs_of(replace(cell, policy="")), time.process_time()
     name, _, file = cell.policy.partition("?pairs=")
     network = pair_network_named(file or PAIRS) if name == "learned" else None
-    how = COMPILED.get(name, pair_worlds.PAIRS)
+    how = controls.get(name, pair_worlds.PAIRS)
     played = world(cell.part, cell.mode, cell.gpus).play(jobs, network, how, cell.seed)
     spent, some = time.process_time() - begin, counted_of(range(len(jobs)))
     completion_s, wait_s = played.completion_s[some], played.wait_s[some]
