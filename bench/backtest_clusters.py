@@ -4,7 +4,8 @@ Graham's table has real waits, of the GPU jobs that waited at a noon. Philly's a
 there is a replay under `easy+fifo+best-fit` that knows run times only from what has ended, as a cluster does, and the
 candidates are replays of other policies, or of the same one with the true run times. Each virtual cluster of Philly is
 a cluster by itself, on as few nodes of eight GPUs as a load of 0.8 and its largest job need. Graham's GPUs are those
-that its jobs held at most at once. Helios has 26 days, which is two predictions without an interval.
+that its jobs held at most at once. Helios has 26 days, which is two predictions without an interval: `--days` predicts
+each day from the days before instead, after a week.
 """
 
 from __future__ import annotations
@@ -28,10 +29,20 @@ from harness import data_folder, save
 
 CANDIDATES = ["fifo+first-fit", "easy+fifo+best-fit", "passing+fifo+best-fit"]
 TRUTH = "easy+fifo+best-fit"
+DAYS = False
+"""Whether days are predicted rather than weeks."""
 
 
 def nodes_of(gpus: int) -> tuple[Node, ...]:
     return tuple(Node(f"n{at}", 8) for at in range(max(1, -(-gpus // 8))))
+
+
+def tested(real: Waits, replays: Mapping[str, Waits]) -> Backtest:
+    """Of weeks, or of days, for which a day is told as a week."""
+    if not DAYS:
+        return backtest(real, replays)
+    longer = {name: Waits(7 * waits.submit_ms, waits.wait_s) for name, waits in replays.items()}
+    return backtest(Waits(7 * real.submit_ms, real.wait_s), longer, first=7)
 
 
 def replays_of(jobs: tuple[Job, ...], nodes: tuple[Node, ...]) -> Mapping[str, Waits]:
@@ -42,7 +53,7 @@ def replays_of(jobs: tuple[Job, ...], nodes: tuple[Node, ...]) -> Mapping[str, W
 def simulated(jobs: list[Job], nodes: tuple[Node, ...]) -> Backtest:
     frozen = tuple(jobs)
     under = conditions_of({"knowledge": "history"}, nodes)
-    return backtest(replayed_waits(frozen, nodes, TRUTH, under), replays_of(frozen, nodes))
+    return tested(replayed_waits(frozen, nodes, TRUTH, under), replays_of(frozen, nodes))
 
 
 def philly() -> Iterator[Backtest]:
@@ -98,7 +109,7 @@ def graham_jobs() -> tuple[tuple[Job, ...], Waits, int]:
 
 def graham() -> Iterator[Backtest]:
     jobs, real, most = graham_jobs()
-    yield backtest(real, replays_of(jobs, nodes_of(most)))
+    yield tested(real, replays_of(jobs, nodes_of(most)))
 
 
 def main() -> None:
@@ -109,7 +120,10 @@ def main() -> None:
     parser.add_argument(
         "--unknown", action="store_true", help="leave the policy that ran out of the candidates"
     )
+    parser.add_argument("--days", action="store_true", help="predict each day, rather than each week")
     given = parser.parse_args()
+    global DAYS
+    DAYS = given.days
     if given.unknown:
         CANDIDATES.remove(TRUTH)
     rows = []
@@ -123,15 +137,18 @@ def main() -> None:
             row = {
                 "cluster": name,
                 "measure": measure,
-                "weeks": len(weeks),
+                "days" if DAYS else "weeks": len(weeks),
                 "error_pct": round(median(week.error_pct for week in weeks), 1),
-                "last_week_error_pct": round(median(week.last_week_error_pct for week in weeks), 1),
+                "last_error_pct": round(median(week.last_week_error_pct for week in weeks), 1),
                 "intervals": len(held),
                 "held_pct": round(100 * fmean(held), 1) if held else None,
             }
             rows.append(row)
             print(row, flush=True)
-    save("backtest_clusters", {"load": round(os.getloadavg()[0], 1), "unknown": given.unknown, "rows": rows})
+    save(
+        "backtest_clusters",
+        {"load": round(os.getloadavg()[0], 1), "unknown": given.unknown, "days": DAYS, "rows": rows},
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ WITHIN = "preempt+priority+best-fit"
 POLICIES = (
     "priority+best-fit",
     WITHIN,
-    *(f"headroom?quantile={quantile}+{WITHIN}" for quantile in (0.5, 0.8, 0.9, 0.95)),
+    *(f"headroom?quantile={quantile}+{WITHIN}" for quantile in (0.5, 0.8)),
+    *(f"headroom?quantile={quantile}&passing=1+{WITHIN}" for quantile in (0, 0.75)),
 )
 
 
@@ -104,13 +105,22 @@ def main() -> None:
                     urgent.mean,
                     urgent.p90,
                     spot.mean / 3600,
+                    spot.maximum / 3600,
                     summary.gpu_allocation_arriving_pct,
                 ]
             )
         means = np.mean(found, axis=0).tolist()
         row = dict(
             zip(
-                ("evictions", "lost_gpu_h", "urgent_s", "urgent_p90_s", "spot_h", "allocation_pct"),
+                (
+                    "evictions",
+                    "lost_gpu_h",
+                    "urgent_s",
+                    "urgent_p90_s",
+                    "spot_h",
+                    "spot_most_h",
+                    "allocation_pct",
+                ),
                 means,
                 strict=True,
             )

@@ -24,5 +24,5 @@ def named_thing(name: str, kind: str, raises: type[BerthError]) -> Any:
         raise raises(f"{missing} fails when it is imported: {type(error).__name__}: {error}") from error
     if not attribute or not hasattr(module, attribute):
         own = ", ".join(key for key in vars(module) if not key.startswith("_"))
-        raise raises(f"{missing} has no '{attribute}'; it has {own}")
+        raise raises(f"{missing} has no '{attribute}'; it has {own or 'no names'}")
     return getattr(module, attribute)

@@ -284,16 +284,16 @@ Half of the attempts waited at most 10.0 min, nine of ten waited at most 10.0 mi
   memory use                              61.1 %             –
 
 Users by idle GPU-hours
-  user  idle  held  GPU use
-  ann    1.1   1.7     15 %
+  user  idle hours  held hours  GPU use
+  ann          1.1         1.7     15 %
 
 Jobs by idle GPU-hours (`berth job ID` tells all of one)
-  job    user  application  state      idle  failed  held  GPU use
-  100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
+  job    user  application  state      idle hours  failed hours  held hours  GPU use
+  100_1  ann   pytorch      completed         1.1           0.3         1.7     15 %
 
 Jobs by GPU-hours of failed attempts
-  job    user  application  state      idle  failed  held  GPU use
-  100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
+  job    user  application  state      idle hours  failed hours  held hours  GPU use
+  100_1  ann   pytorch      completed         1.1           0.3         1.7     15 %
 
 What jobs waited for
   cause       hours

@@ -24,7 +24,11 @@ def digest(
     days: Annotated[int, typer.Option(min=1, metavar="N", help="Number of days.")] = 7,
     end: Annotated[
         str,
-        typer.Option("--to", metavar="DATE", help="Last day, not included; by default today, UTC."),
+        typer.Option(
+            "--to",
+            metavar="DATE",
+            help="End of the period, a day that is not included; by default today in UTC.",
+        ),
     ] = "",
     history: HistoryFolder = Path("history"),
 ) -> None:

@@ -46,10 +46,10 @@ def undo(history: NamedHistory = Path("history"), as_json: AsJson = False) -> No
 @app.command()
 def speeds(
     alone: Annotated[Path, typer.Option(help="File for what applications use alone.")] = Path("single.csv"),
-    pairs: Annotated[Path, typer.Option(help="File for speeds beside each other.")] = Path("pairs.csv"),
+    pairs: Annotated[Path, typer.Option(help="File for speeds of pairs on one GPU.")] = Path("pairs.csv"),
     history: NamedHistory = Path("history"),
 ) -> None:
-    """Write how fast applications advanced beside each other, for `berth interference fit`."""
+    """Write how fast applications advanced alone and in pairs on one GPU, for `berth interference fit`."""
     from berth.history.store.folder import open_history
     from berth.profiles import Profiles
 

@@ -73,7 +73,7 @@ RightSizeOption = Annotated[
     RightSize,
     typer.Option(
         "--right-size",
-        help="If a profile shows that less is enough: give what was asked (off), also say so, or give that.",
+        help="If a profile shows that less is enough: off, give what was asked; advise, also say so; apply, give less.",
     ),
 ]
 

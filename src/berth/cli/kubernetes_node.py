@@ -51,7 +51,7 @@ UncountedOption = Annotated[
 def node(
     node_name: Annotated[
         str,
-        typer.Option(envvar="NODE_NAME", help="This node's name in the cluster; default: the host's."),
+        typer.Option(envvar="NODE_NAME", help="This node's name in the cluster; by default its host name."),
     ] = "",
     fake_gpus: Annotated[
         str,
@@ -67,14 +67,14 @@ def node(
     uncounted: UncountedOption = Uncounted.REPORT,
     metrics: Annotated[
         str,
-        typer.Option(help="Address to serve Prometheus metrics on, such as :9400; default: none."),
+        typer.Option(help="Address to serve Prometheus metrics on, such as :9400; by default none."),
     ] = "",
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, help="Seconds between samples of the GPUs.")
     ] = 1.0,
     kubeconfig: Annotated[
         str,
-        typer.Option(help="How to reach the cluster; default: as kubectl does, or the pod's own."),
+        typer.Option(help="Kubeconfig file; by default what kubectl or the pod would use."),
     ] = "",
     kubelet_folder: Annotated[Path, typer.Option(help="The kubelet's folder on this node.")] = Path(
         "/var/lib/kubelet"
@@ -82,9 +82,9 @@ def node(
     state_folder: Annotated[Path, typer.Option(help="Folder of allocations and the history.")] = Path(
         "/var/lib/berth"
     ),
-    run_folder: Annotated[
-        Path, typer.Option(help="Where the regions of containers are made; in memory.")
-    ] = Path("/run/berth"),
+    run_folder: Annotated[Path, typer.Option(help="Folder in memory for the regions of containers.")] = Path(
+        "/run/berth"
+    ),
     cdi_folder: Annotated[
         Path, typer.Option(help="Where the container runtime reads CDI specifications.")
     ] = Path("/var/run/cdi"),

@@ -21,7 +21,7 @@ from berth.live.local.protocol import Flags
 if TYPE_CHECKING:
     from berth.live.local.config import Setting
 
-_ID_HELP = "Job ids as shown by `berth queue`: 12, or 12_3 for one array task; or names of jobs."
+_ID_HELP = "Job id as `berth queue` shows it: 12, or 12_3 for one array task; or a job's name."
 
 JobIds = Annotated[
     list[str], typer.Argument(metavar="ID…", help=_ID_HELP, autocompletion=completing.active_jobs)
@@ -34,7 +34,7 @@ KnownJobIds = Annotated[
 ]
 JobId = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=completing.known_jobs)]
 AllMine = Annotated[bool, typer.Option("--all", help="Select all of your jobs.")]
-_GPU_HELP = "Numbers of GPUs, as `berth status` shows them."
+_GPU_HELP = "Indices of GPUs, as `berth status` shows them."
 KnowledgeKind = Annotated[
     str | None,
     typer.Option(
@@ -54,35 +54,35 @@ class JobOptions:
             "-g",
             "-G",
             metavar="N",
-            help="Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job.",
+            help="Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job; by default 1.",
         ),
     ] = None
     mem: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="GPU memory promised on each GPU, such as 8G; 8G..20G also bounds its growth.",
+            help="GPU memory promised per GPU, such as 8G; 8G..20G also bounds its growth; by default all of --gpus.",
         ),
     ] = None
     mem_max: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Let GPU memory grow up to this while the job runs."),
+        typer.Option(metavar="SIZE", help="Let GPU memory grow up to this, such as 20G, while the job runs."),
     ] = None
     mem_shows_max: Annotated[
         bool,
         typer.Option(
             "--mem-shows-max",
-            help="Show programs a card as large as the limit may become, if they read its size only once.",
+            help="Show programs a card as large as the limit may become, for those that read its size only once.",
         ),
     ] = False
     core_pct: Annotated[
         str | None,
-        typer.Option(metavar="PCT", help="At most this percentage of the GPU's compute time; enforced."),
+        typer.Option(metavar="PCT", help="Limit of the GPU's compute time in per cent; by default none."),
     ] = None
     exclusive: Annotated[bool, typer.Option("--exclusive", help="Share its GPUs with no other job.")] = False
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Run only on these GPUs, by index, such as 0,1."),
+        typer.Option(metavar="LIST", help="Run only on these GPUs, by index, such as 0,1; by default any."),
     ] = None
     cpus: Annotated[
         str | None,
@@ -94,12 +94,15 @@ class JobOptions:
         ),
     ] = None
     host_mem: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Host memory to reserve, such as 16G.")
+        str | None, typer.Option(metavar="SIZE", help="Host memory to reserve, such as 16G; by default none.")
     ] = None
     time: Annotated[
         str | None,
         typer.Option(
-            "--time", "-t", metavar="LIMIT", help="Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s."
+            "--time",
+            "-t",
+            metavar="LIMIT",
+            help="Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s; by default none.",
         ),
     ] = None
     grace: Annotated[
@@ -134,14 +137,14 @@ class JobOptions:
         str | None,
         typer.Option(
             metavar="KIND:ID",
-            help="Wait for a job: ok:ID, fail:ID or any:ID; separate several with commas.",
+            help="Start after these jobs: ok:ID has succeeded, fail:ID has failed, any:ID has ended; commas between.",
         ),
     ] = None
     begin: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Do not start before this time: 2026-11-22T18:00, 18:00, now+2h.",
+            help="Do not start before this time: 2026-11-22T18:00, 18:00 or now+2h.",
         ),
     ] = None
     name: Annotated[
@@ -149,7 +152,8 @@ class JobOptions:
     ] = None
     comment: Annotated[str | None, typer.Option(metavar="TEXT", help="Note, kept in the history.")] = None
     priority: Annotated[
-        str | None, typer.Option("--priority", "-p", metavar="N", help="Priority; higher goes first.")
+        str | None,
+        typer.Option("--priority", "-p", metavar="N", help="Priority; higher goes first; 0 by default."),
     ] = None
     profile: Annotated[
         str | None,
@@ -167,13 +171,13 @@ class JobOptions:
     ] = None
     rerun: Annotated[
         bool,
-        typer.Option("--rerun", help="Run again if its exit cannot be known or the machine restarted."),
+        typer.Option("--rerun", help="Run again if the machine restarts, or if the exit status is lost."),
     ] = False
     interactive: Annotated[
         bool,
         typer.Option(
             "--interactive",
-            help="Leave the GPUs while idle and others wait; the next CUDA call takes them back.",
+            help="Free the GPUs while the job is idle and others wait; its next CUDA call takes them back.",
         ),
     ] = False
     output: Annotated[
@@ -200,7 +204,7 @@ class JobOptions:
     ] = None
     estimate: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Expected run time, for policies that use it."),
+        typer.Option(metavar="TIME", help="Expected run time, such as 2:00:00, for policies that use it."),
     ] = None
     notify: Annotated[
         list[str] | None,
@@ -211,7 +215,10 @@ class JobOptions:
     ] = None
     notify_on: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Of these: start, end (the default), fail, out-of-memory."),
+        typer.Option(
+            metavar="LIST",
+            help="Events to report: start, end (the default), fail, out-of-memory.",
+        ),
     ] = None
 
 
@@ -325,7 +332,9 @@ def queue(
         typer.Option(metavar="LIST", help="Only jobs in these states, such as waiting,running."),
     ] = None,
     ended: Annotated[bool, typer.Option("--ended", help="Also list jobs that ended recently.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="At most N jobs.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="At most N jobs; by default all.")
+    ] = None,
     as_json: JsonOrCsv = None,
 ) -> None:
     """List waiting and running jobs."""

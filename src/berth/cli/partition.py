@@ -65,14 +65,12 @@ def _print_json(values: object) -> None:
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="The command, after --.")],
-    mem: Annotated[str | None, typer.Option(help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
+    mem: Annotated[str | None, typer.Option(help="GPU memory, such as 4G; by default no limit.")] = None,
     core_pct: Annotated[
         int | None,
-        typer.Option(min=0, max=100, help="Per cent of the GPU's time; 0: not limited."),
+        typer.Option(min=0, max=100, help="Per cent of the GPU's time; 0, the default: no limit."),
     ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="Index or UUID of the GPU; default: all that are there.")
-    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="Index or UUID of the GPU; by default all.")] = None,
     burst: Burst = False,
     priority: Priority = None,
     fake_gpu: Fake = False,
@@ -187,7 +185,9 @@ def _driver(fake_gpu: bool) -> Path | None:
 @app.command()
 def create(
     name: Name,
-    mem: Annotated[str | None, typer.Option(help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
+    mem: Annotated[
+        str | None, typer.Option(help="GPU memory, such as 4G; needed unless --mig is given.")
+    ] = None,
     core_pct: CorePct = 0,
     gpu: Annotated[str, typer.Option(help="Index or UUID of the GPU.")] = "0",
     burst: Burst = False,
@@ -203,7 +203,7 @@ def create(
         typer.Option(
             "--native/--no-native",
             help="Let the driver enforce --mem on cgroups; needs root, driver 615 and cgroup v2. "
-            "Default: if they are here, without --owner, --group or --overcommit.",
+            "By default used where possible, unless --owner, --group or --overcommit is given.",
         ),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="The user who may join, by name or number.")] = None,
@@ -359,11 +359,11 @@ def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
 @app.command()
 def resize(
     name: Name,
-    mem: Annotated[str | None, typer.Option(help="GPU memory; default: as it is.")] = None,
+    mem: Annotated[str | None, typer.Option(help="GPU memory, such as 4G; by default as it is.")] = None,
     core_pct: Annotated[
-        int | None, typer.Option(min=0, max=100, help="Per cent of time; default: as it is.")
+        int | None, typer.Option(min=0, max=100, help="Per cent of the GPU's time; by default as it is.")
     ] = None,
-    burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="Default: as it is.")] = None,
+    burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="By default as it is.")] = None,
     priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
@@ -521,7 +521,7 @@ def cdi(
     name: Name,
     device: Annotated[
         list[str] | None,
-        typer.Option(help="A device node to inject; default: NVIDIA's own, where present."),
+        typer.Option(help="A device node to inject; by default those of NVIDIA that are present."),
     ] = None,
     fake_gpu: Fake = False,
 ) -> None:

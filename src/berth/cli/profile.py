@@ -200,7 +200,7 @@ def record(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="What to run, after `--`.")],
     application: Annotated[str, typer.Option(help="Application to which the profile belongs.")],
     kind: Annotated[str, typer.Option(help="The application's type, such as ML or HPC.")] = "",
-    input_bytes: Annotated[int, typer.Option(min=0, help="Size of its input.")] = 0,
+    input_bytes: Annotated[int, typer.Option(min=0, help="Size of its input, in bytes.")] = 0,
     parameters: Annotated[str, typer.Option(help="Parameters of its input, as free text.")] = "",
     gpu: Annotated[int, typer.Option(min=0, help="GPU to run on, by NVML's index.")] = 0,
     interval_ms: Annotated[int, typer.Option(min=100, help="Milliseconds per row of the profile.")] = 1000,

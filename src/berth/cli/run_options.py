@@ -127,7 +127,9 @@ class RunOptions:
     ] = None
     mtbf: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="HOURS", help="Mean time between failures of a node."),
+        typer.Option(
+            min=0.001, metavar="HOURS", help="Mean time between a node's failures; by default none."
+        ),
     ] = None
     mttr: Annotated[
         float | None,
@@ -138,7 +140,7 @@ class RunOptions:
         typer.Option(
             min=0.001,
             metavar="MINUTES",
-            help="Time between checkpoints; a restarted job continues from the last one.",
+            help="Time between checkpoints, from which a restarted job continues; by default none.",
         ),
     ] = None
     checkpoint_write: Annotated[
@@ -165,10 +167,7 @@ class RunOptions:
     ] = None
     quota: Annotated[
         str | None,
-        typer.Option(
-            metavar="VC=GPUS,…",
-            help="GPU quota per virtual cluster; unlisted clusters get 0.",
-        ),
+        typer.Option(metavar="VC=GPUS,…", help="GPU quota per virtual cluster; unlisted clusters get 0."),
     ] = None
     limits: Annotated[
         Path | None,
@@ -181,7 +180,10 @@ class RunOptions:
     every: Annotated[
         float | None,
         typer.Option(
-            "--round", min=0.001, metavar="SECONDS", help="Decide only at multiples of this interval."
+            "--round",
+            min=0.001,
+            metavar="SECONDS",
+            help="Decide only at multiples of this interval.",
         ),
     ] = None
     events: Annotated[

@@ -170,7 +170,7 @@ def run(
             min=10,
             max=1000,
             metavar="PCT",
-            help="Percent of a GPU that the measured compute of jobs on it may add up to; jobs that ask for gpu_pct"
+            help="Highest sum, in per cent of a GPU, of the measured compute of its jobs; jobs that ask for gpu_pct"
             " are promised theirs.",
         ),
     ] = COMPUTE_PCT,
@@ -198,7 +198,7 @@ def run(
     ] = None,
     for_s: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds; default: never."),
+        typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds; by default never."),
     ] = None,
 ) -> None:
     """Watch Slurm's queue; log which jobs would start when, or place held jobs.
@@ -303,7 +303,7 @@ def agent(
         ),
     ] = Uncounted.REPORT,
     node: Annotated[
-        str, typer.Option("--node", help="Name of this machine's reports; default: its host name.")
+        str, typer.Option("--node", help="Name of this machine in reports; by default its host name.")
     ] = "",
 ) -> None:
     """Run on each node as root: let the GPU memory of jobs grow, and suspend and resume jobs."""
@@ -483,7 +483,9 @@ def install(
     qos: Qos = "",
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Change the files beside slurm.conf; without it they stay as they are."),
+        typer.Option(
+            "--apply", help="Change the files next to slurm.conf; without it they stay as they are."
+        ),
     ] = False,
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of berth's scripts on all machines.")
@@ -507,7 +509,7 @@ def install(
         list[str] | None,
         typer.Option(
             metavar="USER",
-            help="User who may release held jobs, besides root and SlurmUser; repeatable.",
+            help="User who may release held jobs, in addition to root and SlurmUser; repeatable.",
         ),
     ] = None,
     state: State = DEFAULT_STATE,

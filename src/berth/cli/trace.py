@@ -104,7 +104,7 @@ def fetch(
         ),
     ],
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to put it in.  [default: ./NAME]")
+        Path | None, typer.Option(metavar="DIR", help="Folder to put it in; by default ./NAME.")
     ] = None,
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only files with this in their name.")] = "",
     as_json: JsonOrCsv = None,

@@ -93,14 +93,16 @@ def train(history: HistoryFolder = Path("history"), as_json: JsonOrCsv = None) -
 
 @app.command()
 def request(
-    user: Annotated[str, typer.Option(help="User of the job.")] = "",
-    account: Annotated[str, typer.Option(help="Its account.")] = "",
-    partition: Annotated[str, typer.Option(help="Its partition.")] = "",
-    qos: Annotated[str, typer.Option(help="Its quality of service.")] = "",
-    application: Annotated[str, typer.Option(help="Its application.")] = "",
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs over all its nodes.")] = 1,
-    mem_gib: Annotated[float, typer.Option(min=0, help="Memory over all its nodes.")] = 0.0,
-    hours: Annotated[float, typer.Option(min=0, help="Its time limit.")] = 24.0,
+    user: Annotated[str, typer.Option(metavar="NAME", help="User of the job.")] = "",
+    account: Annotated[str, typer.Option(metavar="NAME", help="Its account.")] = "",
+    partition: Annotated[str, typer.Option(metavar="NAME", help="Its partition.")] = "",
+    qos: Annotated[str, typer.Option(metavar="NAME", help="Its quality of service.")] = "",
+    application: Annotated[str, typer.Option(metavar="NAME", help="Its application.")] = "",
+    gpus: Annotated[int, typer.Option(min=0, metavar="N", help="GPUs over all its nodes.")] = 1,
+    mem_gib: Annotated[
+        float, typer.Option(min=0, metavar="GIB", help="Host memory over all its nodes, in GiB.")
+    ] = 0.0,
+    hours: Annotated[float, typer.Option(min=0, metavar="HOURS", help="Its time limit, in hours.")] = 24.0,
     queue_file: Annotated[
         Path | None,
         typer.Option(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Final
 
 from berth.counts import counted
-from berth.history.values.durations import duration_text, hours_column, hours_of, hours_text
+from berth.history.values.durations import duration_text, hours_column, hours_of
 from berth.statistics.accounting import Usage, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
 
@@ -49,17 +49,14 @@ def main_figures(
 ) -> tuple[Figure, ...]:
     """The five figures that matter, of the use and the median waits of a period and of the one before it."""
     return (
-        _amount("jobs", used.jobs, used_before.jobs, "{:,.0f}".format),
-        _amount("GPU-hours held", used.gpu_hours, used_before.gpu_hours, hours_text),
-        _amount(
+        Figure("jobs", f"{used.jobs:,}", f"{used_before.jobs:,}", _change(used.jobs, used_before.jobs)),
+        _hours("GPU-hours held", used.gpu_hours, used_before.gpu_hours),
+        _hours(
             "GPU-hours idle, of those measured",
             used.known("idle-gpu-hours"),
             used_before.known("idle-gpu-hours"),
-            hours_text,
         ),
-        _amount(
-            "GPU-hours of failed attempts", used.wasted_gpu_hours, used_before.wasted_gpu_hours, hours_text
-        ),
+        _hours("GPU-hours of failed attempts", used.wasted_gpu_hours, used_before.wasted_gpu_hours),
         _wait(wait_s, wait_before_s),
     )
 
@@ -104,16 +101,22 @@ def _figures(now: Totals, before: Totals) -> Iterator[Figure]:
             yield Figure(name, f"{part * 100:.1f} %", shown, points)
 
 
-def _amount(name: str, now: float | None, before: float | None, form: Callable[[float], str]) -> Figure:
-    shown = ["not measured" if value is None else form(value) for value in (now, before)]
-    change = f"{(now / before - 1) * 100:+.0f} %" if now is not None and before else ""
-    return Figure(name, shown[0], shown[1], change)
+def _hours(name: str, now: float | None, before: float | None) -> Figure:
+    """Hours of a period and of the one before it in one unit, which its name says."""
+    name, cells = hours_column(name, (now, before), 1)
+    shown = [
+        "not measured" if value is None else cell for value, cell in zip((now, before), cells, strict=True)
+    ]
+    return Figure(name, shown[0], shown[1], _change(now, before))
 
 
 def _wait(now: float | None, before: float | None) -> Figure:
     shown = ["–" if value is None else duration_text(value) for value in (now, before)]
-    change = f"{(now / before - 1) * 100:+.0f} %" if now is not None and before else ""
-    return Figure("median wait", shown[0], shown[1], change)
+    return Figure("median wait", shown[0], shown[1], _change(now, before))
+
+
+def _change(now: float | None, before: float | None) -> str:
+    return f"{(now / before - 1) * 100:+.0f} %" if now is not None and before else ""
 
 
 def digest_text(
@@ -140,22 +143,23 @@ def _lines(now: Tables, before: Tables, one_user: bool, first: Sequence[str]) ->
     rows = [(each.name, each.now, each.before, each.change) for each in figures]
     shown = 4 if any(row[3] for row in rows) else 2  # with nothing before there is nothing to compare
     yield from _table(("", "this period", "before", "change")[:shown], [row[:shown] for row in rows])
-    rows_of_users = [
-        (row.keys[0], hours_text(row.idle_gpu_hours), hours_text(row.gpu_hours), _part(row.known("gpu-use")))
-        for row in users[:LISTED]
-        if row.idle_gpu_hours
-    ]
-    if rows_of_users:
+    users = [row for row in users[:LISTED] if row.idle_gpu_hours]
+    if users:
         yield from ("", "Users by idle GPU-hours")
-        yield from _table(("user", "idle", "held", "GPU use"), rows_of_users)
-    idle = [row for row in now.jobs("idle-gpu-hours", LISTED) if row.use.idle_gpu_hours]
-    if idle:
+        idle_head, idle = hours_column("idle hours", [row.idle_gpu_hours for row in users], 1)
+        held_head, held = hours_column("held hours", [row.gpu_hours for row in users], 1)
+        lines = [
+            (row.keys[0], idle[at], held[at], _part(row.known("gpu-use"))) for at, row in enumerate(users)
+        ]
+        yield from _table(("user", idle_head, held_head, "GPU use"), lines)
+    jobs = [row for row in now.jobs("idle-gpu-hours", LISTED) if row.use.idle_gpu_hours]
+    if jobs:
         yield from ("", "Jobs by idle GPU-hours (`berth job ID` tells all of one)")
-        yield from _table(_JOB_HEAD, [_job_cells(row) for row in idle])
-    failed = [row for row in now.jobs("failed-gpu-hours", LISTED) if row.use.wasted_gpu_hours]
-    if failed:
+        yield from _jobs_table(jobs)
+    jobs = [row for row in now.jobs("failed-gpu-hours", LISTED) if row.use.wasted_gpu_hours]
+    if jobs:
         yield from ("", "Jobs by GPU-hours of failed attempts")
-        yield from _table(_JOB_HEAD, [_job_cells(row) for row in failed])
+        yield from _jobs_table(jobs)
     waits = sorted(now.waits_by_cause().items(), key=lambda item: (-item[1], item[0]))
     if waited := [wait for wait in waits[:LISTED] if wait[1]]:
         heading, cells = hours_column("hours", [hours for _, hours in waited], 1)
@@ -165,19 +169,20 @@ def _lines(now: Tables, before: Tables, one_user: bool, first: Sequence[str]) ->
         )
 
 
-_JOB_HEAD: Final = ("job", "user", "application", "state", "idle", "failed", "held", "GPU use")
-
-
-def _job_cells(row: JobUse) -> tuple[str, ...]:
-    """What a digest says of one job, in the order of its table's head."""
-    idle = row.use.known("idle-gpu-hours")
-    return (
-        *(row.use.keys[0], row.user, row.application, row.state),
-        "–" if idle is None else hours_text(idle),
-        hours_text(row.use.wasted_gpu_hours),
-        hours_text(row.use.gpu_hours),
-        _part(row.use.known("gpu-use")),
-    )
+def _jobs_table(rows: Sequence[JobUse]) -> Iterator[str]:
+    idle_head, idle = hours_column("idle hours", [row.use.known("idle-gpu-hours") for row in rows], 1)
+    failed_head, failed = hours_column("failed hours", [row.use.wasted_gpu_hours for row in rows], 1)
+    held_head, held = hours_column("held hours", [row.use.gpu_hours for row in rows], 1)
+    cells = [
+        (
+            *(row.use.keys[0], row.user, row.application, row.state),
+            *(idle[at], failed[at], held[at]),
+            _part(row.use.known("gpu-use")),
+        )
+        for at, row in enumerate(rows)
+    ]
+    head = ("job", "user", "application", "state", idle_head, failed_head, held_head, "GPU use")
+    return _table(head, cells)
 
 
 def _part(value: float | None) -> str:

@@ -33,8 +33,8 @@ class Nvml:
             self._gpus = [_Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(number)) for number in range(count)]
         except nvml.NVMLError as error:
             raise SamplingError(
-                f"NVML says: {error}. berth sample needs the NVIDIA driver of the node (libnvidia-ml.so.1); "
-                "where nvidia-smi works, it does"
+                f"NVML cannot be used: {error}; berth sample needs NVIDIA's driver with libnvidia-ml.so.1, as"
+                " nvidia-smi does"
             ) from error
         return self
 

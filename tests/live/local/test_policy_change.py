@@ -99,6 +99,11 @@ def test_a_policy_that_there_is_not_does_not_bring_the_queue_up(tmp_path: Any) -
         assert world.broker.wait(300) == 2
         said = (world.folder / "errors").read_text()
         assert said == "berth: 'no-such' cannot decide: no policy 'no-such'\n"
+        assert not world.state.exists()
+        world.state.mkdir()  # made by the user: it stays
+        world.up(wait=False, ready=False)
+        assert world.broker.wait(60) == 2
+        assert world.state.exists()
         world.options = []
         world.up()
         assert (world.status() or {})["policy"] == MACHINE_POLICY

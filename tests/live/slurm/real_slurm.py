@@ -19,8 +19,8 @@ PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "setpriv", "slurmrestd")
 CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 STORIES = Path(__file__).with_name("stories.sh")
 
-TIMEOUT_S = 800
-"""Of a whole story; after 900 s pytest ends the worker (`faulthandler_timeout`)."""
+TIMEOUT_S = 700
+"""Of a whole story, which must have been stopped when pytest ends the worker after 900 s (`faulthandler_timeout`)."""
 LEFT_S = 60
 """How long what a story has started may take to end, once it has been told to."""
 

@@ -49,6 +49,24 @@ def test_without_urgent_jobs_it_decides_as_the_policy_within() -> None:
     assert kept == plain
 
 
+def test_with_passing_a_small_job_passes_a_large_one_and_none_passes_an_urgent_one() -> None:
+    jobs = [
+        Job("runs", 0, HOUR_MS, gpus=4, priority=1),
+        Job("large", 1, HOUR_MS, gpus=8),
+        Job("small", 2, HOUR_MS, gpus=2),
+        Job("urgent", 3, HOUR_MS, gpus=6, priority=1),
+        Job("late", 4, HOUR_MS),
+    ]
+    found = {}
+    for name in (HEADROOM, HEADROOM.replace("headroom?", "headroom?passing=1&")):
+        events = simulate(jobs, Cluster(NODES), make_policy(name))
+        found[name] = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
+    strict, passing = found.values()
+    assert strict["small"] > strict["large"]
+    assert (passing["small"], passing["urgent"]) == (2, HOUR_MS)
+    assert passing["late"] >= passing["urgent"]
+
+
 def test_a_job_without_gpus_does_not_wait_for_urgent_jobs_that_do() -> None:
     jobs = [
         Job("runs", 0, HOUR_MS, gpus=8, priority=1),

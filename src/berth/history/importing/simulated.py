@@ -56,6 +56,9 @@ def import_records(
             )
             found = database.execute("SELECT count(*) FROM staged").fetchone()
         except duckdb.Error as error:
-            raise HistoryError(f"{path} cannot be read: {first_line(error)}") from error
+            why = (
+                f"{path} cannot be read: {first_line(error)}; expected records of `berth simulate --records`"
+            )
+            raise HistoryError(why) from error
         rows = int(found[0]) if found else 0
         return history.merge(database, Staged(rows, key_mark=key_mark(options.key)), Rejections())

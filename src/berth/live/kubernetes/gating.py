@@ -82,7 +82,7 @@ async def serve(port: int, certificate: Path, key: Path, *, parts: bool = True) 
         tls.load_cert_chain(certificate, key)
     except OSError as error:  # it names no file
         raise SettingError(
-            f"{certificate} and {key}: {error}; expected a certificate and its key in PEM form"
+            f"{certificate} and {key}: {error.strerror or error}; expected a certificate and its key in PEM form"
         ) from error
     app = web.Application(client_max_size=8 << 20)
     app.add_routes([web.post("/", review)])

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import fcntl
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -160,6 +161,9 @@ def main() -> None:
     parser.add_argument("--per-gpu", type=int)
     parser.add_argument("--uncounted", choices=ANSWERS)
     parser.add_argument("--foreground", action="store_true")
+    parser.add_argument(
+        "--new-folder", action="store_true", help="Remove the state folder if the start is refused."
+    )
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
     parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
     parser.add_argument(
@@ -169,13 +173,16 @@ def main() -> None:
     places = Places(state_folder())
     if "BERTH_ROOT" not in os.environ and os.geteuid() != 0:
         os.environ["BERTH_ROOT"] = f"/dev/shm/berth-{os.geteuid()}"  # the other is root's
+    lock = None
     try:
         places.check()
-        places.make()
+        options.new_folder |= places.make()
         lock = hold_lock(places)
         asyncio.run(serve(options, Log(None if options.foreground else places.log), places))
         os.close(lock)
     except (LiveError, OSError) as error:
+        if options.new_folder and lock is not None:
+            shutil.rmtree(places.folder, ignore_errors=True)
         print(f"berth: {error}", file=sys.stderr)
         sys.exit(2)
 

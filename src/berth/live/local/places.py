@@ -88,8 +88,9 @@ class Places:
         """Refuse a path that no socket can have; LiveError says what to do."""
         _check_socket(self.socket)
 
-    def make(self) -> None:
-        """Make the folders; LiveError where that cannot be."""
+    def make(self) -> bool:
+        """Make the folders, and return whether the state folder is new; LiveError where that cannot be."""
+        new = not os.path.exists(self.folder)
         try:
             os.makedirs(self.folder, mode=0o755, exist_ok=True)
             for folder, mode in (
@@ -103,3 +104,4 @@ class Places:
             raise LiveError(
                 f"{error.filename} cannot be made ({error.strerror}); name another folder with BERTH_STATE"
             ) from error
+        return new

@@ -33,7 +33,8 @@ def up(values: Flags, as_json: bool) -> None:
     if answer is not None:
         _up_already(values, answer, as_json)
         return
-    places.make()
+    if places.make():
+        words.append("--new-folder")
     log = os.open(places.log + ".start", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -36,14 +36,18 @@ class Headroom:
     within `ahead_s` is learned over a week, for each set of GPU models. The quantile of these rises is kept free, so
     that an urgent job finds room without an eviction. The idea is from Duan and others, *GFS: A Preemptive Scheduling
     Framework for GPU Clusters with Predictive Spot Management* (ASPLOS 2026), who forecast with one network per
-    department. Settings in the name: `headroom?quantile=0.9&ahead_s=3600+preempt+fifo+best-fit`.
+    department. Settings in the name: `headroom?quantile=0.9&ahead_s=3600+preempt+fifo+best-fit`. With `passing=1`, a
+    job that is not urgent and fits passes larger ones that do not, even where the other policy is strict.
     """
 
-    def __init__(self, inner: Policy, quantile: float = 0.9, ahead_s: int = 3600) -> None:
+    def __init__(
+        self, inner: Policy, quantile: float = 0.9, ahead_s: int = 3600, *, passing: bool = False
+    ) -> None:
         if not 0 <= quantile <= 1 or ahead_s < 1:
             raise SettingError(
                 f"headroom takes a quantile from 0 to 1 and ahead_s of 1 or more, not {quantile} and {ahead_s}"
             )
+        self.passing = passing
         self.inner = inner
         self.quantile = quantile
         self.step_ms = max(1, ahead_s * 1000 // SAMPLES_AHEAD)
@@ -58,8 +62,12 @@ class Headroom:
         """Made from the settings in a name and the rest of it; SettingError or PolicyError where they are none."""
         from berth.policies import make_policy
 
-        if unknown := options.keys() - {"quantile", "ahead_s"}:
-            raise SettingError(f"no setting '{min(unknown)}' of headroom; there are quantile, ahead_s")
+        if unknown := options.keys() - {"quantile", "ahead_s", "passing"}:
+            raise SettingError(
+                f"no setting '{min(unknown)}' of headroom; there are quantile, ahead_s, passing"
+            )
+        if (passing := options.get("passing", "0")) not in ("0", "1"):
+            raise SettingError(f"headroom?passing={passing}; expected 0 or 1")
         try:
             quantile, ahead_s = float(options.get("quantile", "0.9")), int(options.get("ahead_s", "3600"))
         except ValueError:
@@ -67,7 +75,8 @@ class Headroom:
             raise SettingError(
                 f"headroom?{came}; expected numbers, as in quantile=0.9&ahead_s=3600"
             ) from None
-        return cls(make_policy(rest or "preempt+fifo+first-fit", setting), quantile, ahead_s)
+        inner = make_policy(rest or "preempt+fifo+first-fit", setting)
+        return cls(inner, quantile, ahead_s, passing=passing == "1")
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield what the other policy decides on urgent jobs and on those that leave the headroom."""
@@ -79,13 +88,16 @@ class Headroom:
         while again:
             again = False
             shown, held_back = self._shown(queue, cluster)
-            for decision in self.inner(shown, cluster, now_ms):
-                yield decision
-                if isinstance(decision, Placement) and decision.job in shown:
-                    if decision.job.id in cluster.running:
-                        shown.remove(decision.job)
-                elif isinstance(decision, Evict):
-                    again = True  # what was evicted waits, and is not shown yet
+            blocked = True
+            while blocked and not again:
+                for decision in self.inner(shown, cluster, now_ms):
+                    yield decision
+                    if isinstance(decision, Placement) and decision.job in shown:
+                        if decision.job.id in cluster.running:
+                            shown.remove(decision.job)
+                    elif isinstance(decision, Evict):
+                        again = True  # what was evicted waits, and is not shown yet
+                blocked = self.passing and _without_largest(shown)
         if held_back and any(self._reserve_milli.values()):
             yield WakeAt(self._samples[-1][0] + self.step_ms)  # the headroom shrinks if no urgent job comes
 
@@ -111,6 +123,8 @@ class Headroom:
             for _, serial, job in lanes[shown_anyway, models]:
                 if any(left[kind] < _milli(job) for kind in kinds):
                     held_back = True
+                    if self.passing and all(left[kind] > 0 for kind in kinds):
+                        continue
                     break
                 for kind in kinds:
                     left[kind] -= _milli(job)
@@ -166,6 +180,20 @@ class Headroom:
 def _lane(job: Job) -> tuple[bool, Models]:
     """Whether it is shown whatever is free, as it is urgent or needs no GPU; and its GPU models."""
     return job.priority > 0 or not job.gpus, job.models
+
+
+def _without_largest(shown: ShownQueue) -> bool:
+    """Hide the largest jobs, none of which had room; whether others are left to ask about. No job passes an urgent
+    one."""
+    left = list(shown)
+    if any(job.priority > 0 for job in left):
+        return False
+    most = max((_milli(job) for job in left), default=0)
+    smaller = [job for job in left if _milli(job) < most]
+    for job in left:
+        if _milli(job) == most:
+            shown.remove(job)
+    return bool(smaller)
 
 
 def _milli(job: Job) -> int:

@@ -389,7 +389,9 @@ def read_limits(path: Path) -> LimitSettings:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SettingError(f"{path} cannot be read as limits: {cause_of(error)}") from error
+        raise SettingError(
+            f"{path} cannot be read as limits: {cause_of(error)}; docs/policies.md shows some"
+        ) from error
     if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, 1):
         raise SettingError(f'{path} holds no limits; expected {{"format": "{FORMAT}", "version": 1, …}}')
     listed, policy = content.get("limits", []), content.get("policy", "")
