@@ -1,14 +1,11 @@
-"""Teach the network over pairs that `learned` decides by on clusters, and compare it with `pairs`, which it corrects.
+"""Teach the network over pairs that `learned` decides by on clusters; `placement.py` compares it with others.
 
-    python bench/pair_network.py train [--network former.npz] [--rounds 80] [--out pairs.npz]
-    python bench/pair_network.py compare [--network pairs.npz] [--gpus 20] [--seeds 10] [--first-seed 31000]
-    python bench/pair_network.py check [--seeds 1]
+    python bench/pair_network.py [--network former.npz] [--rounds 80] [--units 0] [--out pairs.npz]
 
-All play in `pair_worlds`. `train` draws networks around the best so far, lets each decide in the same worlds, and moves
+It draws networks around the best so far, lets each decide in the same compiled worlds (`pair_worlds`), and moves
 towards those under which jobs end sooner on average than under `pairs` (separable CMA-ES: Ros and Hansen, "A simple
 modification in CMA-ES achieving linear time and space complexity", PPSN 2008). Half of what counts are all jobs, half
-those that `placement.py` counts. Seeds are those from 700,000 on, and `--network` is where it begins. `compare` counts
-jobs as `placement.py` does, on its seeds. `check` plays the same jobs with `simulate`.
+those that `placement.py` counts. Seeds are those from 700,000 on, and `--network` is where it begins.
 """
 
 from __future__ import annotations
@@ -26,89 +23,78 @@ from berth.network.model_file import read_arrays
 from berth.network.pair_network import (
     FORMAT,
     INPUTS,
-    LONG_QUEUE,
     NO_NETWORK,
     QUEUE,
-    SCORE,
     VERSION,
     WAIT,
     PairNetwork,
     pair_network_bytes,
     read_pair_network,
 )
-from berth.policies.colocation.learned import pair_network_named
-from berth.statistics.spread import confidence_interval_95
-from harness import count, save
-from pair_worlds import Cluster, Played
-from placement import CARDS, FIRST_SEED, Cell, jobs_of, run
+from harness import count
+from pair_worlds import Played
+from placement import Cell, counted_of, jobs_of, world
 
 LEARNT = (
-    ("mixed", "mps", 2.5), ("mixed", "mps", 3.5), ("mixed", "mps", 5.0), ("mixed", "time-sliced", 1.6),
-    ("mixed", "time-sliced", 2.5), ("equal", "mps", 3.5), ("equal", "time-sliced", 2.5),
+    ("mixed", "mps", 2.2, 3.0), ("mixed", "mps", 3.0, 4.2), ("mixed", "mps", 4.2, 6.0),
+    ("mixed", "time-sliced", 1.5, 2.2), ("mixed", "time-sliced", 2.2, 3.5),
+    ("equal", "mps", 2.2, 5.0), ("equal", "time-sliced", 1.6, 3.0),
 )  # fmt: skip
-COMPARED = [
-    (part, mode, load)
-    for mode, loads in (("mps", (1.6, 2.5, 3.5, 5.0)), ("time-sliced", (1.6, 2.5, 3.5)))
-    for load in loads
-    for part in ("mixed", "equal")
-]
+"""Part, mode, and the loads that a round draws from."""
 GPUS, MINUTES = 20, 4.0
 DRAWN, FIRST_SIZE, LEAST_SIZE = 14, 0.08, 0.03
 """Networks of a round; how far they are drawn from the best so far at first, and at least."""
+FIRST_SPREAD = 9.0
+"""By how much wider the weights of hidden units' inputs are drawn, as a variance."""
 LONGEST_WAIT = 0.02
 """What a longer longest wait than that of `pairs` costs, as a part of its logarithm."""
-WEIGHTS = [
-    *((at, SCORE) for at in range(QUEUE)),
-    *((at, LONG_QUEUE) for at in range(QUEUE)),
-    *((at, WAIT) for at in range(INPUTS)),
-]
-PLACES = tuple(zip(*WEIGHTS, strict=True))
-"""Those that are taught. What is the same of all pairs matters only for waiting."""
-
-
-@cache
-def cluster(part: str, mode: str, gpus: int) -> Cluster:
-    """One of these worlds' clusters."""
-    return Cluster(mode, CARDS if part == "mixed" else ("V100",) * len(CARDS), gpus)
+TAUGHT = np.ones((INPUTS, 3), np.bool_)
+"""Which of `direct` are taught. What is the same of all pairs matters only for waiting."""
+TAUGHT[QUEUE:, :WAIT] = False
 
 
 @cache
 def by_rule(cell: Cell) -> Played:
     """What comes of the rule."""
-    return cluster(cell.part, cell.mode, cell.gpus).play(jobs_of(cell), None)
+    return world(cell.part, cell.mode, cell.gpus).play(jobs_of(cell))
 
 
-def middle(cell: Cell) -> slice:
-    """The jobs that `placement.py` counts."""
-    fifth = len(jobs_of(cell)) // 5
-    return slice(fifth, len(jobs_of(cell)) - fifth)
-
-
-def network_of(weights: FloatArray) -> PairNetwork:
-    """The network of these weights, of no units."""
+def network_of(weights: FloatArray, units: int) -> PairNetwork:
+    """The network of these weights."""
     direct = np.zeros((INPUTS, 3))
-    direct[PLACES] = weights
-    return PairNetwork(direct, np.zeros((INPUTS, 0)), np.zeros((0, 2)))
+    direct[TAUGHT] = weights[: TAUGHT.sum()]
+    first, last = np.split(weights[TAUGHT.sum() :], [INPUTS * units])
+    return PairNetwork(direct, first.reshape(INPUTS, units), last.reshape(units, 2))
+
+
+def weights_of(network: PairNetwork, units: int) -> FloatArray:
+    """The weights of a network; units that it lacks add nothing yet."""
+    more = units - len(network.last)
+    first, last = np.pad(network.first, ((0, 0), (0, more))), np.pad(network.last, ((0, more), (0, 0)))
+    return np.concatenate([network.direct[TAUGHT], first.ravel(), last.ravel()])
 
 
 def worse(network: PairNetwork, cell: Cell) -> float:
     """By how much more time jobs take than under the rule, as the difference of logarithms."""
-    found, rule = cluster(cell.part, cell.mode, cell.gpus).play(jobs_of(cell), network), by_rule(cell)
+    found, rule = world(cell.part, cell.mode, cell.gpus).play(jobs_of(cell), network), by_rule(cell)
+    all_of_them = range(len(found.wait_s))
     longer = np.log((found.wait_s.max() + 20) / (rule.wait_s.max() + 20))
     parts = [
         found.completion_s[some].mean() / rule.completion_s[some].mean()
-        for some in (slice(None), middle(cell))
+        for some in (all_of_them, counted_of(all_of_them))
     ]
     return float(np.log(parts).mean() + LONGEST_WAIT * max(0, longer))
 
 
-def train(rounds: int, out: Path, former: Path | None) -> None:
+def train(rounds: int, units: int, out: Path, former: Path | None) -> None:
     """Teach one, from the former one of that file on, and write it; its figures include those of the former."""
     begin = NO_NETWORK if former is None else read_pair_network(former)
     before = {} if former is None else read_arrays(former, FORMAT, VERSION)[0]["figures"]
-    command = "python bench/pair_network.py train" + (f" --network {quote(str(former))}" if former else "")
-    size, kept = len(WEIGHTS), DRAWN // 2
-    draw, begun = np.random.default_rng(1), time.process_time()
+    command = "python bench/pair_network.py" + (f" --network {quote(str(former))}" if former else "")
+    best = weights_of(begin, units)
+    size, kept = len(best), DRAWN // 2
+    start = int(before.get("rounds", 0))
+    draw, begun = np.random.default_rng(1 + start), time.process_time()
     share = np.log(kept + 0.5) - np.log(np.arange(1, kept + 1))
     share /= share.sum()
     many = 1 / (share**2).sum()
@@ -117,16 +103,25 @@ def train(rounds: int, out: Path, former: Path | None) -> None:
     rest = min(1 - one, 2 * (many - 2 + 1 / many) / ((size + 2) ** 2 + many) * (size + 2) / 3)
     damping = 1 + to_size + 2 * max(0, np.sqrt((many - 1) / (size + 1)) - 1)
     usual = np.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))
-    best, spread, path, steps = begin.direct[PLACES].copy(), np.ones(size), np.zeros(size), np.zeros(size)
+    spread, path, steps = np.ones(size), np.zeros(size), np.zeros(size)
+    spread[TAUGHT.sum() : TAUGHT.sum() + INPUTS * units] = FIRST_SPREAD
     step = FIRST_SIZE
     for number in range(rounds):
         cells = [
-            Cell(part, mode, load, "", 700_000 + 20 * number + at, GPUS, MINUTES)
-            for at, (part, mode, load) in enumerate(LEARNT)
+            Cell(
+                part,
+                mode,
+                float(draw.uniform(low, high)),
+                "",
+                700_000 + 20 * (start + number) + at,
+                GPUS,
+                MINUTES,
+            )
+            for at, (part, mode, low, high) in enumerate(LEARNT)
         ]
         drawn = best + step * np.sqrt(spread) * draw.normal(size=(DRAWN, size))
-        worth = np.array([np.mean([worse(network_of(one), cell) for cell in cells]) for one in drawn])
-        first = np.argsort(worth + 1e-5 * (drawn**2).sum(axis=1))[:kept]
+        worth = np.array([np.mean([worse(network_of(one, units), cell) for cell in cells]) for one in drawn])
+        first = np.argsort(worth)[:kept]
         moved = (drawn[first] - best) / step
         towards = share @ moved
         best = share @ drawn[first]
@@ -138,88 +133,27 @@ def train(rounds: int, out: Path, former: Path | None) -> None:
         step = min(max(step * np.exp(to_size / damping * (length / usual - 1)), LEAST_SIZE), 0.6)
         print(
             f"round {number + 1}, {time.process_time() - begun:.0f} s of processor time: {100 * worth.mean():+.2f} %"
-            " on average over the networks drawn",
+            f" on average over the networks drawn, {step:.3f} apart",
             flush=True,
         )
         if number % 10 == 9 or number == rounds - 1:
             figures = {"rounds": number + 1.0, "processor_s": time.process_time() - begun}
             figures = {name: before.get(name, 0) + figure for name, figure in figures.items()}
-            made_by = f"{command} --rounds {number + 1}"
-            out.write_bytes(pair_network_bytes(network_of(best), made_by, figures))
-
-
-def compare(network: PairNetwork, gpus: int, seeds: range) -> list[dict[str, object]]:
-    """Mean completion of the jobs that count, against that under the rule, paired by seed."""
-    rows: list[dict[str, object]] = []
-    for part, mode, load in COMPARED:
-        cells = [Cell(part, mode, load, "", seed, gpus, 6.0) for seed in seeds]
-        counted, all_of_them, rule_s, longest_s = [], [], [], []
-        for cell in cells:
-            jobs = jobs_of(cell)
-            found, rule = cluster(part, mode, gpus).play(jobs, network), by_rule(cell)
-            rule_s.append(rule.completion_s[middle(cell)].mean())
-            counted.append(100 * (found.completion_s[middle(cell)].mean() / rule_s[-1] - 1))
-            all_of_them.append(100 * (found.completion_s.mean() / rule.completion_s.mean() - 1))
-            longest_s.append((rule.wait_s.max(), found.wait_s.max()))
-        mine, every = confidence_interval_95(counted), confidence_interval_95(all_of_them)
-        longest = [float(one) for one in np.max(longest_s, axis=0)]
-        rows.append(
-            {
-                "part": part,
-                "mode": mode,
-                "load": load,
-                "rule_s": float(np.mean(rule_s)),
-                "less_pct": mine.mean,
-            }
-            | {"low_95": mine.low, "high_95": mine.high, "of_all_jobs_pct": every.mean, "longest_s": longest}
-        )
-        print(
-            f"{part}, {mode}, load {load:g}, {gpus} GPUs: pairs {np.mean(rule_s):.1f} s, with the network"
-            f" {mine.mean:+.1f} % [{mine.low:+.1f}, {mine.high:+.1f}], of all jobs {every.mean:+.1f} %"
-            f" [{every.low:+.1f}, {every.high:+.1f}]; longest wait {longest[0]:.0f}, {longest[1]:.0f} s",
-            flush=True,
-        )
-    return rows
-
-
-def check(seeds: range) -> None:
-    """How far mean completions are from those of `simulate`."""
-    for part, mode, load in COMPARED:
-        for policy in ("pairs", "learned"):
-            gaps = []
-            for seed in seeds:
-                cell = Cell(part, mode, load, policy, seed, GPUS, MINUTES)
-                jobs = jobs_of(cell)
-                network = pair_network_named("pairs") if policy == "learned" else None
-                played = cluster(part, mode, GPUS).play(jobs, network).completion_s
-                found = played[middle(cell)].mean()
-                gaps.append(100 * (found / run(cell)[1].completion_s - 1))
-            print(
-                f"{part}, {mode}, load {load:g}, {policy}: {np.mean(gaps):+.2f} % of simulate's", flush=True
-            )
+            made_by = f"{command} --rounds {number + 1} --units {units}"
+            out.write_bytes(pair_network_bytes(network_of(best, units), made_by, figures))
 
 
 def main() -> None:
-    """Run what is asked."""
+    """Teach one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("train", "compare", "check"))
     parser.add_argument("--rounds", type=count, default=80)
+    parser.add_argument("--units", type=int, default=0, help="hidden units that are taught")
     parser.add_argument("--out", type=Path, default=Path("pairs.npz"))
     parser.add_argument("--network", type=Path)
-    parser.add_argument("--gpus", type=count, default=GPUS)
-    parser.add_argument("--seeds", type=count, default=10)
-    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     asked = parser.parse_args()
-    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-    if asked.what == "train":
-        train(asked.rounds, asked.out, asked.network)
-    elif asked.what == "check":
-        check(seeds)
-    else:
-        network = read_pair_network(asked.network) if asked.network else pair_network_named("pairs")
-        save("pair_network", compare(network, asked.gpus, seeds))
+    train(asked.rounds, asked.units, asked.out, asked.network)
 
 
 if __name__ == "__main__":

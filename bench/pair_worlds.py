@@ -1,8 +1,9 @@
 """Clusters on which jobs arrive, compiled: a hundred times as fast as `simulate`.
 
-It decides by the kernel of `pairs`, follows GPUs by the kernels of forecasts, and asks the models of interference
-inside compiled code. Mean completions differ from those of `simulate` by less than 1 %: `python bench/pair_network.py
-check`.
+It decides by the kernel of `pairs` or offers GPUs jobs as the controls do, follows GPUs by the kernels of forecasts,
+and asks the models of interference inside compiled code. The controls keep no GPUs for overtaken jobs. With whole GPUs,
+the first job of the queue is next: all ask for one GPU, so there is nothing to backfill. `placement.py --simulate`
+plays the same jobs with `simulate`.
 
 Letters: G GPUs, D cards, A applications, J jobs in the order of arrival, S seats of a GPU.
 """
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numba import njit
 
-from berth.arrays import BoolArray, FloatArray, IntArray
+from berth.arrays import BoolArray, FloatArray, IntArray, stamp_of
 from berth.gpu_models import GPU_MODELS
 from berth.interference import make_speeds
 from berth.interference.contention import speeds_by_cells
@@ -49,6 +50,7 @@ from berth.policies.colocation.pair_kernels import (
     start_best,
 )
 from berth.policies.colocation.pairs import PAUSE_MS
+from berth.policies.colocation.waits import MOST_BEHIND
 from berth.profiles import series, thesis_profiles
 
 TABLE = 1 << 19
@@ -56,6 +58,10 @@ TABLE = 1 << 19
 PER_NODE = 4
 FOREVER_MS = 1 << 60
 PLENTY = 1 << 40
+WINDOW = 5
+"""Jobs that a GPU is offered."""
+PAIRS, WHOLE, GREEDY, RANDOM = range(4)
+"""What decides."""
 PROFILES = thesis_profiles()
 NAMES = sorted(PROFILES)
 
@@ -64,9 +70,10 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def _fast(function: Function) -> Function:
-    """Compile a function, which may allocate."""
-    made: Any = njit(cache=True)
-    return made(function)
+    """Compile a function, which may allocate, and keep it while all that it depends on is as it was."""
+    made: Any = njit(cache=True)(function)
+    made._cache._cache_file._source_stamp = stamp_of(function)
+    return made  # type: ignore[no-any-return]
 
 
 class Law(NamedTuple):
@@ -97,6 +104,18 @@ class Arrivals(NamedTuple):
     application: IntArray  # (J,)
     of: IntArray  # (A, J): the jobs of each application
     work_ms: IntArray  # (A,)
+
+
+class Seats(NamedTuple):
+    """The tenants of GPUs."""
+
+    jobs: IntArray  # (G, S, 3), as `follow` has them, at `since`
+    who: IntArray  # (G, S)
+    many: IntArray  # (G,)
+    since: IntArray  # (G,)
+    until: IntArray  # (G,): when a GPU is looked at again
+    ends: IntArray  # (G, S): after `since`, if none joins them
+    version: IntArray  # (G,): how often this was found anew
 
 
 class Asking(NamedTuple):
@@ -156,13 +175,15 @@ def play(
     fleet: Fleet,
     card: IntArray,  # (G,)
     arrivals: Arrivals,
+    how: int,
     asks_network: bool,
     network: PairNetwork,
-    most_overtaken: int,  # jobs that may start before the first of the queue until a GPU is kept for it
+    seed: int,
     begun_ms: IntArray,  # (J,), out: -1
     ended_ms: IntArray,  # (J,), out
 ) -> None:
-    """Start each job at the best pair until all have ended."""
+    """Start each job at the best pair, or as the control says, until all have ended."""
+    np.random.seed(seed)
     gpus, jobs_all = card.shape[0], arrivals.submit_ms.shape[0]
     many = arrivals.of.shape[0]
     jobs, who = np.zeros((gpus, MOST + 1, 3), np.int64), np.zeros((gpus, MOST + 1), np.int64)
@@ -172,6 +193,8 @@ def play(
         np.zeros(MOST + 1, np.int64),
         np.zeros((MOST + 1, 3), np.int64),
     )
+    seats = Seats(jobs, who, count, since, until, ends, np.zeros(gpus, np.int64))
+    declined = np.zeros((gpus, WINDOW + 1), np.int64)
     ask = Asking(
         np.zeros((MOST + 1, 3), np.int64),
         np.zeros((1, MOST, 4), np.int32),
@@ -230,13 +253,24 @@ def play(
             count[gpu] = kept
             _, again_ms = _ends(card[gpu], fleet, jobs[gpu], kept, ends[gpu], tried, ask)
             until[gpu] = now + again_ms
+            seats.version[gpu] += 1
             classes.state[gpu] = UNKNOWN
         if not waiting:
             overtaking[:] = False
             continue
         while begun_ms[head] >= 0:
             head += 1
-        due = head if overtaking[head + 1 : coming].sum() >= most_overtaken else NONE
+        wake = FOREVER_MS
+        if how != PAIRS:
+            waiting -= _offer_all(
+                how, fleet, card, arrivals, seats, head, coming, waiting, declined, begun_ms, now, after, tried,
+                ask,
+            )  # fmt: skip
+            for gpu in range(gpus):
+                if 0 < count[gpu] < MOST and how != WHOLE:
+                    wake = min(wake, max(until[gpu], now + 1))
+            continue
+        due = head if overtaking[head + 1 : coming].sum() >= MOST_OVERTAKEN else NONE
         if due != NONE and kept_for != due:
             kept_for, keeper = due, int(count.argmin())
         due_asked = due == NONE
@@ -297,10 +331,131 @@ def play(
             begun_ms[job], overtaking[job] = now, True
             if job == due:
                 due = NONE
-        wake = FOREVER_MS
         for gpu in range(gpus):
             if 0 < count[gpu] < MOST:
                 wake = min(wake, max(until[gpu], now + PAUSE_MS))
+
+
+@_fast
+def _offer_all(
+    how: int, fleet: Fleet, card: IntArray, arrivals: Arrivals, seats: Seats, head: int, coming: int, waiting: int,
+    declined: IntArray, begun_ms: IntArray, now: int, after: IntArray, tried: IntArray, ask: Asking,
+) -> int:  # fmt: skip
+    """Offer the first waiting jobs to GPUs, those with the fewest tenants first, until all decline; how many start."""
+    gpus, started = card.shape[0], 0
+    closed, window = np.zeros(gpus, np.bool_), np.zeros(WINDOW + 1, np.int64)
+    while started < waiting:
+        line, left, work_ms = np.zeros(waiting - started, np.int64), 0, 0
+        for job in range(head, coming):
+            if begun_ms[job] < 0:
+                line[left] = job
+                left += 1
+                work_ms += arrivals.work_ms[arrivals.application[job]]
+        size, idle, busy = seats.many.copy(), 0, 0
+        empty_ms = np.zeros(gpus, np.int64)
+        for gpu in range(gpus):
+            if size[gpu] == 0:
+                idle += 1
+            else:
+                empty_ms[busy] = max(0, seats.since[gpu] + seats.ends[gpu, : size[gpu]].max() - now)
+                busy += 1
+        empty_ms[:busy].sort()
+        largest = min(MOST, -(-left // idle)) if idle else MOST
+        begin, asked = 0, False
+        for tenants in range(1 if how == WHOLE else MOST):
+            for gpu in range(gpus):
+                many = min(1 if how == WHOLE else WINDOW, left - begin)
+                if size[gpu] != tenants or closed[gpu] or many == 0:
+                    continue
+                window[:] = NONE
+                window[0] = seats.version[gpu]
+                window[1 : many + 1] = line[begin : begin + many]
+                if tenants and (window == declined[gpu]).all():
+                    closed[gpu] = True
+                    continue
+                asked = True
+                chosen = 1 if how == WHOLE else _chosen(
+                    how, gpu, card[gpu], fleet, arrivals, seats, window[1 : many + 1], begin, largest, left, idle,
+                    empty_ms[:busy], work_ms // left, now, after, tried, ask,
+                )  # fmt: skip
+                begin += many
+                if chosen == 0:
+                    closed[gpu], declined[gpu] = True, window
+                for place in range(many):
+                    if chosen >> place & 1:
+                        job, seat = window[place + 1], seats.many[gpu]
+                        kind = arrivals.application[job]
+                        seats.jobs[gpu, seat] = (
+                            kind,
+                            1000 * arrivals.work_ms[kind],
+                            1000 * arrivals.work_ms[kind],
+                        )
+                        seats.who[gpu, seat], begun_ms[job] = job, now
+                        seats.many[gpu] += 1
+                        started += 1
+                if chosen:
+                    seats.since[gpu] = now
+                    _, again_ms = _ends(
+                        card[gpu], fleet, seats.jobs[gpu], seats.many[gpu], seats.ends[gpu], tried, ask
+                    )
+                    seats.until[gpu] = now + again_ms
+                    seats.version[gpu] += 1
+        if not asked:
+            break
+    return started
+
+
+@_fast
+def _chosen(
+    how: int, gpu: int, at: int, fleet: Fleet, arrivals: Arrivals, seats: Seats, window: IntArray, begin: int,
+    largest: int, waiting: int, idle: int, empty_ms: IntArray, mean_ms: int, now: int, after: IntArray,
+    tried: IntArray, ask: Asking,
+) -> int:  # fmt: skip
+    """Which of the jobs that it is offered a GPU starts, as bits: by joint progress, or any that the shield allows."""
+    size, many, gpus = seats.many[gpu], window.shape[0], idle + empty_ms.shape[0]
+    ends_ms = seats.ends[gpu]
+    if now > seats.since[gpu] and size:
+        _go_on(at, fleet, seats.jobs[gpu], size, now - seats.since[gpu], after, ask)
+        _ends(at, fleet, seats.jobs[gpu], size, ends_ms, tried, ask)
+    seats.since[gpu] = now
+    without_ms = ends_ms[:size].max() if size else 0
+    there_ms = seats.jobs[gpu, :size, 1].sum() / 1000
+    best, best_score = 0, -1.0
+    for combination in range(1 if size == 0 else 0, 1 << many):
+        seat, work_ms, otherwise_ms, refused = size, 0, 0, False
+        for place in range(many):
+            if not combination >> place & 1:
+                continue
+            kind = arrivals.application[window[place]]
+            for before in range(place):  # the same as another combination
+                refused |= arrivals.application[window[before]] == kind and not combination >> before & 1
+            if seat == MOST or seat - size == largest:
+                refused = True
+            if refused:
+                break
+            tried[seat] = kind, 1000 * arrivals.work_ms[kind], 1000 * arrivals.work_ms[kind]
+            seat += 1
+            turn = (begin + place) % gpus
+            otherwise_ms += 0 if turn < idle else empty_ms[turn - idle]
+            otherwise_ms += (begin + place) // gpus * mean_ms + arrivals.work_ms[kind]
+            work_ms += arrivals.work_ms[kind]
+        if refused:
+            continue
+        tried[:size] = seats.jobs[gpu, :size]
+        if _go_on(at, fleet, tried, seat, 0, after, ask) != DONE:
+            continue
+        total_ms = after[:seat].max()
+        score = (there_ms + work_ms) / max(1, total_ms)
+        if how == RANDOM:
+            used_ms = total_ms - without_ms - work_ms
+            lost_ms = after[:seat].sum() - ends_ms[:size].sum() - otherwise_ms
+            lost_ms += (waiting - 1) / gpus * used_ms
+            if used_ms > 0 or (waiting <= MOST_BEHIND * gpus and combination and seat > 1 and lost_ms > 0):
+                continue
+            score = np.random.random()
+        if score > best_score:
+            best, best_score = combination, score
+    return best
 
 
 @_fast
@@ -381,9 +536,9 @@ class Cluster:
         self._card = np.arange(gpus) // PER_NODE % len(each)
 
     def play(
-        self, jobs: tuple[Job, ...], network: PairNetwork | None, most_overtaken: int = MOST_OVERTAKEN
+        self, jobs: tuple[Job, ...], network: PairNetwork | None = None, how: int = PAIRS, seed: int = 0
     ) -> Played:
-        """Run them all, decided by the pair rule and what the network adds."""
+        """Run them all, decided by the pair rule and what the network adds, or by a control."""
         for card in self._fleet.cards:
             if card.asked[-1, ENTERED] > TABLE // 2:
                 card.keys[:] = EMPTY
@@ -398,8 +553,7 @@ class Cluster:
         begun_ms, ended_ms = np.full((2, len(jobs)), NONE, np.int64)
         play(
             self._fleet, self._card, Arrivals(submit_ms, application, of, work_ms),
-            network is not None, network or NO_NETWORK, most_overtaken,
-            begun_ms, ended_ms,
+            how, network is not None, network or NO_NETWORK, seed, begun_ms, ended_ms,
         )  # fmt: skip
         return Played((ended_ms - submit_ms) / 1000, (begun_ms - submit_ms) / 1000)
 

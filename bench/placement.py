@@ -2,7 +2,7 @@
 
     python bench/placement.py [--parts mixed,equal,cold,wrong,demanding,decisions] [--gpus 20] [--seeds 10]
         [--minutes 6] [--keep out/placement.jsonl] [--slots 1] [--policies pairs,learned] [--curve delays.png]
-        [--before before.jsonl]
+        [--before before.jsonl] [--simulate] [--first-seed 31000]
 
 Jobs arrive at random for `--minutes`; the first and the last fifth of them are not counted. A load is the work that
 arrives divided by what the GPUs do without sharing. A row counts the seeds that all its policies have run.
@@ -14,12 +14,15 @@ arrives divided by what the GPUs do without sharing. A row counts the seeds that
     demanding  five models, all is known; one job in ten asks for two whole GPUs, one in ten for most of a node's CPU
     decisions  the processor time of decisions on 1,000 GPUs with 10,000 waiting jobs
 
+Mixed and equal GPUs are played in compiled worlds (`pair_worlds`), but for first fit by memory; with `--simulate`, and
+in all other parts, by `simulate`. `learned?pairs=FILE` is `learned` with another network over pairs.
+
 `first-fit-by-memory` starts jobs where the memory that they declare, their true peak, is left, as shards do. `pairs`
 is the rule that a network would have to beat. The bound is no policy: no job ends before its run time alone, nor before
-one server with the compute of all GPUs has served the shortest jobs first. Work per GPU is the load at which jobs are
-delayed by `EQUAL_DELAY_S` on average, by their wait or by neighbours, on straight lines between loads. Seeds from
-`FIRST_SEED` on are used for nothing else; constants were chosen on those from 700,000 on. With `--keep`, finished
-runs are not run again.
+one server with the compute of all GPUs has served the shortest jobs first. Work per GPU is the load at which jobs
+are delayed by `EQUAL_DELAY_S` on average, by their wait or by neighbours, on straight lines between loads. Seeds from
+`FIRST_SEED` on are used for nothing else; constants were chosen on those from 700,000 on. With `--keep`, finished runs
+are not run again.
 
 `--before` compares with runs that an earlier version kept, `PYTHONPATH=OTHER/src python bench/placement.py --policies
 first-fit-by-memory,learned --keep before.jsonl`. Give that checkout this one's src/berth/interference/mps.json first:
@@ -31,12 +34,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -54,17 +58,23 @@ from berth.profiles import THESIS_GPU, peak_mem_mib, series, thesis_profiles, wo
 from berth.statistics.spread import confidence_interval_95
 from harness import count, save
 
+if TYPE_CHECKING:
+    import pair_worlds
+
 FIRST_SEED = 31_000
 CARDS = ("TITAN-XP", "T4", "V100", "RTX-3090", "A100-40")
 PER_NODE, CPU_MILLI = 4, 64_000
 WHOLE, BY_MEMORY = "easy+priority+whole-gpus", "first-fit-by-memory"
 POLICIES = (WHOLE, BY_MEMORY, "greedy", "random-sharing", "pairs", "learned")
-LOADS = {"mps": (1.2, 1.6, 2.5, 3.5, 5.0), "time-sliced": (1.2, 1.6, 2.5)}
+LOADS = (1.2, 1.6, 2.5, 3.5, 5.0)
 ONE_LOAD = {"mps": (2.5,), "time-sliced": (1.6,)}
 EQUAL_DELAY_S = 60.0
 KNOWLEDGE = {"cold": "history?begin=empty", "wrong": "noisy?run=2.3&memory=0.3&pair=0.2"}
 PEAKS_MIB = {name: peak_mem_mib(profile) for name, profile in thesis_profiles().items()}
 PARTS = ("mixed", "equal", "cold", "wrong", "demanding", "decisions")
+
+
+Counted = TypeVar("Counted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,7 @@ class Cell:
     seed: int
     gpus: int
     minutes: float
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +105,24 @@ class Found:
     cpu_s: float
 
 
-def cells(parts: list[str], policies: list[str], gpus: int, seeds: int, minutes: float) -> Iterator[Cell]:
+def cells(asked: argparse.Namespace) -> Iterator[Cell]:
     """All runs, one seed after the other, so that a table can be made of those that are done."""
-    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-        for part in parts:
-            for mode, loads in (LOADS if part in ("mixed", "equal") else ONE_LOAD).items():
-                for load in loads:
-                    for policy in policies:
-                        yield Cell(part, mode, load, policy, seed, gpus, minutes)
+    for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
+        for part in asked.parts:
+            always = part in ("mixed", "equal")
+            for mode in ("mps", "time-sliced"):
+                for load in LOADS if always else ONE_LOAD[mode]:
+                    for policy in asked.policies.split(","):
+                        simulated = asked.simulate or not always or policy == BY_MEMORY
+                        yield Cell(part, mode, load, policy, seed, asked.gpus, asked.minutes, simulated)
+
+
+@cache
+def world(part: str, mode: str, gpus: int) -> pair_worlds.Cluster:
+    """The compiled cluster of a part."""
+    import pair_worlds  # which earlier versions, that --before compares with, lack
+
+    return pair_worlds.Cluster(mode, CARDS if part == "mixed" else ("V100",) * len(CARDS), gpus)
 
 
 @cache
@@ -162,8 +183,33 @@ class FirstFitByMemory:
 
 
 def run(cell: Cell) -> tuple[Cell, Found]:
+    """Play one."""
+    return simulated(cell) if cell.simulated else compiled(cell)
+
+
+def compiled(cell: Cell) -> tuple[Cell, Found]:
+    """Play one in its compiled world."""
+    import pair_worlds
+    from berth.policies.colocation.learned import PAIRS, pair_network_named
+
+    controls = {WHOLE: pair_worlds.WHOLE, "greedy": pair_worlds.GREEDY, "random-sharing": pair_worlds.RANDOM}
+    jobs, begin = jobs_of(replace(cell, policy="")), time.process_time()
+    name, _, file = cell.policy.partition("?pairs=")
+    network = pair_network_named(file or PAIRS) if name == "learned" else None
+    how = controls.get(name, pair_worlds.PAIRS)
+    played = world(cell.part, cell.mode, cell.gpus).play(jobs, network, how, cell.seed)
+    spent, some = time.process_time() - begin, counted_of(range(len(jobs)))
+    completion_s, wait_s = played.completion_s[some], played.wait_s[some]
+    alone_s = np.mean([jobs[at].work_ms or 0 for at in some]) / 1000
+    return cell, Found(
+        float(completion_s.mean()), float(completion_s.mean() - alone_s), float(wait_s.mean()),
+        float(wait_s.max()), 0, 0, spent,
+    )  # fmt: skip
+
+
+def simulated(cell: Cell) -> tuple[Cell, Found]:
     """Simulate one."""
-    jobs, truth = jobs_of(replace(cell, policy="")), make_interference(cell.mode)
+    jobs, truth = jobs_of(replace(cell, policy="", simulated=False)), make_interference(cell.mode)
     knowledge = make_knowledge(KNOWLEDGE.get(cell.part, "oracle"), jobs, truth, cell.seed)
     policy: Policy = FirstFitByMemory()
     if cell.policy == BY_MEMORY:
@@ -197,7 +243,7 @@ def run(cell: Cell) -> tuple[Cell, Found]:
     )
 
 
-def counted_of(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+def counted_of(jobs: Sequence[Counted]) -> Sequence[Counted]:
     """Those whose completion counts."""
     fifth = len(jobs) // 5
     return jobs[fifth : len(jobs) - fifth]
@@ -513,12 +559,14 @@ def main() -> None:
     parser.add_argument("--curve", type=Path, help="a .png, .svg or .html file for the delays over load")
     parser.add_argument("--before", type=Path, help="what --keep wrote of an earlier version")
     parser.add_argument("--no-runs", action="store_true", help="make the table of the runs that are kept")
+    parser.add_argument("--simulate", action="store_true", help="mixed and equal GPUs too by `simulate`")
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     asked = parser.parse_args()
     parts = asked.parts.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         parser.error(f"no part '{unknown[0]}'; there are {', '.join(PARTS)}")
-    simulated = [part for part in parts if part != "decisions"]
-    wanted = list(cells(simulated, asked.policies.split(","), asked.gpus, asked.seeds, asked.minutes))
+    asked.parts = [part for part in parts if part != "decisions"]
+    wanted = list(cells(asked))
     found = measured(wanted, asked.keep, 0 if asked.no_runs else asked.slots)
     rows = table(found, asked.gpus, asked.minutes)
     results: dict[str, object] = {"rows": rows, "work per GPU": work_per_gpu(found)}

@@ -90,7 +90,7 @@ _files: dict[str, frozenset[str]] = {}
 
 
 def _kernel(function: Any, nogil: bool) -> Any:
-    kernel = _Kernel(function, _stamp_of(function), nogil)
+    kernel = _Kernel(function, stamp_of(function), nogil)
     waiting = _not_yet  # read once: another thread may be loading Numba
     if waiting is None:
         return kernel.dispatcher()
@@ -113,7 +113,8 @@ def _load_numba() -> None:
         _not_yet = None
 
 
-def _stamp_of(function: Any) -> object:
+def stamp_of(function: Any) -> object:
+    """What Numba's code of a function depends on: all files of kernels that its module imports, and their constants."""
     own = function.__code__.co_filename
     files = _files.get(own, frozenset({own}))
     constants = []

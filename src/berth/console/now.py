@@ -260,7 +260,8 @@ def _mean(values: FloatArray, digits: int = 1) -> str:
     known = values[~np.isnan(values)]
     if not len(known):
         return "–"
-    return f"{known.mean():,.0f}" if digits == 0 else decimal(float(known.mean())).removesuffix(".0")
+    mean = float(known.mean())
+    return f"{mean:,.0f}" if digits == 0 or mean >= 100 else decimal(mean).removesuffix(".0")
 
 
 def _peak(values: FloatArray) -> str:
