@@ -155,9 +155,11 @@ OF_KINDS: Final = f"""
 """What values are of, each once; to be selected from values, `kinds` and the numbers of GPUs."""
 
 ROWS_OF_HOURS: Final = f"""
-    WITH next_to AS (SELECT card, slot, hour + away AS within FROM some_hours, (VALUES (-1), (0), (1)) AS t(away)),
+    WITH next_to AS (
+        SELECT card, slot, away, hour + away AS within FROM some_hours, (VALUES (-1), (0), (1)) AS t(away)
+    ),
     around AS (
-        SELECT slot, label, kind, ms, value FROM every JOIN next_to USING (card, within)
+        SELECT slot, label, kind, ms, value, away FROM every JOIN next_to USING (card, within)
     ),
     usuals AS (
         SELECT slot, least(coalesce(floor(median(step))::BIGINT, {LONE_STEP_MS}), {LONGEST_STEP_MS}) AS usual
@@ -166,7 +168,7 @@ ROWS_OF_HOURS: Final = f"""
     labels AS (SELECT DISTINCT slot, label FROM around WHERE label <> ''),
     -- What came without a job's name fills what came with it.
     nameless AS (
-        SELECT slot, labels.label, kind, ms, value FROM around JOIN labels USING (slot)
+        SELECT slot, labels.label, kind, ms, value, away FROM around JOIN labels USING (slot)
         WHERE around.label = '' AND kind <> 'job'
     ),
     tracks AS (FROM around UNION ALL FROM nameless ANTI JOIN around USING ({_TRACK}, ms)),
@@ -177,7 +179,11 @@ ROWS_OF_HOURS: Final = f"""
         FROM ({_STEPS} lasting) JOIN usuals USING (slot) GROUP BY ALL
     ),
     reaching AS (SELECT {_TRACK}, ms, ms AS since, value, reach FROM lasting JOIN reaches USING ({_TRACK})),
-    moments AS (SELECT DISTINCT slot, label, ms FROM around WHERE kind <> 'job'),
+    -- Of the next hour the first one alone, which tells how long the last of this hour lasts.
+    moments AS (
+        SELECT DISTINCT slot, label, ms FROM around WHERE kind <> 'job' AND away = 0
+        UNION ALL SELECT slot, label, min(ms) FROM around WHERE kind <> 'job' AND away = 1 GROUP BY ALL
+    ),
     -- The memory that there is, and the job that has the GPU, count until they are sent anew.
     last_known AS (
         SELECT {_TRACK}, ms, CASE WHEN ms - since <= reach THEN value END AS value
