@@ -41,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=3, help="Runs, the first one included.")
     parser.add_argument("--compiled", action="store_true", help="With Numba's compiler.")
-    parser.add_argument("--clone", type=Path, help="An installed clone; `git clean` empties it but for .venv and build.")
+    parser.add_argument(
+        "--clone", type=Path, help="An installed clone; `git clean` leaves only its .venv and build."
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as folder:
         clone, home = options.clone or Path(folder, "clone"), Path(folder, "home")

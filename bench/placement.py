@@ -26,7 +26,7 @@ are not run again.
 
 `--before` compares with runs that an earlier version kept, `PYTHONPATH=OTHER/src python bench/placement.py --simulate
 --policies first-fit-by-memory,learned --keep before.jsonl`. Give both runs `--simulate`, and first give that checkout
-this one's src/berth/interference/mps.json: the truth must be one, and equal runs of first fit by memory show that it is.
+this one's src/berth/interference/mps.json: the truth must be one, and equal runs of first fit by memory show it.
 """
 
 from __future__ import annotations
