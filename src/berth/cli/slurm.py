@@ -22,8 +22,8 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
 from berth.cli.job_report import report_lines
-from berth.cli.kubernetes_node import Grow, Uncounted
 from berth.cli.output import AsJson, JsonOrCsv, console, printed
+from berth.cli.shared_options import Grow, Uncounted, UncountedOption
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import BerthError, LiveError, SettingError
 from berth.history.jobs.job_report import job_reports, report_json
@@ -305,13 +305,7 @@ def agent(
             " and another job makes room.",
         ),
     ] = Grow.ON,
-    uncounted: Annotated[
-        Uncounted,
-        typer.Option(
-            help="For a job that holds more GPU memory than its partition counts: report it, or also throttle or"
-            " suspend it."
-        ),
-    ] = Uncounted.REPORT,
+    uncounted: UncountedOption = Uncounted.REPORT,
     node: Annotated[
         str, typer.Option("--node", help="Name of this machine in reports; by default its host name.")
     ] = "",
