@@ -416,6 +416,25 @@ def test_what_the_site_has_stopped_leaves_its_gpu_and_stays_stopped(node: Node) 
     assert node.ends("blue") == (0, ["holds 4000"])
 
 
+def test_one_that_is_stopped_while_it_comes_back_is_not_lost(node: Node) -> None:
+    """As by Slurm, whose signal comes two seconds after `scontrol suspend`."""
+    node.up()
+    node.job("blue", 4000, node.folder / "go")
+    node.until_is("blue", used_mib=4000)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended", parked_mib=4000)
+    node.order("blue", suspended=False)
+
+    def is_moved_again() -> bool:
+        os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
+        return "move-again" in (node.folder / "log").read_text()
+
+    node.until(is_moved_again, "it is moved again")
+    node.until_is("blue", suspension="", used_mib=4000)
+    node.touch("go")
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
 def test_what_the_site_has_stopped_and_cannot_leave_stays_stopped(node: Node) -> None:
     node.up()
     node.job("blue", 4000, node.folder / "go", unkind="no-checkpoint")
