@@ -205,16 +205,35 @@ slots = len(data) - 1024 * 192
 used = struct.pack("<Q", 40 << 20)
 assert data[64:72] == used and struct.unpack_from("<II", data, slots) == (1, os.getpid())
 for name in sys.argv[1:]:
-    at, size = {"state": (slots, 4), "slot": (slots, 192), "used": (64, 8), "seen": (152, 4)}[name]
+    at, size = {
+        "state": (slots, 4),
+        "pid": (slots + 4, 4),
+        "start": (slots + 8, 8),
+        "namespace": (slots + 16, 8),
+        "slot": (slots, 192),
+        "used": (64, 8),
+        "seen": (152, 4),
+    }[name]
     with use.open("r+b") as file:
         file.seek(at)
         file.write(bytes(size))
 print(sum(8 for _ in range(16) if take(8)))
+assert use.read_bytes()[slots : slots + 24] == data[slots : slots + 24], "the slot names another process"
 """
 
 
 @pytest.mark.parametrize(
-    "names", [["state"], ["slot"], ["state", "used"], ["used", "seen"], ["slot", "used", "seen"]]
+    "names",
+    [
+        ["state"],
+        ["pid"],
+        ["start"],
+        ["namespace"],
+        ["slot"],
+        ["state", "used"],
+        ["used", "seen"],
+        ["slot", "used", "seen"],
+    ],
 )
 def test_a_process_that_writes_itself_out_of_the_counters_keeps_its_limit(
     card: Card, names: list[str]
