@@ -17,7 +17,7 @@ from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
-from berth.live.driver.node_tenants import room_kept
+from berth.live.driver.node_tenants import NodeTenants, room_kept
 from berth.partition import launch
 from berth.partition.library import describe
 from berth.partition.native import limits_lock
@@ -184,6 +184,31 @@ def test_no_lock_of_root_makes_a_file_where_a_link_leads(
     with pytest.raises((PartitionError, OSError), match="symbolic links"), limits_lock(root), room_kept():
         pass
     assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_root_trusts_no_folder_of_partitions_that_another_user_made(
+    card: Card, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link of theirs may lead to a folder of root's that all may write, such as /tmp."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    root, elsewhere = card.folder / "root", card.folder / "elsewhere"
+    elsewhere.mkdir(mode=0o1777)
+    if kind == "link":
+        root.symlink_to(elsewhere)
+    else:
+        root.mkdir()
+    os.chown(root, 12345, -1, follow_symlinks=False)
+    monkeypatch.setenv("BERTH_ROOT", str(root))
+    refused = pytest.raises(PartitionError, match=r"belongs to the user 12345|is a symbolic link")
+    with refused, limits_lock(root):
+        pass
+    with refused, room_kept():
+        pass
+    with refused:
+        NodeTenants([], lambda *words, **fields: None)
+    assert [*root.iterdir()] == []
 
 
 FORGES = """

@@ -74,7 +74,7 @@ def test_the_file_of_the_fake_gpus_is_named_by_its_layout() -> None:
     """An upgraded queue must not map a file of another layout."""
     header = Path(__file__).parents[3] / "native" / "tests" / "fake.h"
     layouts = re.findall(r"FAKE_LAYOUT = (\d+)", header.read_text())
-    assert [FAKE_CARD] == [f"fake-card-{layout}" for layout in layouts]
+    assert [f"fake-card-{layout}" for layout in layouts] == [FAKE_CARD]
 
 
 def test_a_damaged_row_is_not_taken_for_a_newer_berths(tmp_path: Path) -> None:
