@@ -29,17 +29,15 @@ from harness import data_folder, save
 
 CANDIDATES = ["fifo+first-fit", "easy+fifo+best-fit", "passing+fifo+best-fit"]
 TRUTH = "easy+fifo+best-fit"
-DAYS = False
-"""Whether days are predicted rather than weeks."""
 
 
 def nodes_of(gpus: int) -> tuple[Node, ...]:
     return tuple(Node(f"n{at}", 8) for at in range(max(1, -(-gpus // 8))))
 
 
-def tested(real: Waits, replays: Mapping[str, Waits]) -> Backtest:
-    """Of weeks, or of days, for which a day is told as a week."""
-    if not DAYS:
+def tested(real: Waits, replays: Mapping[str, Waits], days: bool) -> Backtest:
+    """The back-test of weeks, or of days: each day is stretched to a week."""
+    if not days:
         return backtest(real, replays)
     longer = {name: Waits(7 * waits.submit_ms, waits.wait_s) for name, waits in replays.items()}
     return backtest(Waits(7 * real.submit_ms, real.wait_s), longer, first=7)
@@ -50,13 +48,13 @@ def replays_of(jobs: tuple[Job, ...], nodes: tuple[Node, ...]) -> Mapping[str, W
     return {name: replayed_waits(jobs, nodes, name, under) for name in CANDIDATES}
 
 
-def simulated(jobs: list[Job], nodes: tuple[Node, ...]) -> Backtest:
+def simulated(jobs: list[Job], nodes: tuple[Node, ...], days: bool) -> Backtest:
     frozen = tuple(jobs)
     under = conditions_of({"knowledge": "history"}, nodes)
-    return tested(replayed_waits(frozen, nodes, TRUTH, under), replays_of(frozen, nodes))
+    return tested(replayed_waits(frozen, nodes, TRUTH, under), replays_of(frozen, nodes), days)
 
 
-def philly() -> Iterator[Backtest]:
+def philly(days: bool) -> Iterator[Backtest]:
     jobs = list(traces.read(data_folder() / "philly" / "sia_philly.csv.gz", nodes=()))
     for pool in sorted({job.virtual_cluster for job in jobs}):
         mine = [job for job in jobs if job.virtual_cluster == pool]
@@ -67,14 +65,14 @@ def philly() -> Iterator[Backtest]:
         span_ms = max(1, mine[-1].submit_ms - first_ms)
         gpus = max(round(held / span_ms / 0.8), max(job.gpus for job in mine))
         try:
-            yield simulated(mine, nodes_of(gpus))
+            yield simulated(mine, nodes_of(gpus), days)
         except SettingError:
             continue  # a virtual cluster of too few weeks
 
 
-def helios() -> Iterator[Backtest]:
+def helios(days: bool) -> Iterator[Backtest]:
     trace = traces.read_trace(data_folder() / "helios" / "helios_venus_2vc_sept.csv.gz")
-    yield simulated(list(trace), trace.nodes or ())
+    yield simulated(list(trace), trace.nodes or (), days)
 
 
 def graham_jobs() -> tuple[tuple[Job, ...], Waits, int]:
@@ -107,9 +105,9 @@ def graham_jobs() -> tuple[tuple[Job, ...], Waits, int]:
     return jobs, Waits(submit_ms, (start_ms - origin_ms - submit_ms) / 1000.0), most
 
 
-def graham() -> Iterator[Backtest]:
+def graham(days: bool) -> Iterator[Backtest]:
     jobs, real, most = graham_jobs()
-    yield tested(real, replays_of(jobs, nodes_of(most)))
+    yield tested(real, replays_of(jobs, nodes_of(most)), days)
 
 
 def main() -> None:
@@ -122,22 +120,20 @@ def main() -> None:
     )
     parser.add_argument("--days", action="store_true", help="predict each day, rather than each week")
     given = parser.parse_args()
-    global DAYS
-    DAYS = given.days
     if given.unknown:
         CANDIDATES.remove(TRUTH)
     rows = []
     for name, clusters in (("helios", helios), ("graham", graham), ("philly", philly)):
         if given.only not in (None, name):
             continue
-        found = list(clusters())
+        found = list(clusters(given.days))
         for measure in MEASURES:
             weeks = [week for each in found for week in each.of(measure)]
             held = [week.held for week in weeks if week.held is not None]
             row = {
                 "cluster": name,
                 "measure": measure,
-                "days" if DAYS else "weeks": len(weeks),
+                "days" if given.days else "weeks": len(weeks),
                 "error_pct": round(median(week.error_pct for week in weeks), 1),
                 "last_error_pct": round(median(week.last_week_error_pct for week in weeks), 1),
                 "intervals": len(held),
@@ -147,7 +143,7 @@ def main() -> None:
             print(row, flush=True)
     save(
         "backtest_clusters",
-        {"load": round(os.getloadavg()[0], 1), "unknown": given.unknown, "days": DAYS, "rows": rows},
+        {"load": round(os.getloadavg()[0], 1), "unknown": given.unknown, "days": given.days, "rows": rows},
     )
 
 

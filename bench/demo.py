@@ -2,9 +2,10 @@
 
     python bench/demo.py [--runs N] [--compiled] [--clone FOLDER]
 
-Processor time is that of the commands; the queue and the console go on in processes of their own.
-The clone gets an empty home and an installation of its own, so nothing of berth is in a cache. `--compiled` runs the
-same with Numba's compiler, as `make demo` did at first.
+Processor time is that of the commands; the queue and the console go on in processes of their own. The clone gets an
+empty home and an installation of its own, so nothing of berth is in a cache. `--compiled` runs the same with Numba's
+compiler, as `make demo` did before. `--clone` takes an installed clone instead of a new one: `git clean` removes
+everything in it but `.venv` and `build`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=3, help="Runs, the first one included.")
     parser.add_argument("--compiled", action="store_true", help="With Numba's compiler.")
-    parser.add_argument("--clone", type=Path, help="An installed clone, instead of a new one; it is cleaned.")
+    parser.add_argument(
+        "--clone", type=Path, help="An installed clone; `git clean` leaves only its .venv and build."
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as folder:
         clone, home = options.clone or Path(folder, "clone"), Path(folder, "home")

@@ -1,6 +1,6 @@
 """Teach the network over pairs that `learned` decides by on clusters; `placement.py` compares it with others.
 
-    python bench/pair_network.py [--network former.npz] [--rounds 80] [--units 0] [--out pairs.npz]
+    python bench/pair_network.py [--network former.npz] [--rounds 80] [--units 0] [--out out/pairs.npz]
 
 It draws networks around the best so far, lets each decide in the same compiled worlds (`pair_worlds`), and moves
 towards those under which jobs end sooner on average than under `pairs` (separable CMA-ES: Ros and Hansen, "A simple
@@ -89,6 +89,7 @@ def worse(network: PairNetwork, cell: Cell) -> float:
 def train(rounds: int, units: int, out: Path, former: Path | None) -> None:
     """Teach one, from the former one of that file on, and write it; its figures include those of the former."""
     begin = NO_NETWORK if former is None else read_pair_network(former)
+    units = max(units, len(begin.last))
     before = {} if former is None else read_arrays(former, FORMAT, VERSION)[0]["figures"]
     command = "python bench/pair_network.py" + (f" --network {quote(str(former))}" if former else "")
     best = weights_of(begin, units)
@@ -149,10 +150,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=count, default=80)
-    parser.add_argument("--units", type=int, default=0, help="hidden units that are taught")
-    parser.add_argument("--out", type=Path, default=Path("pairs.npz"))
+    parser.add_argument("--units", type=int, default=0, help="hidden units; never fewer than --network has")
+    parser.add_argument("--out", type=Path, default=Path("out/pairs.npz"))
     parser.add_argument("--network", type=Path)
     asked = parser.parse_args()
+    if asked.units < 0:
+        parser.error("--units is 0 or more")
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     train(asked.rounds, asked.units, asked.out, asked.network)
 
 

@@ -24,9 +24,9 @@ are delayed by `EQUAL_DELAY_S` on average, by their wait or by neighbours, on st
 `FIRST_SEED` on are used for nothing else; constants were chosen on those from 700,000 on. With `--keep`, finished runs
 are not run again.
 
-`--before` compares with runs that an earlier version kept, `PYTHONPATH=OTHER/src python bench/placement.py --policies
-first-fit-by-memory,learned --keep before.jsonl`. Give that checkout this one's src/berth/interference/mps.json first:
-the truth must be one, and equal runs of first fit by memory show that it is.
+`--before` compares with runs that an earlier version kept, `PYTHONPATH=OTHER/src python bench/placement.py --simulate
+--policies first-fit-by-memory,learned --keep before.jsonl`. Give both runs `--simulate`, and first give that checkout
+this one's src/berth/interference/mps.json: the truth must be one, and equal runs of first fit by memory show it.
 """
 
 from __future__ import annotations
@@ -288,7 +288,8 @@ def bound_s(cell: Cell) -> float:
 def kept_in(path: Path) -> dict[Cell, Found]:
     """The runs that `--keep` wrote to a file."""
     kept = [json.loads(line) for line in path.read_text().splitlines()]
-    return {Cell(**one["cell"]): Found(**one["found"]) for one in kept}
+    # Before the worlds were compiled, `simulate` ran all of them, and no file said so.
+    return {Cell(**{"simulated": True, **one["cell"]}): Found(**one["found"]) for one in kept}
 
 
 def measured(wanted: list[Cell], keep: Path, slots: int) -> dict[Cell, Found]:

@@ -9,8 +9,8 @@ has no interval yet gets one in three ways, from the same past:
 - constant: the 10 % and the 90 % quantile of the last 300 waits from a look on.
 
 A look happens when a job has to wait and the last look is `--every` hours ago. Coverage (wanted: 76 to 84 %) is judged
-after the first 200 jobs; `first_pct` is that of the `first` ones. `weeks_pct` is the coverage of each week of starts
-with at least 20 of them. Widths are the mean in hours and the median.
+after the first 200 jobs. `first_pct` is the coverage of the first ones, of which there are `first`. `weeks_pct` is the
+coverage of each week of starts with at least 20 of them. Widths are the mean in hours and the median.
 
 Graham's table has time limits; those of Philly and Helios do not. There each job gets its run time times a factor drawn
 log-uniformly from 1 to 20, rounded up to one of the limits that users ask for. `--trace synthetic` draws a trace with

@@ -89,7 +89,7 @@ Attempt 1 of 2: node-fail
   queued       2026-01-01 00:00:00 UTC
   waited       10.0 min for priority
   ran          2026-01-01 00:10:00 UTC to 2026-01-01 00:20:00 UTC, on gpu01
-  beside       not known: its GPUs were not recorded
+  shared with  not known: its GPUs were not recorded
   for          10.0 min
 
 Attempt 2 of 2: completed
@@ -97,7 +97,7 @@ Attempt 2 of 2: completed
   waited       5.0 min for begin time
   waited       5.0 min for resources
   ran          2026-01-01 00:30:00 UTC to 2026-01-01 01:10:00 UTC, on gpu01
-  beside       not known: its GPUs were not recorded
+  shared with  not known: its GPUs were not recorded
   for          40.0 min
   GPU use        15.0 % mean, 50.0 % peak
   GPU memory use 18.8 % mean, 25.0 % peak

@@ -190,7 +190,7 @@ WRONG = [
         "the columns application, gpu_model, speed",
     ),
     ("simulate synthetic:demo --quota a=x", "'a=x'", "such as vcA=64"),
-    ("simulate synthetic:demo --limits cut.json", "cut.json", "docs/policies.md shows some"),
+    ("simulate synthetic:demo --limits cut.json", "cut.json", '"limits": [{"scope": "user", "gpus": 8}]'),
     ("simulate synthetic:demo --when-full explode", "'explode'", "expected kill, relaunch, grow, suspend"),
     ("simulate synthetic:demo --checkpoint-write 5", "--checkpoint-write", "say how often with --checkpoint"),
     ("simulate synthetic:demo --mttr 2", "--mttr", "give both"),

@@ -149,11 +149,21 @@ def test_the_policy_of_an_import_is_what_its_user_wrote_down(history: Path) -> N
 
 
 def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path) -> None:
-    with pytest.raises(SettingError, match="so there is nothing to replay: its jobs are of"):
+    with pytest.raises(SettingError, match="so there is nothing to replay: its jobs that ran are of"):
         recorded_run(open_history(history), since_ms=10**14)
     (history / "cluster.csv").unlink()
     with pytest.raises(SettingError, match="say with --cluster"):
         recorded_run(open_history(history))
+
+
+def test_a_history_of_which_no_job_ran_is_refused_without_advice_on_periods(tmp_path: Path) -> None:
+    write_records([record("1", 0, None, 1000)], tmp_path / "records.parquet")
+    history = open_history(tmp_path / "history")
+    import_records(history, tmp_path / "records.parquet", Options(cluster="here"))
+    with pytest.raises(SettingError) as refused:
+        recorded_run(history, nodes=[HERE])
+    told = "the history has no job that ran, so there is nothing to replay; fill it with `berth import`"
+    assert str(refused.value) == told
 
 
 def test_a_trace_and_the_history_are_not_compared_at_once() -> None:

@@ -132,8 +132,8 @@ def test_a_period_of_a_history_without_jobs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as refused:
         runner.invoke(app, words, catch_exceptions=False)
     assert str(refused.value) == (
-        "no job of the history ran in this period, so there is nothing to replay: its jobs are of 1970-01-01 to"
-        " 1970-01-01. Choose another with --since, such as --since 1970-01-01"
+        "no job of the history ran in this period, so there is nothing to replay: its jobs that ran are of"
+        " 1970-01-01 to 1970-01-01. Choose a period within these with --since and --until"
     )
 
 

@@ -16,8 +16,9 @@ import pytest
 from tests.partition.conftest import CARDS, Card
 
 from berth.partition import Limit, create, find
+from berth.partition.checkpoint import LOCKED, NOT_READY, RUNNING, Calls, start_of, suspend
 
-DONE = {"done": True, "why": "", "no_room": False, "lost": False}
+DONE = {"done": True, "why": "", "no_room": False, "lost": False, "again": False}
 
 
 class Suspended:
@@ -156,11 +157,51 @@ def test_one_that_a_signal_has_stopped_is_not_lost_and_comes_back_when_it_goes_o
     one, two = made.member(30), made.member(40)
     assert made.do("suspend") == DONE
     two.send_signal(signal.SIGSTOP)
-    found = made.do("resume")
-    assert found == {**DONE, "done": False, "why": f"process {two.pid} was stopped by a signal"}
+    stopped = {"done": False, "why": f"process {two.pid} was stopped by a signal", "again": True}
+    assert made.do("resume") == {**DONE, **stopped}
     two.send_signal(signal.SIGCONT)
     assert made.do("resume") == DONE
     assert (made.says(one, "held"), made.says(two, "held")) == ("30", "40")
+
+
+class Stopping(Calls):
+    """A driver whose process something stops between its lock and its move."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.now = pid, RUNNING
+
+    def state(self, pid: int) -> int | None:
+        return self.now
+
+    def lock(self, pid: int) -> int:
+        self.now = LOCKED
+        return 0
+
+    def checkpoint(self, pid: int) -> int:
+        os.kill(self.pid, signal.SIGSTOP)
+        return NOT_READY
+
+    def unlock(self, pid: int) -> int:
+        return NOT_READY
+
+
+def test_one_that_a_signal_stops_while_it_leaves_is_not_lost(made: Suspended) -> None:
+    one = made.member(30)
+    found = suspend("a", Stopping(one.pid), made.root)
+    assert (found.done, found.lost, found.again) == (False, False, True)
+    one.send_signal(signal.SIGCONT)
+    assert made.do("suspend") == DONE
+    assert made.do("resume") == DONE
+
+
+def test_a_process_of_any_name_has_a_start(made: Suspended) -> None:
+    name = "import ctypes, sys; ctypes.CDLL(None).prctl(15, bytes([255, 254])); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert int(start_of(process.pid)) > 0
 
 
 def test_what_the_driver_has_lost_is_said(made: Suspended) -> None:

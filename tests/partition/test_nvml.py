@@ -140,8 +140,8 @@ def test_the_log_says_how_a_context_was_measured(big: Card, kind: str, way: str)
 
 
 def test_a_process_that_measures_is_not_waited_for(big: Card) -> None:
-    """The first of a partition is a minute about it; what both hold is charged all the same."""
-    slow = big.start("taken", "context", BERTH_FAKE_NVML="own", BERTH_FAKE_CONTEXT_MS="60000")
+    """The first of a partition is ten minutes about it; what both hold is charged all the same."""
+    slow = big.start("taken", "context", BERTH_FAKE_NVML="own", BERTH_FAKE_CONTEXT_MS="600000")
     try:
         region = big.folder / "region"
         end = time.monotonic() + 120

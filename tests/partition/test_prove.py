@@ -157,7 +157,7 @@ def test_it_says_first_what_it_will_do_and_writes_a_page(berth_apart: Apart, tmp
     code, text = berth_apart("partition", "prove", "--fake-gpu", *words)
     assert code == 0
     assert text.index("2 ways past a limit of 64M on GPU 0") < text.index("held")
-    assert "each takes at most 128 MiB, contexts, and what the driver rounds up, and ends" in text
+    assert "each takes at most 128 MiB, plus contexts and what the driver rounds up, and ends" in text
     assert "Documented ways that passed: no-environment." in text
     shown = page.read_text()
     assert "passed, as documented" in shown

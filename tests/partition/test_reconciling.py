@@ -92,6 +92,6 @@ def test_watch_says_what_a_partition_did_not_count(card: Card, berth_apart: Apar
             forge(use, one.used_bytes)
             said = berth_apart(*watch)[1]
             assert said.count("blue holds ") == 1  # by the second look, and once
-            assert "of GPU 0, and its partition counted 0 B: a process of it runs without libberth" in said
+            assert "of GPU 0, and its partition counted 0 B: a process of it has unloaded libberth" in said
         finally:
             gone.touch()

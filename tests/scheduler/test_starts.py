@@ -19,7 +19,7 @@ from berth.interference import no_interference
 from berth.knowledge import History, Knowledge, Oracle, User
 from berth.model import Event, EventKind, Evict, GpuSlot, Job, Node, Placement, RecordState, Share, WakeAt
 from berth.policies import Setting, make_policy
-from berth.scheduler import Scheduler, StartForecast, StartInterval
+from berth.scheduler import Learned, Scheduler, StartForecast, StartInterval
 from berth.scheduler.starts import MOST_CALLS
 from tests.scheduler.examples import live, scheduler, started
 
@@ -199,28 +199,30 @@ def test_another_forecast_goes_on_with_what_one_has_learned() -> None:
         starts_after(first, 99 * HOUR_MS, at * 99 * HOUR_MS, str(at), User())
     second = StartForecast()
 
-    second.recall(json.loads(json.dumps(first.learned)))
+    second.recall(Learned.from_json(first.learned("fifo").to_json()))
 
     assert second.held(now_ms) == first.held(now_ms)
     assert starts_after(second, HOUR_MS, now_ms, "a", User()) == starts_after(
         first, HOUR_MS, now_ms, "a", User()
     )
-    assert second.learned == first.learned
-    assert second.learned["offset"] > StartForecast().learned["offset"]
+    assert second.learned("fifo") == first.learned("fifo")
+    assert second.learned("fifo").offset > StartForecast().learned("fifo").offset
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"offset": 9}, {"offset": "nan"}, {"judged": -1}, {"judged": None}, {"days": [[1, 2]]}, {"days": 3}],
-)
-def test_what_no_forecast_has_learned_is_refused_and_changes_nothing(wrong: dict[str, object]) -> None:
-    forecast = StartForecast()
-    before = forecast.learned
+    [
+        {"offset": 9}, {"offset": "nan"}, {"offset": 10**400}, {"judged": -1}, {"judged": None},
+        {"judged": float("inf")}, {"judged": 10**400}, {"days": [[1, 2]]}, {"days": 3},
+        {"days": [[float("inf"), 1, 2]]},
+        {"days": [[1, -5, 2]]}, {"days": [[1, 0, -5]]}, {"days": [[1, 3, 2]]},
+    ],
+)  # fmt: skip
+def test_what_no_forecast_has_learned_is_refused(wrong: dict[str, object]) -> None:
+    learned = json.loads(StartForecast().learned("fifo").to_json())
 
-    with pytest.raises(SettingError, match="expected an offset"):
-        forecast.recall({**before, **wrong})
-
-    assert forecast.learned == before
+    with pytest.raises(SettingError, match=r"^expected an? "):
+        Learned.from_json(json.dumps({**learned, **wrong}))
 
 
 @pytest.mark.parametrize(

@@ -122,18 +122,14 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
 
 
 def _neighbours(report: JobReport, record: Record) -> Iterator[str]:
-    """With whom an attempt shared its GPUs; nothing of a job without GPUs."""
+    """With which jobs an attempt shared its GPUs; nothing of a job without GPUs."""
     found = report.neighbours_of(record)
     if found is None:
-        yield "  beside       not known: its GPUs were not recorded"
+        yield "  shared with  not known: its GPUs were not recorded"
     elif record.gpus:
         names = list(dict.fromkeys(f"{each.job} ({each.user})" for each in found))
         more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-        yield (
-            f"  beside       {', '.join(names[:MOST_NAMES])}{more}"
-            if names
-            else "  beside       no other job"
-        )
+        yield f"  shared with  {', '.join(names[:MOST_NAMES]) or 'no other job'}{more}"
 
 
 def _mean_and_peak(mean: float | None, peak: float | None) -> str:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
-from berth.cli.kubernetes_node import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.output import JsonOrCsv, console, printed
+from berth.cli.shared_options import Grow, GrowOption, Uncounted, UncountedOption
 from berth.cli.snapshot_table import snapshot_tables
 from berth.console.certificate import own_certificate
 from berth.errors import ApiError, KubernetesError, MissingExtraError, SettingError

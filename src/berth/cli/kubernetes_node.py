@@ -5,48 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from berth.cli.shared_options import Grow, GrowOption, Uncounted, UncountedOption
 from berth.errors import BerthError, SettingError
 from berth.live.local.cards import fake_gpus as settings_of
 from berth.live.local.places import FAKE_CARD
-
-
-class Grow(StrEnum):
-    """Which pods' or jobs' GPU memory grows while they run."""
-
-    OFF = "off"
-    ON = "on"
-    SUSPEND = "suspend"
-
-
-GrowOption = Annotated[
-    Grow,
-    typer.Option(
-        help="GPU memory that grows while a pod runs: off, of pods that say how far; on, of all up to the card;"
-        " suspend, also by suspending less important pods."
-    ),
-]
-
-
-class Uncounted(StrEnum):
-    """What is done about a pod that holds more GPU memory than its region counts."""
-
-    REPORT = "report"
-    THROTTLE = "throttle"
-    SUSPEND = "suspend"
-
-
-UncountedOption = Annotated[
-    Uncounted,
-    typer.Option(
-        help="For a pod that holds more GPU memory than its region counts: report it, or also throttle or suspend it."
-    ),
-]
 
 
 def node(

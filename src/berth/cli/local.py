@@ -61,7 +61,8 @@ class JobOptions:
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="GPU memory promised per GPU, such as 8G; 8G..20G also bounds its growth; by default all of --gpus.",
+            help="GPU memory promised per GPU, such as 8G; 8G..20G also bounds its growth; by default the share that"
+            " --gpus asks for.",
         ),
     ] = None
     mem_max: Annotated[
@@ -137,7 +138,8 @@ class JobOptions:
         str | None,
         typer.Option(
             metavar="KIND:ID",
-            help="Start after these jobs: ok:ID has succeeded, fail:ID has failed, any:ID has ended; commas between.",
+            help="Start after these jobs: ok:ID has succeeded, fail:ID has failed, any:ID has ended; separate several"
+            " with commas.",
         ),
     ] = None
     begin: Annotated[

@@ -442,9 +442,9 @@ def prove(
 ) -> None:
     """Try the known ways past a limit of GPU memory on this machine, and say which it holds against.
 
-    Each way is a process of its own that takes at most twice the limit, contexts, and what the driver rounds up. What
-    contexts take is measured first, and subtracted. The exit status is 1 if a way passed that berth's documentation
-    does not name, or if what fits was refused.
+    Each way is a process of its own that takes at most twice the limit, plus its contexts and what the driver rounds
+    up. What contexts take is measured first and subtracted. The exit status is 1 if a way passed that berth's
+    documentation does not name, or if what fits was refused.
     """
     from berth.cli.proofs import known_texts, page, rows, sentences, table
 
@@ -469,7 +469,7 @@ def prove(
         quiet = as_json is not None
         typer.echo(
             f"berth: {counted(len(tried), 'way')} past a limit of {mem} on GPU {card.index}, one after another; "
-            f"each takes at most {2 * limit_mib} MiB, contexts, and what the driver rounds up, and ends",
+            f"each takes at most {2 * limit_mib} MiB, plus contexts and what the driver rounds up, and ends",
             err=True,
         )
 

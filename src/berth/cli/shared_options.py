@@ -1,12 +1,49 @@
-"""Options that several commands share: the fields of a dataclass, each declared once."""
+"""Options that several commands share, each declared once: as a type, or as the fields of a dataclass."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
+from enum import StrEnum
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+class Grow(StrEnum):
+    """Which pods' or jobs' GPU memory grows while they run."""
+
+    OFF = "off"
+    ON = "on"
+    SUSPEND = "suspend"
+
+
+GrowOption = Annotated[
+    Grow,
+    typer.Option(
+        help="GPU memory that grows while a pod runs: off, of pods that say how far; on, of all up to the card;"
+        " suspend, also by suspending less important pods."
+    ),
+]
+
+
+class Uncounted(StrEnum):
+    """What is done about a pod or job that holds more GPU memory than it counts."""
+
+    REPORT = "report"
+    THROTTLE = "throttle"
+    SUSPEND = "suspend"
+
+
+UncountedOption = Annotated[
+    Uncounted,
+    typer.Option(
+        help="What to do with a pod or job that holds more GPU memory than it counts: report it, or also throttle or"
+        " suspend it."
+    ),
+]
 
 
 def with_options(kind: type, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -22,8 +22,8 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
 from berth.cli.job_report import report_lines
-from berth.cli.kubernetes_node import Grow, Uncounted
 from berth.cli.output import AsJson, JsonOrCsv, console, printed
+from berth.cli.shared_options import Grow, Uncounted, UncountedOption
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import BerthError, LiveError, SettingError
 from berth.history.jobs.job_report import job_reports, report_json
@@ -258,8 +258,18 @@ def run(
     end_s, gpus = None if for_s is None else time.monotonic() + for_s, 0
     if "jobs" in controller.configuration().get("PrivateData", ""):
         make_private(state)
+    stopped = False
+
+    def stop(*_: object) -> None:
+        # Not an exception: one that comes while a callback of C runs may be lost, and berth would run for ever.
+        nonlocal stopped
+        if stopped:
+            raise KeyboardInterrupt
+        stopped = True
+
     with contextlib.closing(lock(state)):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as systemd stops it
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
         try:
             if claim is not None:
                 claim.take()
@@ -269,7 +279,7 @@ def run(
             gpus = sum(each.node.gpus for each in service.site.nodes())
             if history is not None:
                 service.keep_history(history)
-            service.run(_say, until=lambda: end_s is not None and time.monotonic() > end_s)
+            service.run(_say, until=lambda: stopped or (end_s is not None and time.monotonic() > end_s))
         except KeyboardInterrupt:
             pass
         finally:
@@ -295,13 +305,7 @@ def agent(
             " and another job makes room.",
         ),
     ] = Grow.ON,
-    uncounted: Annotated[
-        Uncounted,
-        typer.Option(
-            help="For a job that holds more GPU memory than its partition counts: report it, or also throttle or"
-            " suspend it."
-        ),
-    ] = Uncounted.REPORT,
+    uncounted: UncountedOption = Uncounted.REPORT,
     node: Annotated[
         str, typer.Option("--node", help="Name of this machine in reports; by default its host name.")
     ] = "",

@@ -114,12 +114,16 @@ def recorded_run(
     if not ran:
         with history.database() as database:
             first, last = database.execute(
-                "SELECT min(d), max(d) FROM (SELECT epoch_ms(submit_ms)::DATE AS d FROM records)"
+                "SELECT min(d), max(d) FROM"
+                " (SELECT epoch_ms(submit_ms)::DATE AS d FROM records WHERE start_ms IS NOT NULL)"
             ).fetchall()[0]
-        days = "the history has no jobs" if first is None else f"its jobs are of {first} to {last}"
+        if first is None:
+            raise SettingError(
+                "the history has no job that ran, so there is nothing to replay; fill it with `berth import`"
+            )
         raise SettingError(
-            f"no job of the history ran in this period, so there is nothing to replay: {days}. Choose another with"
-            f" --since, such as --since {first or '90d'}"
+            "no job of the history ran in this period, so there is nothing to replay: its jobs that"
+            f" ran are of {first} to {last}. Choose a period within these with --since and --until"
         )
     gave_up = [
         each[-1] for each in by_attempt if all(r.start_ms is None for r in each) and _gave_up(each[-1])

@@ -31,6 +31,8 @@ from berth.partition.regions import STOPPED, Limit, Partition, find, locked, roo
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 """What the driver says of a process (CUprocessState)."""
 NO_ROOM, NOT_READY, NOT_SUPPORTED = 2, 600, 801
+STANDS_STILL = -1
+"""No answer of the driver: a signal has stopped the process."""
 LOCK_MS = 10_000
 """How long the driver waits for the work that a process has on a GPU."""
 TRIES = 3
@@ -52,6 +54,9 @@ class Outcome:
     """Whether the GPUs have too little memory free to resume it."""
     lost: bool = False
     """Whether the driver has lost what a process held, so that it can only be ended."""
+    again: bool = False
+    """Whether it is half done, and is to be done again: a signal has stopped a process, which the driver moves once it
+    runs."""
 
 
 class _LockArgs(ctypes.Structure):
@@ -166,6 +171,8 @@ def _undone(name: str, calls: Calls, root: Path | None, why: str) -> Outcome:
     """Let everything run on."""
     _count_stop(name, root)
     back = _resume(name, calls, root)
+    if back.again:
+        return back
     return Outcome(False, why) if back.done else Outcome(False, f"{why}; then {back.why}", lost=True)
 
 
@@ -180,8 +187,8 @@ def _resume(name: str, calls: Calls, root: Path | None) -> Outcome:
                 if calls.state(other) == LOCKED:
                     calls.checkpoint(other)
             return Outcome(False, "the GPU has too little memory free", no_room=True)
-        if answer == NOT_READY and is_stopped(pid):
-            return _stands_still(pid)
+        if answer == STANDS_STILL:
+            return Outcome(False, f"process {pid} was stopped by a signal", again=True)
         if answer != 0 and calls.state(pid) is not None:
             why = f"process {pid} could not be moved back to its GPU ({_words(answer)})"
             return Outcome(False, why, lost=True)
@@ -189,27 +196,28 @@ def _resume(name: str, calls: Calls, root: Path | None) -> Outcome:
         return Outcome(False, "the driver has lost what a process held on its GPU", lost=True)
     for pid in pids:
         answer = _tried(calls.unlock, pid) if calls.state(pid) == LOCKED else 0
-        if answer == NOT_READY and is_stopped(pid):
-            return _stands_still(pid)
+        if answer == STANDS_STILL:
+            return Outcome(False, f"process {pid} was stopped by a signal", again=True)
         if answer != 0 and calls.state(pid) == LOCKED:
             return Outcome(False, f"process {pid} does not go on ({_words(answer)})", lost=True)
     return Outcome(True)
 
 
-def _stands_still(pid: int) -> Outcome:
-    """What the driver leaves as it is until the process goes on, as when Slurm has stopped it meanwhile."""
-    return Outcome(False, f"process {pid} was stopped by a signal")
-
-
 def _tried(call: Callable[[int], int], pid: int) -> int:
-    """The answer of a call, which is made again if it fails; too little memory does not change so soon."""
-    answer = call(pid)
-    for _ in range(TRIES - 1):
-        if answer in (0, NO_ROOM):
-            break
-        time.sleep(PAUSE_S)
+    """The answer of a call, which is made again if it fails; too little memory does not change so soon.
+
+    STANDS_STILL if the process was stopped at one of the tries, since that may be why they failed.
+    """
+    stopped = False
+    for left in reversed(range(TRIES)):
+        stopped = stopped or is_stopped(pid)
         answer = call(pid)
-    return answer
+        if answer in (0, NO_ROOM):
+            return answer
+        stopped = stopped or is_stopped(pid)
+        if left:
+            time.sleep(PAUSE_S)
+    return STANDS_STILL if stopped else answer
 
 
 def _pids(name: str, root: Path | None) -> list[int]:
@@ -241,7 +249,7 @@ def is_stopped(pid: int) -> bool:
 def start_of(pid: int) -> str:
     """When a process began, in ticks since the machine started; empty if it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
     except (OSError, IndexError):
         return ""
 
@@ -250,7 +258,7 @@ def start_of(pid: int) -> str:
 
 
 def _lend(name: str, root: Path | None) -> None:
-    """Let nobody count what a suspended partition was promised."""
+    """Release what a suspended partition was promised."""
     parts, file = find(name, root), _lent_file(name, root)
     if not file.exists():
         had = {

@@ -20,6 +20,11 @@ ALLOWED_MIB = 64
 ALLOWED_PCT = 5
 """The same for all processes, of the partition's limit."""
 
+OF_MEMBERS = "a process of it has unloaded libberth, or wrote into the counters"
+"""Why they differ if the driver's word on members of the partition alone was looked at."""
+OF_ANY = "a process of it runs without libberth, or wrote into the counters"
+"""The same if other processes of the job were looked at, too."""
+
 
 class Counted(NamedTuple):
     """What a partition counts on one GPU, and what NVML shows for its processes."""
@@ -44,13 +49,15 @@ class Difference(NamedTuple):
     def uncounted_mib(self) -> int:
         return self.seen_mib - self.counted_mib
 
-    def text(self, holder: str, holds: str = "holds", throttled: str | None = None) -> str:
-        """What its holder `holds` or held, for people. `throttled`: why it was also throttled; None: it was not."""
+    def text(
+        self, holder: str, holds: str = "holds", throttled: str | None = None, *, cause: str = OF_MEMBERS
+    ) -> str:
+        """What its holder `holds` or held, for people. `throttled`: why it was also throttled; None: it was not.
+        `cause`: why the two differ."""
         seen, counted = (size_text(mib << 20) for mib in (self.seen_mib, self.counted_mib))
         left = "" if throttled is None else f"; it is left {THROTTLED_PCT} % of the time{throttled}"
         return (
-            f"{holder} {holds} {seen} of GPU {self.gpu}, and its partition counted {counted}: a process of it runs "
-            f"without libberth, or wrote into the counters{left}"
+            f"{holder} {holds} {seen} of GPU {self.gpu}, and its partition counted {counted}: {cause}{left}"
         )
 
 

@@ -145,8 +145,8 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
     scheme = parts.pop(0) if parts[0] in SCHEMES else ""
     if len(parts) > 2 or not all(parts) or not (scheme or parts):
         raise PolicyError(
-            f"no policy '{name}'; a policy is NAME or ORDER+PLACEMENT, such as sjf+best-fit, after a scheme or not:"
-            f" {', '.join(SCHEMES)}"
+            f"no policy '{name}'; a policy is NAME or ORDER+PLACEMENT, such as sjf+best-fit, optionally after one of"
+            f" the schemes {', '.join(SCHEMES)}"
         )
     bare, options = options_of(name)
     if len(parts) == 1 and not scheme and (_decides_on_many(bare) or ":" in name):

@@ -14,4 +14,4 @@ from berth.scheduler.outcomes import (
     Suspended,
 )
 from berth.scheduler.scheduler import Attempts, Scheduler, Trial
-from berth.scheduler.starts import Held, StartForecast, StartInterval
+from berth.scheduler.starts import Held, Learned, StartForecast, StartInterval

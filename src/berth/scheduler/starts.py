@@ -9,13 +9,15 @@ Conformal Prediction with Decaying Step Sizes", ICML 2024).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import exp, log, log10
 from random import Random
 from statistics import NormalDist
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from berth.cluster import Running
 from berth.errors import KnowledgeError, PolicyError, SettingError
@@ -70,6 +72,45 @@ class Held(NamedTuple):
     def share(self) -> float | None:
         """None before the first start."""
         return self.held / self.of if self.of else None
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What start intervals have learned under a policy, for those of a later process."""
+
+    policy: str
+    offset: float
+    judged: int
+    """Starts that it was learned from."""
+    days: tuple[tuple[int, Held], ...]
+    """The last days with a start, as days since 1970."""
+
+    def to_json(self) -> str:
+        days = [[day, *each] for day, each in self.days]
+        return json.dumps({"policy": self.policy, "offset": self.offset, "judged": self.judged, "days": days})
+
+    @classmethod
+    def from_json(cls, text: str) -> Learned:
+        """Raises SettingError if the text is no such thing."""
+        try:
+            values = json.loads(text)
+            offset, judged = float(values["offset"]), int(float(values["judged"]))
+            days = tuple((int(day), Held(int(held), int(of))) for day, held, of in values["days"])
+            policy = str(values["policy"])
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise SettingError(
+                f"expected a policy, an offset, a number of starts, and days; got {text[:200]}"
+            ) from error
+        if (
+            not OFFSETS[0] <= offset <= OFFSETS[1]
+            or judged < 0
+            or any(not 0 <= each.held <= each.of for _, each in days)
+        ):
+            raise SettingError(
+                f"expected an offset from {OFFSETS[0]} to {OFFSETS[1]} after 0 or more starts, and of each day how"
+                f" many of its starts held; got {text[:200]}"
+            )
+        return cls(policy, offset, judged, days)
 
 
 class StartForecast:
@@ -138,25 +179,13 @@ class StartForecast:
             sum(each.held for each in self._by_day.values()), sum(each.of for each in self._by_day.values())
         )
 
-    @property
-    def learned(self) -> dict[str, Any]:
-        """What a forecast of a later process goes on with (`recall`), as JSON may hold it."""
-        days = [[day, *each] for day, each in sorted(self._by_day.items())[-MONTH:]]
-        return {"offset": self._offset, "judged": self.judged, "days": days}
+    def learned(self, policy: str) -> Learned:
+        """What a forecast of a later process goes on with (`recall`)."""
+        return Learned(policy, self._offset, self.judged, tuple(sorted(self._by_day.items())[-MONTH:]))
 
-    def recall(self, learned: Mapping[str, Any]) -> None:
-        """Go on with what another forecast had `learned`. Raises SettingError if it is no such thing; nothing has
-        changed then."""
-        try:
-            offset, judged = float(learned["offset"]), int(learned["judged"])
-            by_day = {int(day): Held(int(held), int(of)) for day, held, of in learned["days"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise SettingError(f"expected an offset, a number of starts, and days; got {learned}") from error
-        if not OFFSETS[0] <= offset <= OFFSETS[1] or judged < 0:
-            raise SettingError(
-                f"expected an offset from {OFFSETS[0]} to {OFFSETS[1]} after 0 or more starts; got {learned}"
-            )
-        self._offset, self.judged, self._by_day = offset, judged, by_day
+    def recall(self, learned: Learned) -> None:
+        """Go on with what another forecast had learned."""
+        self._offset, self.judged, self._by_day = learned.offset, learned.judged, dict(learned.days)
 
 
 def _widened(times_ms: list[int], now_ms: int, offset: float) -> StartInterval:

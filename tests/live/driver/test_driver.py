@@ -403,13 +403,28 @@ def test_a_driver_to_come_goes_on_with_what_start_intervals_had_learned() -> Non
     site, now_ms = one_start_held()
     again = driver_of(site)
     again.step(now_ms)
+    kept = site.learned_starts
+    again.step(now_ms)
+    assert site.learned_starts is kept, "what was just read is not written again"
     other = driver_of(site, policy="sjf+best-fit")
     other.step(now_ms)
     assert again.forecasts_held(now_ms) == (1, 1)
     assert other.forecasts_held(now_ms) == (0, 0), "it has learned nothing of another policy's starts"
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "17", '{"policy": "fifo+best-fit"}', "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        "17",
+        '{"policy": "fifo+best-fit"}',
+        '{"policy": "fifo+best-fit", "offset": 0.2, "judged": Infinity, "days": []}',
+        '{"policy": "fifo+best-fit", "offset": 0.2, "judged": 1, "days": [[1e999, 1, 1]]}',
+        "[" * 100_000,
+        "\0",
+    ],
+)
 def test_start_intervals_begin_anew_and_say_so_if_what_they_learned_cannot_be_read(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -284,6 +284,29 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
         node.until(lambda: find(forger)[0].core_pct == had, "the next agent gives it back")
 
 
+def test_one_that_was_throttled_before_it_left_has_its_share_again_when_it_is_back(node: Node) -> None:
+    node.up("off", "throttle")
+    forger = node.job("forger", 3000, node.folder / "go")
+    node.until(lambda: find(forger)[0].used_bytes >= 3000 << 20, "it holds its memory")
+    (use,) = find(forger)[0].folder.glob("*.use")
+    held_bytes, had = find(forger)[0].used_bytes, (find(forger)[0].core_pct, find(forger)[0].burst)
+    places = forge(use, held_bytes)
+    node.until(lambda: find(forger)[0].core_pct == 5, "it is throttled")
+    node.order(forger, suspended=True)
+    node.until_is(forger, suspension="suspended")
+    write(use, places, held_bytes)
+    end_s = time.monotonic() + 2.5 * node_tenants.NVML_S
+    node.until(
+        lambda: time.monotonic() > end_s, "the agent has looked at what processes hold while it is away"
+    )
+    assert node.shown()[forger]["uncounted"].endswith("it is left 5 % of the time")
+    node.order(forger, suspended=False)
+    node.until_is(forger, suspension="", uncounted="")
+    assert (find(forger)[0].core_pct, find(forger)[0].burst) == had
+    node.touch("go")
+    assert node.ends(forger) == (0, ["holds 3000"])
+
+
 def lent_notebook(node: Node) -> None:
     """A notebook that idles and has lent its memory to a job that grows."""
     terms: dict[str, Any] = {"mib": 12288, "interactive": True}
@@ -390,6 +413,25 @@ def test_what_the_site_has_stopped_leaves_its_gpu_and_stays_stopped(node: Node) 
     node.touch("go")
     node.until(lambda: is_stopped(node.jobs["blue"].pid), "it is stopped")
     node.order("blue", suspended=False)
+    assert node.ends("blue") == (0, ["holds 4000"])
+
+
+def test_one_that_is_stopped_while_it_comes_back_is_not_lost(node: Node) -> None:
+    """As by Slurm, whose signal comes two seconds after `scontrol suspend`."""
+    node.up()
+    node.job("blue", 4000, node.folder / "go")
+    node.until_is("blue", used_mib=4000)
+    node.order("blue", suspended=True)
+    node.until_is("blue", suspension="suspended", parked_mib=4000)
+    node.order("blue", suspended=False)
+
+    def is_moved_again() -> bool:
+        os.kill(node.jobs["blue"].pid, signal.SIGSTOP)
+        return "move-again" in (node.folder / "log").read_text()
+
+    node.until(is_moved_again, "it is moved again")
+    node.until_is("blue", suspension="", used_mib=4000)
+    node.touch("go")
     assert node.ends("blue") == (0, ["holds 4000"])
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from berth.errors import AskError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.constraints import why_not
+from berth.live.kubernetes.constraints import constraint_of, why_not
 from berth.live.kubernetes.pod_requests import Gang, cpu_milli, mem_mib, request_of
 from tests.examples import examples
 from tests.live.kubernetes.conftest import Played
@@ -85,6 +85,40 @@ def test_what_is_not_honoured_is_refused_with_what_to_do(asked: api.Pod, said: s
     with pytest.raises(AskError) as caught:
         request_of(asked)
     assert said in str(caught.value)
+
+
+def required(*terms: list[dict[str, object]]) -> dict[str, object]:
+    """The affinity that requires one of these terms."""
+    selector = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+
+
+def test_pods_that_say_the_same_in_another_order_have_one_constraint() -> None:
+    zones = {"key": "zone", "operator": "In", "values": ["a", "b"]}
+    disk, other = {"key": "disk", "operator": "Exists"}, [{"key": "team", "operator": "Exists"}]
+    one = pod(
+        tolerations=[{"key": "a", "operator": "Exists"}, {"key": "b", "value": "x"}],
+        affinity=required([zones, disk], other),
+        nodeSelector={"k": "v", "l": "w"},
+    )
+    same = pod(
+        tolerations=[
+            {"key": "b", "operator": "", "value": "x"},
+            {"key": "b", "operator": "Equal", "value": "x"},
+            {"key": "a", "operator": "Exists"},
+        ],
+        affinity=required(other, [disk, zones | {"values": ["b", "a", "b"]}], other),
+        nodeSelector={"l": "w", "k": "v"},
+    )
+    assert constraint_of(one) == constraint_of(same)
+    differs = [
+        pod(tolerations=[{"key": "a", "operator": "Exists"}]),
+        pod(tolerations=[{"key": "a"}]),
+        pod(affinity=required([zones, disk])),
+        pod(affinity=required([zones], [disk])),
+        one,
+    ]
+    assert len({constraint_of(each) for each in differs}) == len(differs)
 
 
 @settings(max_examples=examples(40))

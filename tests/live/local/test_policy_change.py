@@ -102,7 +102,7 @@ def test_a_policy_that_there_is_not_does_not_bring_the_queue_up(tmp_path: Any) -
         assert not world.state.exists()
         world.state.mkdir()  # made by the user: it stays
         world.up(wait=False, ready=False)
-        assert world.broker.wait(60) == 2
+        assert world.broker.wait(300) == 2
         assert world.state.exists()
         world.options = []
         world.up()

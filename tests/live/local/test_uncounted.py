@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from berth.partition import Partition, partitions
 from tests.live.local.test_enforcement import GPU_JOB
 from tests.live.local.world import World, berth
+from tests.partition.test_reconciling import forge, write
 
 
 @pytest.fixture
@@ -82,6 +84,35 @@ def test_it_has_its_share_again_when_the_difference_is_gone(acting: World, ends:
         world.up()
     world.until(lambda: '"core_pct": 50,' in share(), "it has its half of the time again")
     assert not _trouble(world)
+    end.touch()
+    assert world.wait(job) == {job: ("completed", 0)}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_one_that_was_throttled_before_it_left_has_its_share_again_when_it_is_back(
+    acting: World, restarts: bool
+) -> None:
+    world = acting
+    end = world.folder / "end"
+    job = world.submit([sys.executable, str(GPU_JOB), "900", str(end)], mem="1G", gpus="0.5")
+
+    def parts() -> list[Partition]:
+        return [each for each in partitions(world.folder / "root") if isinstance(each, Partition)]
+
+    world.until(lambda: any(each.used_bytes >= 900 << 20 for each in parts()), "it holds its memory")
+    (part,) = parts()
+    (use,) = part.folder.glob("*.use")
+    places = forge(use, part.used_bytes)
+    world.until(lambda: parts()[0].core_pct == 5, "it is throttled")
+    assert berth(world, "suspend", job).returncode == 0
+    world.until(lambda: world.state_of(job) == "suspended", "it has left")
+    write(use, places, part.used_bytes)
+    world.until(lambda: not world.ask("metrics")["uncounted_mib"], "the difference is gone")
+    if restarts:
+        world.kill_broker()
+        world.up()
+    assert berth(world, "resume", job).returncode == 0
+    world.until(lambda: parts()[0].core_pct == part.core_pct == 50, "it has its half of the time again")
     end.touch()
     assert world.wait(job) == {job: ("completed", 0)}
 

@@ -63,7 +63,8 @@ def tell(folder: Path, story: str, *, timeout_s: float = TIMEOUT_S, **settings: 
         if wrong:
             with suppress(ProcessLookupError):
                 os.killpg(cluster.pid, signal.SIGTERM)  # it takes its daemons along
-                cluster.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    cluster.wait(LEFT_S)
                 os.killpg(cluster.pid, signal.SIGKILL)
         printed.seek(0)
         said = printed.read()
@@ -96,8 +97,16 @@ def _running(group: int) -> str:
             state, _, its_group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state != "Z":
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                found.append(f"{folder.name} {state} {(folder / 'wchan').read_text()} {command[:300]}")
+                found.append(f"{folder.name} {state} {_wchan(folder)} {command[:300]}")
     return "\n".join(found)
+
+
+def _wchan(folder: Path) -> str:
+    """Where in the kernel a process waits; "?" if this machine does not say."""
+    try:
+        return (folder / "wchan").read_text()
+    except OSError:
+        return "?"
 
 
 def _end(log: Path, lines: int = 25) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from berth.errors import LiveError, PartitionError
 from berth.live.driver.node_tenants import Shown
 from berth.live.kubernetes.node.growing import memory_of as of_pod
+from berth.live.slurm import agent
 from berth.live.slurm import node as script
 from berth.live.slurm.agent import (
     BY_AGENT,
@@ -273,6 +275,74 @@ def test_a_job_that_holds_more_than_it_counts_is_reported_throttled_or_suspended
     assert node.ends("7") == (0, ["holds 3000"])
 
 
+def test_a_job_that_cannot_leave_on_all_its_nodes_runs_on_and_is_throttled(node: Node) -> None:
+    node.up(uncounted="suspend")
+    node.job("7", 3000, node.folder / "go", mib=4096)
+    node.until_is("7", used_mib=3000)
+    (part,) = partitions(node.folder / "root")
+    (use,) = part.folder.glob("*.use")
+    forge(use, part.used_bytes)
+    node.until(lambda: orders(node.state) == {"7": BY_AGENT}, "it has left node1")
+    stays = Shown("7-node2", (0,), 4096, 4096, 4096, 0, 0, 0, 0, "", None, 0, "process 1 cannot be stopped")
+    (node.state / "agents" / "host2").write_text(json.dumps([stays._asdict()]))
+    node.until(lambda: partitions(node.folder / "root")[0].core_pct == 5, "it is throttled")
+    node.until_is("7", suspension="")
+    assert orders(node.state) == {}
+    (node.folder / "go").touch()
+    assert node.ends("7") == (0, ["holds 3000"])
+
+
+class Away:
+    """A node's only tenant, which its agent has suspended by itself; the agent ends after three looks."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.id, self.job, self.suspension = "p", "7-node1", "suspended"
+        self.uncounted, self.sent_away = "it held more", True
+        self.wanted: list[object] = []
+
+    def tenants(self) -> list[Away]:
+        return [self]
+
+    def shown(self) -> list[Shown]:
+        return []
+
+    def suspend(self, name: str) -> None:
+        heard.append(f"suspend {name}")
+        self.sent_away = False
+
+    def resume(self, name: str) -> None:
+        heard.append(f"resume {name}")
+
+    def look(self) -> None:
+        heard.append("look")
+        if heard.count("look") == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+heard: list[str] = []
+
+
+def test_a_job_that_the_agent_suspended_stays_away_though_orders_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = iter([list[Path]()])
+
+    def listed(_: Path) -> list[Path]:
+        for found in lists:
+            return found
+        raise OSError("NFS is away")
+
+    heard.clear()
+    monkeypatch.setattr(agent, "NodeTenants", Away)
+    monkeypatch.setattr(agent, "gpus", lambda _: [])
+    monkeypatch.setattr(agent, "_listed", listed)
+    asyncio.run(agent.serve(tmp_path, "host1", "on", "suspend", lambda *_, **__: None))
+    assert heard == ["resume p", "look", "suspend p", "suspend p", "look", "suspend p", "look"]
+
+
 def test_a_suspension_is_given_up_when_the_agent_has_died(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,3 +474,22 @@ def test_an_end_takes_the_order_along_so_that_the_next_attempt_runs(node: Node) 
     assert node.ends("7")[0] == 0
     assert orders(node.state) == {}
     revoke(node.state, "7")
+
+
+def test_an_order_that_the_agent_writes_during_the_epilog_is_taken_along(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in node.words.items():
+        monkeypatch.setenv(name, value)
+    node.place("7", 4096)
+    words = {**os.environ, "SLURM_JOB_ID": "7"}
+    script.prolog(words)
+    withdraws = script.withdraw
+
+    def meanwhile(name: str) -> None:
+        order(node.state, "7", BY_AGENT)
+        withdraws(name)
+
+    monkeypatch.setattr(script, "withdraw", meanwhile)
+    script.epilog(words)
+    assert (orders(node.state), partitions()) == ({}, [])

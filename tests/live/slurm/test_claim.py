@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,6 +138,33 @@ def test_a_berth_claims_the_nodes_of_its_partitions_and_of_those_that_take_its_q
     place = ["slurm", "run", "--mode", "place", "--for", "0.1", "--state", str(tmp_path / "state"), *words]
     done = CliRunner().invoke(app, place)
     assert (done.exception, {*claims}) == (None, claimed)
+
+
+def test_a_signal_ends_a_berth_that_places_though_a_callback_of_c_takes_its_exception(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm()
+    steps = 0
+
+    def step(service: Service) -> None:
+        nonlocal steps
+        steps += 1
+        with suppress(BaseException):  # what is raised while C calls Python may be cleared
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0)
+
+    monkeypatch.setattr("berth.cli.slurm.Controller", lambda: Controller(slurm))
+    monkeypatch.setattr("berth.live.slurm.service.SETTLE_S", 0.0)
+    monkeypatch.setattr(Service, "step", step)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        place = ["slurm", "run", "--mode", "place", "--partitions", "gpu", "--for", "60"]
+        done = CliRunner().invoke(app, [*place, "--state", str(tmp_path / "state")])
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+    assert (done.exception, steps) == (None, 1)
+    assert {*slurm.comments.values()} <= {""}, "the claim is given back"
 
 
 @pytest.mark.parametrize(

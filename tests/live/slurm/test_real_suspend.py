@@ -27,7 +27,7 @@ until_so grep "holds 400" out/job
 "$BERTH" slurm suspend $job --state "$PWD/state" >suspend.txt
 state $job >suspended.txt
 # Slurm stops the job two seconds later, and one that it has not stopped yet it cannot let go on.
-for _ in $(seq 600); do grep -q "Suspended StepId=$job.batch" log/slurmd.* && break; sleep .1; done
+until_so 'grep -q "Suspended StepId=$job.batch" log/slurmd.*'
 "$BERTH" slurm why $job --state "$PWD/state" --json >why.json
 "$BERTH" slurm resume $job --state "$PWD/state" >resume.txt
 touch go

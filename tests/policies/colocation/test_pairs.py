@@ -362,12 +362,12 @@ def test_gpus_are_kept_on_nodes_of_different_size_at_any_date(origin_ms: int) ->
     assert begun["s0"] < begun["wide"]
 
 
-@pytest.mark.slow
-def test_learned_by_a_network_of_no_weight_decides_as_pairs_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.slow)])
+def test_learned_by_a_network_of_no_weight_decides_as_pairs_does(tmp_path: Path, count: int) -> None:
     path = tmp_path / "none.npz"
     path.write_bytes(pair_network_bytes(NO_NETWORK, "by hand", {}))
     names = sorted(PROFILES)
-    jobs = [job(f"j{at}", names[at % len(names)], 3_000 * at) for at in range(60)]
+    jobs = [job(f"j{at}", names[at % len(names)], 3_000 * at) for at in range(count)]
     nodes = [Node("n", 2, THESIS_GPU), Node("m", 2, V100)]
     by_rule = started(jobs, nodes)
     assert started(jobs, nodes, f"learned?pairs={path}") == by_rule

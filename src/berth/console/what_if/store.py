@@ -17,7 +17,7 @@ import shutil
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
@@ -56,6 +56,9 @@ class State:
     started_s: float | None = None
     ended_s: float | None = None
     attempts: int = 0
+
+
+_STATE: Final = TypeAdapter(State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def _read(folder: Path) -> Entry | None:
     except BerthError:
         return None
     try:
-        state = TypeAdapter(State).validate_json((folder / STATE).read_bytes())
+        state = _STATE.validate_json((folder / STATE).read_bytes())
     except (OSError, ValueError):
         state = State()
     return Entry(folder.name, user, asked_s, question, state)

@@ -213,9 +213,7 @@ def smallest_sizes(
     if not jobs:
         raise SettingError("there are no jobs to replay; expected at least one")
     if not models:
-        raise SettingError(
-            f"none of {counted(len(nodes), 'node')} has a GPU; expected a cluster such as 10x8:V100"
-        )
+        raise SettingError("no node has a GPU; expected a cluster such as 10x8:V100")
     scan = _Scan(
         tuple(jobs), tuple(nodes), tuple(dict.fromkeys(policies)), keep, conditions, seed, processes, progress
     )

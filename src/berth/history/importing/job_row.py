@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 
-from berth.errors import HistoryError
 from berth.history.store.database import make_table, storable
 from berth.history.store.lookups import LOOKUPS, hosts_row
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT, NO_RESOURCES, Resources
@@ -122,22 +118,6 @@ def stage_rows(
 def _amount(value: int | None) -> int | None:
     """A measured amount; None for 0 and for Slurm's marks, which stand for "not measured"."""
     return value if value and 0 < value <= MOST_AMOUNT and value not in MARKS_MIB else None
-
-
-def listed_in_json(path: Path | None, name: str, written: str) -> tuple[str, list[Any]]:
-    """What messages call a JSON document, and what it lists under a name; HistoryError if it is none. None reads
-    standard input; `written` says what such a list comes from."""
-    where = str(path) if path else "standard input"
-    try:
-        content = json.loads(path.read_bytes() if path else sys.stdin.buffer.read())
-    except OSError as error:
-        raise HistoryError(f"{where} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise HistoryError(f"{where} is no whole JSON document: {error}") from error
-    found = content.get(name) if isinstance(content, dict) else None
-    if not isinstance(found, list):
-        raise HistoryError(f"{where} holds no list '{name}', as {written}")
-    return where, found
 
 
 def since_1970_ms(seconds: int | None) -> int | None:

@@ -12,7 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from berth.history.importing.job_row import JobRow, listed_in_json, since_1970_ms
+from berth.history.importing.job_row import JobRow, since_1970_ms
+from berth.history.importing.json_list import listed_in_json
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 

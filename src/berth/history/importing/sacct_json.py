@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from berth.history.importing.job_row import JobRow, exit_code, listed_in_json, since_1970_ms
+from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
+from berth.history.importing.json_list import listed_in_json
 from berth.history.store.import_result import Rejections
 from berth.history.store.lookups import host_names
 from berth.history.values.tres import Resources, resources_of

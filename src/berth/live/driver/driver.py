@@ -7,7 +7,6 @@ the same site decides the same.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
@@ -76,6 +75,7 @@ from berth.scheduler import (
     Attempts,
     Evicted,
     Held,
+    Learned,
     NeverFits,
     Refused,
     Resized,
@@ -1116,19 +1116,19 @@ class Driver:
         if self._keeps_starts is None or not self._keeps_starts.learned_starts:
             return
         try:
-            learned = json.loads(self._keeps_starts.learned_starts)
-            if learned["policy"] == self.settings.policy:
-                self._forecast.recall(learned)
-        except (ValueError, KeyError, TypeError, SettingError) as error:
+            learned = Learned.from_json(self._keeps_starts.learned_starts)
+        except SettingError as error:
             log.warning("start intervals begin anew: what they had learned cannot be read (%s)", error)
+            return
+        if learned.policy == self.settings.policy:
+            self._forecast.recall(learned)
+            self._judged = learned.judged
 
     def _keep_starts(self) -> None:
         """Have the site keep what start intervals have learned, if that has changed."""
         if self._keeps_starts is not None and self._forecast.judged != self._judged:
             self._judged = self._forecast.judged
-            self._keeps_starts.learned_starts = json.dumps(
-                {"policy": self.settings.policy, **self._forecast.learned}
-            )
+            self._keeps_starts.learned_starts = self._forecast.learned(self.settings.policy).to_json()
 
     def forecasts_held(self, now_ms: int) -> Held:
         """How many of the jobs that started in the last 30 days did so within their first start intervals."""

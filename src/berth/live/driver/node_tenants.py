@@ -317,6 +317,12 @@ class NodeTenants:
         if tenant is not None and tenant.ordered and not tenant.sent_away:
             self._keep(tenant, ordered=False, resumes=True, why="")
 
+    def keep_here(self, name: str, why: str) -> None:
+        """Never again have a tenant leave its GPUs unless the site orders it; what is uncounted throttles it."""
+        if (tenant := self._tenants.get(name)) is not None:
+            self._keep(tenant, leaves=False)
+            self.log("stays", job=tenant.job, why=why)
+
     def shown(self) -> list[Shown]:
         return [shown for tenant in self._tenants.values() if (shown := self._shown(tenant)) is not None]
 
@@ -510,7 +516,7 @@ class NodeTenants:
             self.log("throttled", job=tenant.job, why=tenant.why)
 
     def _unthrottle(self, tenant: NodeTenant) -> None:
-        if tenant.had_pct is not None:
+        if tenant.had_pct is not None and not tenant.suspension:  # else its limits come back with it
             with contextlib.suppress(BerthError):  # it ends now
                 resize(tenant.id, core_pct=tenant.had_pct, burst=tenant.had_burst)
             self._keep(tenant, had_pct=None, uncounted="")
@@ -526,8 +532,8 @@ class NodeTenants:
     def _counted(self, part: Partition, held: Mapping[int, int]) -> Counted:
         pids, peak_mib = _pids(part), -(-part.peak_bytes >> 20)
         seen_mib = sum(held.get(pid, 0) for pid in pids) >> 20
-        at = self._slots[part.uuid]
-        return Counted(part.name, at, part.limit_bytes >> 20, peak_mib, len(pids), seen_mib)
+        gpu = self.gpus[self._slots[part.uuid]]
+        return Counted(part.name, gpu.index, part.limit_bytes >> 20, peak_mib, len(pids), seen_mib)
 
     # As the host of growth and suspension
 

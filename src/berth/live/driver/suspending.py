@@ -179,6 +179,15 @@ class Suspending(Generic[T]):
                     continue
                 outcome = Outcome(False, "the driver gives no answer", lost=True)
             silent = 0
+            if outcome.again:
+                self._host.log("move-again", job=entry.id, why=outcome.why)
+                if leaves:
+                    self._begun.add(entry.id)
+                await asyncio.sleep(AGAIN_S)
+                if leaves:
+                    self._host.moves(entry)
+                    self._host.signal(entry, signal.SIGCONT)
+                continue
             self._begun.discard(entry.id)
             self._settle(entry, what, outcome, held_mib)
             if what == RESUMING and not outcome.done and not outcome.lost:

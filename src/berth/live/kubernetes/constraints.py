@@ -13,10 +13,14 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from berth.errors import AskError
-from berth.live.kubernetes.objects import Node, Pod, PodSpec, Taint, Term, Toleration
+from berth.live.kubernetes.objects import Expression, Node, Pod, PodSpec, Taint, Term, Toleration
 
+V = TypeVar("V", str, Expression, Term, Toleration)
 MOST_TERMS = 64
 MOST_KINDS = 512
 """Kinds in use at once: every change of a node is compared with each."""
@@ -48,13 +52,29 @@ def constraint_of(pod: Pod) -> Constraint:
         raise AskError(f"node affinity has {len(terms)} terms; expected at most {MOST_TERMS}")
     for term in terms:
         _check_term(term)
-    tolerations = [each for each in spec.tolerations if each.key not in _OF_RUNNING]
+    terms = _in_order(
+        Term(*map(_requirements, (term.match_expressions, term.match_fields))) for term in terms
+    )
+    tolerations = _in_order(
+        replace(each, operator=each.operator or "Equal")
+        for each in spec.tolerations
+        if each.key not in _OF_RUNNING
+    )
     for each in tolerations:
-        if each.operator not in ("", "Equal", "Exists"):
+        if each.operator not in ("Equal", "Exists"):
             raise AskError(f"a toleration has operator '{each.operator[:40]}'; expected Equal or Exists")
     if not (spec.node_selector or terms or tolerations):
         return PLAIN
-    return Constraint(tuple(sorted(spec.node_selector.items())), terms, tuple(tolerations))
+    return Constraint(tuple(sorted(spec.node_selector.items())), terms, tolerations)
+
+
+def _in_order(values: Iterable[V]) -> tuple[V, ...]:
+    """The same whatever order and number of times they were written in."""
+    return tuple(sorted(set(values)))
+
+
+def _requirements(expressions: Iterable[Expression]) -> tuple[Expression, ...]:
+    return _in_order(replace(each, values=_in_order(each.values)) for each in expressions)
 
 
 def required_terms(spec: PodSpec) -> tuple[Term, ...]:

@@ -29,7 +29,7 @@ class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     """What all objects here are made of."""
 
 
-class Value(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, frozen=True):
+class Value(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, frozen=True, order=True):
     """What can stand in a key of a table: it is equal to others that say the same."""
 
 

@@ -82,6 +82,7 @@ class BookHost:
         self.book.stayed(entry, self.now_ms())
 
     def came_back(self, entry: Entry) -> None:
+        self.watch.came_back(entry)
         self.book.came_back(entry, self.now_ms())
 
     def kept_off(self, entry: Entry) -> None:

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from berth.counts import counted
+from berth.live.driver.words import span
 from berth.live.local.entry import Entry
 
 PAUSES_S = (2.0, 10.0, 60.0, 300.0)
@@ -233,8 +234,7 @@ def text_of(notice: Notice) -> str:
     code = "" if notice["exit_code"] is None else f", exit code {notice['exit_code']}"
     ran = ""
     if notice["start_ms"] and notice["end_ms"]:
-        seconds = max(0, notice["end_ms"] - notice["start_ms"]) // 1000
-        ran = f", after {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        ran = f", after {span(notice['end_ms'] - notice['start_ms'])}"
     if notice["event"] == "out-of-memory":
         return f"{what} ran out of GPU memory in attempt {notice['attempt']}{ran}"
     return f"{what}: {notice['state']}{code}{ran}"

@@ -15,7 +15,7 @@ from berth.live.local.messages import Event
 from berth.live.local.runner import Runner
 from berth.live.local.samples import keep_samples
 from berth.partition.checkpoint import note_strangers
-from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
+from berth.partition.reconciling import OF_ANY, THROTTLED_PCT, Counted, Difference, Reconciler
 
 LOOK_S, AGAIN_S = 1.0, 0.25
 """Between two readings, and after one that showed memory that no partition counted."""
@@ -120,16 +120,25 @@ class Watch:
             runner.throttle(entry, THROTTLED_PCT)
             self._throttled[entry.id] = f", since it cannot be suspended: {stays}" if stays else ""
         for job in self._throttled.keys() - self.uncounted.keys():
+            there = self._book.active.get(job)
+            if there is not None and there.suspension:
+                continue  # its limits are away with it
             del self._throttled[job]
-            if (there := self._book.active.get(job)) is not None and there.slots:
+            if there is not None and there.slots:
                 runner.throttle(there, None)
+
+    def came_back(self, entry: Entry) -> None:
+        """Give a job that was suspended its own share of the time, which it may have left without; if it still holds
+        uncounted memory, it is throttled again."""
+        self._throttled.pop(entry.id, None)
+        self._runner.throttle(entry, None)
 
     def uncounted_text(self, job_id: str, holds: str = "holds") -> str:
         """What a job `holds` or held beyond its partition's count, for people; empty where there is nothing."""
         found = self.uncounted.get(job_id)
         if found is None:
             return ""
-        return found.text(f"job {job_id}", holds, self._throttled.get(job_id))
+        return found.text(f"job {job_id}", holds, self._throttled.get(job_id), cause=OF_ANY)
 
     def _without_ours(self, readings: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
         """Leave out the partitions of jobs that run. A partition of this queue without a job is removed; it is held

@@ -66,11 +66,13 @@ async def serve(
                 _heed(tenants, ordered)
             tenants.wanted = wanted.on({each.job.partition("-")[2] for each in tenants.tenants()})
             tenants.look()
-            with contextlib.suppress(OSError):  # the agent keeps it away, and tries again
-                _order_sent_away(state, tenants)
+            sent_away = _order_sent_away(state, tenants)
+            if ordered is not None:
+                ordered |= sent_away  # the next list may fail
             shown = tenants.shown()
             if shown != reported or time.monotonic() - reported_s > REPORT_S:
                 with contextlib.suppress(OSError):
+                    _let_back(state, tenants)
                     _report(state, node, shown)
                     reported, reported_s = shown, time.monotonic()
             with contextlib.suppress(TimeoutError):
@@ -110,12 +112,32 @@ def _heed(tenants: NodeTenants, ordered: set[str]) -> None:
         (tenants.suspend if raw_id in ordered else tenants.resume)(tenant.id)
 
 
-def _order_sent_away(state: Path, tenants: NodeTenants) -> None:
-    """Have `berth slurm resume` bring back what the agent itself has suspended for memory that is not counted."""
+def _order_sent_away(state: Path, tenants: NodeTenants) -> set[str]:
+    """Write an order for each job that the agent itself has suspended for uncounted memory, so that `berth slurm
+    resume` brings it back. Returns their numbers."""
+    written = set()
     for tenant in tenants.tenants():
         if tenant.sent_away and tenant.suspension == SUSPENDED:
-            order(state, tenant.job.partition("-")[0], BY_AGENT)
-            tenants.suspend(tenant.id)
+            raw_id = tenant.job.partition("-")[0]
+            with contextlib.suppress(OSError):  # the agent keeps it away, and tries again
+                order(state, raw_id, BY_AGENT)
+                written.add(raw_id)
+                tenants.suspend(tenant.id)
+    return written
+
+
+def _let_back(state: Path, tenants: NodeTenants) -> None:
+    """Let a job that this agent has suspended for uncounted memory run on if it cannot leave its GPUs on another node:
+    half of a job gets nowhere. It is throttled instead."""
+    away = [each for each in tenants.tenants() if each.uncounted and each.suspension == SUSPENDED]
+    if not away:
+        return
+    by, found = orders(state), reports(state)
+    for tenant in away:
+        raw_id = tenant.job.partition("-")[0]
+        if by.get(raw_id) == BY_AGENT and (why := found.get(raw_id, Reports({})).why):
+            tenants.keep_here(tenant.id, why)
+            revoke(state, raw_id)
 
 
 def _report(state: Path, node: str, shown: Iterable[Shown]) -> None:

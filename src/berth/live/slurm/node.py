@@ -255,6 +255,8 @@ def epilog(words: Mapping[str, str]) -> None:
         )
     finally:
         withdraw(name)
+        with contextlib.suppress(OSError):  # the agent may have suspended it meanwhile
+            revoke(_results(words).parent, words["SLURM_JOB_ID"])
 
 
 if __name__ == "__main__":

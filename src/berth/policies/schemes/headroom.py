@@ -37,7 +37,8 @@ class Headroom:
     that an urgent job finds room without an eviction. The idea is from Duan and others, *GFS: A Preemptive Scheduling
     Framework for GPU Clusters with Predictive Spot Management* (ASPLOS 2026), who forecast with one network per
     department. Settings in the name: `headroom?quantile=0.9&ahead_s=3600+preempt+fifo+best-fit`. With `passing=1`, a
-    job that is not urgent and fits passes larger ones that do not, even where the other policy is strict.
+    job that is not urgent and fits passes larger ones that do not, even where the other policy is strict; large ones
+    may then starve.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ def _lane(job: Job) -> tuple[bool, Models]:
 
 
 def _without_largest(shown: ShownQueue) -> bool:
-    """Hide the largest jobs, none of which had room; whether others are left to ask about. No job passes an urgent
+    """Hide the largest jobs, which wait behind one without room; whether smaller ones are left. None passes an urgent
     one."""
     left = list(shown)
     if any(job.priority > 0 for job in left):

@@ -344,6 +344,7 @@ GROUP: Final = "group"
 SCOPES: Final = ("user", "virtual-cluster", GROUP)
 AMOUNTS: Final = ("submitted", "running", "gpus", "nodes")
 FORMAT: Final = "berth-limits"
+EXAMPLE: Final = f'{{"format": "{FORMAT}", "version": 1, "limits": [{{"scope": "user", "gpus": 8}}]}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,12 +389,12 @@ def read_limits(path: Path) -> LimitSettings:
     """The settings in a file; SettingError says what of it is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SettingError(
-            f"{path} cannot be read as limits: {cause_of(error)}; docs/policies.md shows some"
-        ) from error
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read as limits: {cause_of(error)}") from error
+    except ValueError as error:
+        raise SettingError(f"{path} cannot be read as limits: {error}; expected such as {EXAMPLE}") from error
     if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, 1):
-        raise SettingError(f'{path} holds no limits; expected {{"format": "{FORMAT}", "version": 1, …}}')
+        raise SettingError(f"{path} holds no limits; expected such as {EXAMPLE}")
     listed, policy = content.get("limits", []), content.get("policy", "")
     if not isinstance(listed, list) or not isinstance(policy, str):
         raise SettingError(f"{path}: 'limits' is a list and 'policy' a text")

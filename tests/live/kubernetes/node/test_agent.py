@@ -162,6 +162,11 @@ def test_each_pod_of_a_shared_gpu_has_its_own_use(watched: Watched) -> None:
     assert told[f"berth_pod_gpu_refused_calls_total{{{of}}}"] == 1  # the one step more
     assert told['berth_gpu_allocated_milli{gpu="0",model="A100-80G"}'] == 800
     assert told['berth_gpu_used_bytes{gpu="0",model="A100-80G"}'] >= 10_000 << 20
+    watched.end(first, "Succeeded", 0)
+    tenants = 'berth_gpu_tenants{gpu="0",model="A100-80G"}'
+    assert metrics(watched)[tenants] == 2, "a scrape shows one look"
+    watched.look()
+    assert metrics(watched)[tenants] == 1
     assert (told["berth_escaped_processes"], told['berth_registrations_total{plugin="dra"}']) == (0, 1)
 
 
@@ -214,7 +219,7 @@ def test_a_pod_that_writes_into_its_counters_is_told_of_once_and_its_neighbour_i
     assert (found.name, found.gpu, found.counted_mib, found.seen_mib >= 4000) == (pods[0].uid, 0, 0, True)
     ((name, reason, message),) = watched.api.events[before:]
     assert (name, reason) == ("pod1", "GpuMemoryUncounted")
-    assert "its partition counted 0 B: a process of it runs without libberth" in message
+    assert "its partition counted 0 B: a process of it has unloaded libberth" in message
     of = 'gpu="0",namespace="default",pod="pod1"'
     assert metrics(watched)[f"berth_pod_uncounted_bytes{{{of}}}"] == found.uncounted_mib << 20
 

@@ -80,6 +80,8 @@ class View:
     uncounted: tuple[Difference, ...] = ()
     """By the uid of the pod; without those that have escaped processes."""
     ailing: Mapping[int, str] = field(default_factory=dict)
+    given: tuple[tuple[Allotment, Part], ...] = ()
+    """What was allotted then."""
 
 
 def pod_uid_of(pid: int, proc: Path = Path("/proc")) -> str:
@@ -146,6 +148,7 @@ class Agent:
             self._cards.read, lambda pid: seen.setdefault(pid, self._pod_of(pid))
         )
         regions = {name: self._regions(name) for name in self._allotments.given}
+        given = tuple(self.given_parts())
         escaped = self._escaped(seen, regions)
         parts = tuple(self._pod_parts(regions))
         lost = {each.pod_uid for each in escaped}
@@ -157,6 +160,7 @@ class Agent:
             escaped,
             tuple(each for each in found if each.name not in lost),
             self.xids | {reading.index: "lost" for reading in readings if reading.lost},
+            given,
         )
         await self._report(escaped)
         self._keep_windows(now_ms)

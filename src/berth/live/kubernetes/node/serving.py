@@ -96,7 +96,7 @@ class NodeCollector(Collector):
         reading = next((each for each in view.readings if each.index == card.index), None)
         tenants = tuple(
             Tenant(allotment.holder.name, allotment.holder.namespace, "", part.milli, part.mem_mib)
-            for allotment, part in self._agent.given_parts()
+            for allotment, part in view.given
             if part.index == card.index
         )
         there = Gpu("", card.index, card.model, card.mem_mib, tenants)
