@@ -129,6 +129,19 @@ static uint64_t sum_of(struct berth_use_file *use, uint32_t slots)
     return sum;
 }
 
+void account_sign(const struct berth_region *region, uint32_t index)
+{
+    struct berth_slot *slot = &region->use->slots[index];
+    if (LOAD(slot->state) == BERTH_MEMBER && LOAD(slot->pid) == region->pid &&
+        LOAD(slot->start_ticks) == region->start_ticks &&
+        LOAD(slot->pid_namespace) == region->pid_namespace)
+        return;
+    STORE(slot->pid, region->pid);
+    STORE(slot->start_ticks, region->start_ticks);
+    STORE(slot->pid_namespace, region->pid_namespace);
+    STORE_RELEASE(slot->state, BERTH_MEMBER);
+}
+
 /* With the turn of the slot. True where the total was wrong: it is the sum of the slots then. */
 static bool verify(struct berth_region *region)
 {
@@ -136,10 +149,7 @@ static bool verify(struct berth_region *region)
     uint32_t index = (uint32_t)region->slot;
     struct berth_slot *slot = &use->slots[index];
     STORE(slot->held, region->held);
-    if (LOAD(slot->state) != BERTH_MEMBER) { /* this process lives, whatever is written there */
-        STORE(slot->pid, (uint32_t)getpid());
-        STORE_RELEASE(slot->state, BERTH_MEMBER);
-    }
+    account_sign(region, index); /* this process lives, whatever is written there */
     see_slot(use, index);
     if (sum_of(use, LOAD(use->slots_seen)) == LOAD(use->total.used))
         return false; /* without a look at a thousand slots that were never used */

@@ -18,6 +18,8 @@ static inline void see_slot(struct berth_use_file *use, uint32_t index)
     }
 }
 
+/* Writes into a slot whose it is, unless that stands there: the process that has joined. */
+void account_sign(const struct berth_region *region, uint32_t index);
 /* A slot's process is gone: its last change is completed, what it held given back, the slot free.
    The caller alone buries it. */
 void account_end(struct berth_use_file *use, uint32_t index);

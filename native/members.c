@@ -397,10 +397,10 @@ static bool join(struct berth_region *region, struct berth_error *error)
         struct life life = { 0 };
         read_life("/proc/self/stat", &life);
         reset(slot);
-        STORE(slot->pid, (uint32_t)getpid());
-        STORE(slot->pid_namespace, own_pid_namespace());
-        STORE(slot->start_ticks, life.start_ticks);
-        STORE_RELEASE(slot->state, BERTH_MEMBER);
+        region->pid = (uint32_t)getpid();
+        region->pid_namespace = own_pid_namespace();
+        region->start_ticks = life.start_ticks;
+        account_sign(region, index);
         see_slot(use, index);
         region->held = 0;
         region->proof = proof;

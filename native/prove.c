@@ -64,7 +64,7 @@ static const struct {
 };
 
 static uint64_t limit_bytes, step_bytes, most_bytes;
-enum { STEPS = 8 }; /* so many make twice the limit */
+enum { STEPS = 8 }; /* twice the limit in this number of steps */
 static _Atomic uint64_t held_bytes;
 static int contexts = 1; /* of this process, while it holds what it has */
 static CUcontext primary;
@@ -154,11 +154,11 @@ static CUcontext another_context(void)
     contexts++;
     return made;
 }
-static void way_nothing(void) /* no way: what a context takes */
+static void way_nothing(void) /* a baseline: what a context takes */
 {
     begin();
 }
-static void way_contexts(void) /* no way: what a second context takes */
+static void way_contexts(void) /* a baseline: what a second context takes */
 {
     begin();
     (void)another_context();
@@ -415,7 +415,7 @@ static void of_green_context(void)
 }
 static void of_other_context(void)
 {
-    another_context();
+    (void)another_context();
     MUST(cuStreamCreate, &stream, 1);
     MUST(cuCtxSetCurrent, primary);
 }
@@ -706,7 +706,7 @@ static void way_second_context(void)
 {
     begin();
     fill_linear();
-    another_context();
+    (void)another_context();
     fill_linear();
 }
 static void fill_limit(int which)
@@ -1427,12 +1427,12 @@ static const struct way {
       way_counters_restored },
     { "counters-removed", "counters that are removed, then another process", way_counters_removed },
 };
-enum { WAYS = sizeof ways / sizeof *ways, NO_WAYS = 2 };
+enum { WAYS = sizeof ways / sizeof *ways, BASELINES = 2 };
 
 int main(int count, char **words)
 {
     if (count == 1) {
-        for (int i = NO_WAYS; i < WAYS; i++)
+        for (int i = BASELINES; i < WAYS; i++)
             printf("%s\t%s\n", ways[i].name, ways[i].what);
         return 0;
     }

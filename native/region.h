@@ -191,7 +191,9 @@ struct berth_region {
     struct turn asking; /* the threads take turns at the wish too, each for as long as it waits */
     shared32 unheard;   /* `answers`, plus one, when a wish was answered too late; 0: none was */
     uint64_t held;      /* what this process holds, whatever is written into its slot */
-    uint32_t changes;   /* of the total, by this process */
+    uint32_t pid;       /* who has the slot, whatever is written there, as for the next two */
+    uint64_t start_ticks, pid_namespace;
+    uint32_t changes; /* of the total, by this process */
     shared64 looked_ns;
     uint64_t disk, inode; /* of the file that is mapped, to which the path may lead no more */
     char path[256];       /* of the use file */

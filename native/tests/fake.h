@@ -52,6 +52,7 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { FAKE_LAYOUT = 5 }; /* of struct fake_card; it rises with each change */
 enum { FAKE_HOST_PIDS = 1 << 22 };
 enum { FAKE_SHARED = 256, FAKE_HOLDERS = 32 };
 enum { FAKE_LIMITS = 32 };
@@ -106,7 +107,7 @@ struct fake_shared {
     uint64_t number; /* of its file; 0: a free place */
     uint64_t bytes;
     uint32_t gpu, owner;            /* a process's place plus one; 0: nobody */
-    uint32_t holders[FAKE_HOLDERS]; /* likewise */
+    uint32_t holders[FAKE_HOLDERS]; /* as places plus one */
 };
 
 /* Limits of a cgroup (nvmlDeviceSetMemoryLimits_v1). */
@@ -180,15 +181,18 @@ static inline const char *fake_path(void)
     const char *named = getenv("BERTH_FAKE_CARD");
     if (named != NULL && *named != 0)
         return named;
-    /* The size tells layouts apart: another version's file would be mapped beyond its end. */
-    snprintf(path, sizeof path, "/dev/shm/berth-fake-card-%u-%zu", (unsigned)getuid(),
-             sizeof(struct fake_card));
+    snprintf(path, sizeof path, "/dev/shm/berth-fake-card-%u-%d", (unsigned)getuid(), FAKE_LAYOUT);
     return path;
 }
 
-/* A queue keeps such a file over its versions: another size wants another name for it in
-   src/berth/live/local/places.py. */
-_Static_assert(sizeof(struct fake_card) == 68766312, "another layout: name the queue's file anew");
+/* A file outlives the version that made it, so that each layout has names of its own. Parts may
+   move while the whole keeps its size. A lock's size is the machine's. */
+enum { FAKE_LOCK = sizeof(pthread_mutex_t) };
+_Static_assert(
+    FAKE_LAYOUT == 5 && sizeof(struct fake_card) - FAKE_LOCK == 68766272 &&
+        offsetof(struct fake_card, processes) - FAKE_LOCK == 51776 &&
+        offsetof(struct fake_card, busy) - FAKE_LOCK == 1657408,
+    "another layout: raise FAKE_LAYOUT, and FAKE_CARD in src/berth/live/local/places.py");
 
 /* Why there is no fake card, to the file where the library tells its reasons too. */
 static inline void fake_complain(const char *what, int why)

@@ -17,7 +17,7 @@ from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
-from berth.live.driver.node_tenants import room_kept
+from berth.live.driver.node_tenants import NodeTenants, room_kept
 from berth.partition import launch
 from berth.partition.library import describe
 from berth.partition.native import limits_lock
@@ -186,6 +186,31 @@ def test_no_lock_of_root_makes_a_file_where_a_link_leads(
     assert not elsewhere.exists()
 
 
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_root_trusts_no_folder_of_partitions_that_another_user_made(
+    card: Card, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link of theirs may lead to a folder of root's that all may write, such as /tmp."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    root, elsewhere = card.folder / "root", card.folder / "elsewhere"
+    elsewhere.mkdir(mode=0o1777)
+    if kind == "link":
+        root.symlink_to(elsewhere)
+    else:
+        root.mkdir()
+    os.chown(root, 12345, -1, follow_symlinks=False)
+    monkeypatch.setenv("BERTH_ROOT", str(root))
+    refused = pytest.raises(PartitionError, match=r"belongs to the user 12345|is a symbolic link")
+    with refused, limits_lock(root):
+        pass
+    with refused, room_kept():
+        pass
+    with refused:
+        NodeTenants([], lambda *words, **fields: None)
+    assert [*root.iterdir()] == []
+
+
 FORGES = """
 import ctypes, glob, os, struct, sys
 from pathlib import Path
@@ -205,16 +230,35 @@ slots = len(data) - 1024 * 192
 used = struct.pack("<Q", 40 << 20)
 assert data[64:72] == used and struct.unpack_from("<II", data, slots) == (1, os.getpid())
 for name in sys.argv[1:]:
-    at, size = {"state": (slots, 4), "slot": (slots, 192), "used": (64, 8), "seen": (152, 4)}[name]
+    at, size = {
+        "state": (slots, 4),
+        "pid": (slots + 4, 4),
+        "start": (slots + 8, 8),
+        "namespace": (slots + 16, 8),
+        "slot": (slots, 192),
+        "used": (64, 8),
+        "seen": (152, 4),
+    }[name]
     with use.open("r+b") as file:
         file.seek(at)
         file.write(bytes(size))
 print(sum(8 for _ in range(16) if take(8)))
+assert use.read_bytes()[slots : slots + 24] == data[slots : slots + 24], "the slot names another process"
 """
 
 
 @pytest.mark.parametrize(
-    "names", [["state"], ["slot"], ["state", "used"], ["used", "seen"], ["slot", "used", "seen"]]
+    "names",
+    [
+        ["state"],
+        ["pid"],
+        ["start"],
+        ["namespace"],
+        ["slot"],
+        ["state", "used"],
+        ["used", "seen"],
+        ["slot", "used", "seen"],
+    ],
 )
 def test_a_process_that_writes_itself_out_of_the_counters_keeps_its_limit(
     card: Card, names: list[str]

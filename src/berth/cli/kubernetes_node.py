@@ -13,6 +13,7 @@ import typer
 from berth.cli.shared_options import Grow, GrowOption, Uncounted, UncountedOption
 from berth.errors import BerthError, SettingError
 from berth.live.local.cards import fake_gpus as settings_of
+from berth.live.local.places import FAKE_CARD
 
 
 def node(
@@ -64,7 +65,7 @@ def node(
         raise SettingError("the node's agent makes device nodes and sockets of the kubelet; run it as root")
     if fake_gpus:
         os.environ.update(settings_of(fake_gpus))
-        os.environ.setdefault("BERTH_FAKE_CARD", str(state_folder / "fake-card"))
+        os.environ.setdefault("BERTH_FAKE_CARD", str(state_folder / FAKE_CARD))
     settings = NodeSettings(
         node_name or os.uname().nodename,
         state_folder,

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -25,10 +24,12 @@ from berth.partition.regions import (
     Limit,
     Partition,
     Unreadable,
+    check_owner,
     check_there,
     find,
     grant,
     locked,
+    no_link,
     partitions,
     preload_list,
     read,
@@ -121,7 +122,7 @@ def _check_new(name: str, gpu: Gpu, root: Path, by: str) -> None:
             "letter or digit first"
         )
     if root.exists():
-        _check_owner(root)
+        check_owner(root)
     there = regions_in(root / name)
     if plain_uuid(gpu.uuid) in there:
         raise PartitionError(
@@ -143,11 +144,11 @@ def _make(
     uuid, folder = plain_uuid(gpu_uuid), root / name
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _check_owner(root)
+        check_owner(root)
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
-            _check_owner(folder)
+            check_owner(folder)
             access = _same_access(folder, access)
         preload_list(folder)  # now: a container may be started by a user that may not write here
         if kept is not None:
@@ -191,7 +192,7 @@ def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None
 def _same_access(folder: Path, access: Access) -> Access:
     """The access that the partition's other GPUs have, if it has any."""
     for use in folder.glob("*.use"):
-        there = _no_link(use)
+        there = no_link(use)
         mode = there.st_mode & 0o777
         held = Access(
             None if mode == 0o666 else there.st_uid,
@@ -204,26 +205,6 @@ def _same_access(folder: Path, access: Access) -> Access:
             )
         return held
     return access
-
-
-def _no_link(path: Path) -> os.stat_result:
-    """What a path is itself; a symbolic link may lead where another user changes the limits."""
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        raise PartitionError(
-            f"{path} is a symbolic link, and limits are kept in no place that one leads to; "
-            "name another root with BERTH_ROOT, or take the link away"
-        )
-    return found
-
-
-def _check_owner(folder: Path) -> None:
-    owner = _no_link(folder).st_uid
-    if owner not in (0, os.geteuid()):
-        raise PartitionError(
-            f"{folder} belongs to the user {owner}, who could change the limits that are kept there; "
-            "name another root with BERTH_ROOT, or take that folder away"
-        )
 
 
 def resize(

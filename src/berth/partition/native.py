@@ -23,7 +23,7 @@ from berth.errors import PartitionError
 from berth.partition.gpus import gpus, handle_of, open_nvml
 from berth.partition.hardware import Hardware, hardware_in, keep
 from berth.partition.library import resize_region
-from berth.partition.regions import Limit, Partition, find, locked, root_folder
+from berth.partition.regions import Limit, Partition, check_owner, find, locked, root_folder
 
 _UNLIMITED = 2**64 - 1
 _MOUNTS = Path("/proc/self/mounts")
@@ -117,7 +117,11 @@ def sweep(root: Path | None = None, driver_folder: Path | None = None) -> None:
     """Clear the limits of cgroups that no process is in, and take back what those that are gone left above them."""
     root = root or root_folder()
     groups = _groups_of(root)
-    if os.geteuid() != 0 or groups is None or not root.is_dir() or root.stat().st_uid != 0:
+    if os.geteuid() != 0 or groups is None:
+        return
+    try:
+        check_owner(root)
+    except (PartitionError, OSError):
         return  # the notes of another user would name any cgroup
     with limits_lock(root):
         kept = set()
@@ -143,12 +147,8 @@ def limits_lock(root: Path | None = None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            check_owner(root)  # the notes of another user could name any cgroup
             stack.enter_context(locked(root / ".limits", os.O_RDWR | os.O_CREAT))
-            if os.geteuid() == 0 != root.stat().st_uid:
-                raise PartitionError(
-                    f"{root} belongs to another user, whose notes could name any cgroup; "
-                    "name another root with BERTH_ROOT, or take that folder away"
-                )
         except OSError as error:
             raise PartitionError(
                 f"only root changes limits of cgroups ({error.strerror}: {root / '.limits'}); use sudo, or create the "

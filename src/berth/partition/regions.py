@@ -14,6 +14,7 @@ import fcntl
 import grp
 import os
 import pwd
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -165,6 +166,27 @@ def locked(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[No
         yield
     finally:
         os.close(descriptor)
+
+
+def no_link(path: Path) -> os.stat_result:
+    """What a path is itself; a symbolic link may lead where another user changes the limits."""
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise PartitionError(
+            f"{path} is a symbolic link, and limits are kept in no place that one leads to; "
+            "name another root with BERTH_ROOT, or take the link away"
+        )
+    return found
+
+
+def check_owner(folder: Path) -> None:
+    """Refuse a folder that is a link, or another user's, who could change what root reads there; PartitionError."""
+    owner = no_link(folder).st_uid
+    if owner not in (0, os.geteuid()):
+        raise PartitionError(
+            f"{folder} belongs to the user {owner}, who could change the limits that are kept there; "
+            "name another root with BERTH_ROOT, or take that folder away"
+        )
 
 
 def read(folder: Path, uuid: str, name: str) -> Partition:

@@ -142,6 +142,8 @@ def main() -> None:
         said: list[dict[str, Any]] = []
         if message["do"] == "begin":
             if message["policy"].startswith("no-such"):
+                while message["policy"].endswith("-yet") and not os.path.exists("seen"):
+                    time.sleep(0.01)
                 said.append({"say": "error", "why": f"no policy '{message['policy']}'", "fatal": True})
             else:
                 brain = PlainBrain(message)

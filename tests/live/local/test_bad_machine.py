@@ -19,6 +19,40 @@ from berth.live.local.request import request_of, tasks_of
 from berth.live.local.store import Store, of_meta
 from tests.live.local.world import World
 
+FAILS = """
+from berth.live.local import __main__ as broker
+from berth.live.local.store import Store
+
+class Failing(Store):
+    def close(self):
+        raise OSError("no disk")
+
+broker.Store = Failing
+broker.main()
+"""
+
+
+@pytest.mark.parametrize(("at", "code"), [("sweep", 0), ("close", 2)])
+def test_a_new_queue_whose_first_broker_fails_as_it_goes_down_keeps_all(at: str, code: int) -> None:
+    world = World()
+    try:
+        if at == "close":
+            world.module = "failing"
+            (world.folder / "failing.py").write_text(FAILS)
+        world.up()
+        job = world.submit("echo done")
+        assert world.wait(job) == {job: ("completed", 0)}
+        if at == "sweep":
+            Path(world.places.runs).rename(world.state / "away")
+        world.ask("down")
+        assert world.broker is not None
+        assert world.broker.wait(60) == code
+        world.module = "berth.live.local"
+        world.up()
+        assert (world.state_of(job), world.output(job)) == ("completed", "done\n")
+    finally:
+        world.close()
+
 
 def test_on_a_full_disk_submissions_are_refused_and_what_has_happened_is_written_later(
     tmp_path: Path,

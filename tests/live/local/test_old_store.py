@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from berth.errors import StoreError
+from berth.live.local.places import FAKE_CARD
 from berth.live.local.request import Tasks
 from berth.live.local.store import Reader
 from tests.live.local.fake_world import FakeWorld
@@ -66,6 +68,13 @@ def test_a_queue_that_a_newer_berth_wrote_is_refused_in_words(tmp_path: Path) ->
     refused = pytest.raises(StoreError, match=r"a newer berth .*'of_tomorrow'.* put back the copy")
     with closing(Reader(str(path))) as today, refused:
         today.live()
+
+
+def test_the_file_of_the_fake_gpus_is_named_by_its_layout() -> None:
+    """An upgraded queue must not map a file of another layout."""
+    header = Path(__file__).parents[3] / "native" / "tests" / "fake.h"
+    layouts = re.findall(r"FAKE_LAYOUT = (\d+)", header.read_text())
+    assert [f"fake-card-{layout}" for layout in layouts] == [FAKE_CARD]
 
 
 def test_a_damaged_row_is_not_taken_for_a_newer_berths(tmp_path: Path) -> None:

@@ -111,6 +111,22 @@ def test_a_policy_that_there_is_not_does_not_bring_the_queue_up(tmp_path: Any) -
         world.close()
 
 
+def test_a_job_outlives_the_refusal_of_the_first_policy() -> None:
+    world = World(options=["--policy", "no-such-yet"])
+    try:
+        world.up(ready=False)
+        job = world.submit("true")
+        (world.folder / "seen").touch()
+        assert world.broker is not None
+        assert world.broker.wait(60) == 2
+        assert (world.folder / "errors").read_text().endswith("no policy 'no-such-yet'\n")
+        world.options = []
+        world.up()
+        assert world.wait(job) == {job: ("completed", 0)}
+    finally:
+        world.close()
+
+
 def test_a_brain_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_link, "START_S", 1.0)
     monkeypatch.chdir(of_link.__file__.partition("/src/")[0])

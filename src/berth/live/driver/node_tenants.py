@@ -45,7 +45,7 @@ from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
-from berth.partition.regions import regions_in, root_folder
+from berth.partition.regions import check_owner, regions_in, root_folder
 from berth.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
 
 LOOK_S = 0.2
@@ -168,9 +168,8 @@ class Shown(NamedTuple):
 
 @contextlib.contextmanager
 def room_kept(file: str = ROOM) -> Iterator[None]:
-    """Keep others from promising room of this machine's GPUs meanwhile."""
-    root = root_folder()
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    """Keep others from promising room of this machine's GPUs meanwhile. PartitionError as of `_own_root`."""
+    root = _own_root()
     held = os.open(root / file, _MAKES, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -255,7 +254,7 @@ class NodeTenants:
         self._reconciler = Reconciler()
         self._seen_s = float("-inf")
         self._seeing: asyncio.Task[None] | None = None
-        self._alive = _alone(root_folder())
+        self._alive = _alone(_own_root())
         self.suspending: Suspending[NodeTenant] = Suspending(
             self,
             leaves=lambda tenant: self.growth.leaves(tenant),
@@ -658,9 +657,17 @@ def _pids(part: Partition | Unreadable) -> set[int]:
     return {process.outer_pid or process.pid for process in found}
 
 
+def _own_root() -> Path:
+    """The folder of all partitions, which is made if need be. PartitionError where it is another user's, who could
+    name any process in it."""
+    root = root_folder()
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    check_owner(root)
+    return root
+
+
 def _alone(root: Path) -> int:
     """The descriptor of the file that this agent has locked. PartitionError if another has."""
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
     held = os.open(root / ALIVE, _MAKES, 0o600)
     for _ in range(ALONE_TRIES):  # who asks whether an agent lives has the lock for a moment
         with contextlib.suppress(BlockingIOError):

@@ -95,7 +95,12 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         chosen=chosen,
     )
     service = Service(broker)
-    await broker.run(service.serve, service.listing.measured, anew=bool(options.policy or options.knowledge))
+    try:
+        await broker.run(
+            service.serve, service.listing.measured, anew=bool(options.policy or options.knowledge)
+        )
+    finally:
+        options.new_folder &= not broker.began and broker.book.next_number == 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # all is written; a thread that waits for a driver would keep the lock
@@ -162,7 +167,9 @@ def main() -> None:
     parser.add_argument("--uncounted", choices=ANSWERS)
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument(
-        "--new-folder", action="store_true", help="Remove the state folder if the start is refused."
+        "--new-folder",
+        action="store_true",
+        help="Remove the state folder if the start is refused before it has a job.",
     )
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
     parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
@@ -178,6 +185,7 @@ def main() -> None:
         places.check()
         options.new_folder |= places.make()
         lock = hold_lock(places)
+        options.new_folder &= not os.path.exists(places.store)  # else another broker began with it
         asyncio.run(serve(options, Log(None if options.foreground else places.log), places))
         os.close(lock)
     except (LiveError, OSError) as error:

@@ -204,6 +204,8 @@ class Broker:
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
         self.export_trouble = ""
         """Why no metrics are served."""
+        self.began = False
+        """Whether it is up; before, its policy may yet be refused."""
         self.drained: frozenset[int] = frozenset(store.meta("drained", []))
         """The GPUs on which nothing new starts, because an operator said so; kept over restarts."""
 
@@ -252,6 +254,7 @@ class Broker:
         if self.metrics:
             works["export"] = partial(self._export, measured)
         tasks = [asyncio.create_task(supervised(name, work, self.log)) for name, work in works.items()]
+        self.began = refused is None
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
         if refused is None:
@@ -270,7 +273,7 @@ class Broker:
         with contextlib.suppress(asyncio.CancelledError):
             await committing
         await self.commits.close()
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError, OSError):
             self.store.keep_copy()
             self.runner.sweep(self.book.jobs)
         self.runner.cgroups.close()

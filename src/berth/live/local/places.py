@@ -11,6 +11,8 @@ LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path, without the zero that ends it (unix(7))."""
 SYSTEM_STATE = "/var/lib/berth"
 SYSTEM_SOCKET = "/run/berth-queue.socket"
+FAKE_CARD = "fake-card-5"
+"""The file of the fake GPUs; its number is that of its layout (native/tests/fake.h)."""
 
 
 def state_folder() -> str:
@@ -80,7 +82,7 @@ class Places:
         self.notices = os.path.join(folder, "notices")
         self.samples = os.path.join(folder, "samples")
         self.history = os.environ.get("BERTH_HISTORY") or os.path.join(folder, "history")
-        self.fake_card = os.path.join(folder, "fake-card-4")  # the number rises with its layout
+        self.fake_card = os.path.join(folder, FAKE_CARD)
         named = os.environ.get("BERTH_SOCKET")
         self.socket = named or (SYSTEM_SOCKET if folder == SYSTEM_STATE else os.path.join(folder, "socket"))
 
