@@ -11,7 +11,7 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from berth.console.audit import now_ms
+from berth.console.clock import now_ms
 from berth.console.formats import hours_cell, span, spans
 from berth.console.pages import Texts, composed_pairs, filled
 from tests.console.browser import CHROMIUM, chromium, logged_in

@@ -6,13 +6,15 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import hypothesis
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from berth.console.queue import State
 from berth.console.roles import Role
-from berth.live.driver.snapshot import Gpu, MoreCards, Stranger, Tenant
+from berth.live.driver.snapshot import UNENDED, Gpu, MoreCards, Stranger, Tenant
 from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
@@ -148,3 +150,7 @@ def test_whatever_is_asked_nothing_breaks(world: World) -> None:
         "POST /api/v1/actions",
         "POST /api/v1/jobs",
     ]
+
+
+def test_the_queue_can_be_asked_for_each_state_of_a_job_that_has_not_ended() -> None:
+    assert get_args(State) == ("", *UNENDED)

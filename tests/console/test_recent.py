@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from berth.console.audit import now_ms
+from berth.console.clock import now_ms
 from berth.console.now import MOST_PICTURES, MOST_USERS, area, gaps, line, pictures_of
 from berth.console.pages import Texts
 from berth.console.recent import DAY, HOUR, Recent

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 
-from berth.console.audit import Audit, Line, now_ms
+from berth.console.audit import Audit, Line
+from berth.console.clock import now_ms
 from berth.console.error_answers import Refusal
 from berth.console.hub import Hub
 from berth.console.identity import user

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -84,8 +83,3 @@ def _cut_off(path: Path) -> bool:
             return False
         file.seek(size - 1)
         return file.read(1) != b"\n"
-
-
-def now_ms() -> int:
-    """The time that lines bear."""
-    return time.time_ns() // 1_000_000

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from berth.console.audit import now_ms
+from berth.console.clock import now_ms
 from berth.console.schemas import GpuAnswer
 from berth.console.source import Source
 from berth.errors import BerthError

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from berth.console.audit import now_ms
+from berth.console.clock import now_ms
 from berth.console.history.question import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer

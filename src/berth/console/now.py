@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
 from berth.arrays import FloatArray
-from berth.console.audit import now_ms
+from berth.console.clock import now_ms
 from berth.console.formats import decimal, span
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
-from berth.console.audit import now_ms
+from berth.console.clock import now_ms
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.pages import page

@@ -23,7 +23,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from berth import __version__
 from berth.console import actions, api, events, job, metrics, now, queue
-from berth.console.audit import Audit, now_ms
+from berth.console.audit import Audit
+from berth.console.clock import now_ms
 from berth.console.error_answers import DOCUMENT, IN_WORDS, only_known, words_of
 from berth.console.history import api as history_api
 from berth.console.history import page as history_page

@@ -107,7 +107,7 @@ def busy_of_processes(
 
 
 def free_bytes(uuid: str, driver_folder: Path | None = None) -> int:
-    """The memory of a GPU that nobody holds now. Raises PartitionError if NVML does not tell it."""
+    """The memory of a GPU that is free now. Raises PartitionError if NVML does not tell it."""
     memory = Memory()
     if open_nvml(driver_folder).nvmlDeviceGetMemoryInfo(handle_of(uuid, driver_folder), ctypes.byref(memory)):
         raise PartitionError(

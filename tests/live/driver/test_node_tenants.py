@@ -284,6 +284,22 @@ def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_t
         node.until(lambda: find(forger)[0].core_pct == had, "the next agent gives it back")
 
 
+def test_a_tenants_file_is_read_as_it_was_written_and_one_of_0_2_too(node: Node) -> None:
+    file = create("blue", CARD, Limit(4096, 30)).folder / node_tenants.FILE
+    admit("blue", Terms("7", 8192, milli=300))
+    read = node_tenants._read("blue")
+    assert read is not None
+    assert (read.milli, read.share, read.said_mib, read.promise_mib) == (300, (300, 4096), 8192, 4096)
+    kept = json.loads(file.read_text())
+    for name in ("milli", "uncounted", "sent_away", "had_pct", "had_burst"):
+        del kept[name]
+    file.write_text(json.dumps(kept))
+    old = node_tenants._read("blue")
+    assert old is not None
+    assert old.share == (300, 4096)
+    remove("blue")
+
+
 def test_one_that_was_throttled_before_it_left_has_its_share_again_when_it_is_back(node: Node) -> None:
     node.up("off", "throttle")
     forger = node.job("forger", 3000, node.folder / "go")

@@ -97,7 +97,7 @@ def test_who_looks_finds_the_tenants_of_a_steerer_in_another_namespace(play: Pla
         try:
             lease = Leadership(world.api, "other", names.LEASE, "one", POLICY)
             await lease.acquire()
-            settings, policy, notes, _ = await as_steered(world.api, time.time_ns() // 1_000_000)
+            settings, policy, notes, *_ = await as_steered(world.api, time.time_ns() // 1_000_000)
             assert (settings.quotas, policy, notes) == ({"a": 1}, POLICY, ())
         finally:
             leases = "/apis/coordination.k8s.io/v1/namespaces/other/leases"
@@ -135,10 +135,10 @@ def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(pol
                 return Lease(spec=LeaseSpec("one", renew_time=NOON))
             return ConfigMap(Meta(annotations={names.IN_FORCE: in_force}), {"quotas": "a=1"})
 
-    settings, named, notes, _ = asyncio.run(as_steered(cast("Api", Cluster()), NOON_MS))
+    settings, named, notes, *_ = asyncio.run(as_steered(cast("Api", Cluster()), NOON_MS))
     assert (settings, named) == (Settings(), policy)
     (note,) = notes
-    assert note.startswith("why pods wait is told as if the policy were easy+priority+best-fit: ")
+    assert note.startswith("why pods wait is shown as if the policy were easy+priority+best-fit: ")
     assert policy.partition("?")[0] in note
 
 
@@ -206,11 +206,11 @@ def test_quotas_that_the_leaders_policy_ignores_are_told_to_who_looks(policy: st
 def test_that_no_steerer_leads_is_told_with_since_when_and_where_to_look() -> None:
     see = "see kubectl get pods -n berth-system"
     never = f"no steerer leads, and none has led; {see}"
-    assert seen(None) == (Settings(), "", (never,), never)
+    assert seen(None) == (Settings(), "", (never,), "", never)
     lease = lease_of(POLICY)
     assert seen(lease, now_ms=NOON_MS + 20_000).notes == ()  # clocks differ
     gone = f"no steerer leads since 2026-11-29T12:00:00Z; {see}"
-    assert seen(lease, now_ms=NOON_MS + 60_000) == (Settings(POLICY), POLICY, (gone,), gone)
+    assert seen(lease, now_ms=NOON_MS + 60_000) == (Settings(POLICY), POLICY, (gone,), "", gone)
     lease.spec.holder_identity = ""  # given up
     assert why_none_leads(lease, NOON_MS) == gone
 

@@ -364,7 +364,8 @@ def test_a_suspension_is_given_up_when_the_agent_has_died(
 
     monkeypatch.setattr("berth.live.slurm.agent.order", ordered)
     with pytest.raises(
-        LiveError, match="agent on node1 no longer reports it; if the job has not ended, it runs on"
+        LiveError,
+        match=r"agent on node1 has not reported it for 1 s\. If the job has not ended, it runs on\.",
     ):
         suspend(Controller(node.slurm), node.state, "7")
     assert (orders(node.state), node.slurm.commands) == ({}, [])

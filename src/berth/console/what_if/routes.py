@@ -252,8 +252,8 @@ def _columns(answer: Answer) -> list[tuple[str, str, list[str]]]:
 
 
 def _quantity(seconds: float, *others: float) -> tuple[str, str]:
-    """A time as its number and unit, in the unit that suits the longest of those next to it; in one of its
-    own if it is a hundredth of that or less."""
+    """A time as its number and unit. The unit suits the others too, apart from those at least a hundred times as
+    long."""
     near = [each for each in others if each < 100 * seconds]
     factor, unit = readable_unit(Unit.SECONDS, [seconds, *near])
     return decimal(seconds * factor), unit

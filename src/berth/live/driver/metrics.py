@@ -29,7 +29,7 @@ OF_GPUS: OfGpus = {
         lambda gpu: None if gpu.used_mib is None else gpu.used_mib << 20,
     ),
     "stranger_bytes": (
-        "Memory that processes of no job hold, or what others were promised if that is more.",
+        "Memory held by processes of no job, or promised to partitions of no job, whichever is larger.",
         lambda gpu: gpu.stranger_mib << 20,
     ),
     "tenants": ("Jobs on it.", lambda gpu: len(gpu.tenants)),

@@ -70,7 +70,7 @@ class Terms:
     job: str
     """The site's name of it."""
     said_mib: int
-    """The memory that it was promised."""
+    """The memory that it was promised; `NodeTenant.promise_mib` is what it has got of that."""
     max_mib: int = 0
     """How far its memory may grow; 0: as far as the agent lets all grow."""
     milli: int = 0
@@ -682,7 +682,7 @@ def _names() -> list[str]:
     return sorted(path.parent.name for path in root_folder().glob(f"[!.]*/{FILE}"))
 
 
-_KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", "slots", "milli")]
+_KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", "slots")]
 
 
 def _write(tenant: NodeTenant) -> None:

@@ -311,7 +311,7 @@ class KeepsStarts(Protocol):
     """A site that keeps what start intervals have learned."""
 
     learned_starts: str
-    """Kept over a restart of the driver, which alone reads it; empty: nothing yet."""
+    """Survives a restart of the driver, the only reader; empty: nothing yet."""
 
 
 @runtime_checkable
@@ -319,6 +319,6 @@ class KnowsInUse(Protocol):
     """A site that knows which GPUs are in use, and not by whom."""
 
     def in_use(self) -> Set[Gpu]:
-        """GPUs in use. Those on which the driver knows no job count as others' until this returns another
-        set: a site that has not looked since returns the same object."""
+        """GPUs in use. One on which the driver knows no job counts as taken until this returns another set. A site
+        that has not looked since returns the same object."""
         ...

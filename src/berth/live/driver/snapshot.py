@@ -106,7 +106,8 @@ class Gpu:
 
     @property
     def stranger_mib(self) -> int:
-        """What processes of no job hold, or what others were promised if that is more: their processes count once."""
+        """Memory held by processes of no job, or promised to others, whichever is larger: a promise includes what its
+        processes hold."""
         held_mib = sum(each.mem_mib for each in self.strangers if each.pid is not None)
         return max(held_mib, sum(each.mem_mib for each in self.strangers) - held_mib)
 

@@ -23,7 +23,7 @@ from berth.policies.schemes.quotas import Quotas
 from berth.scheduler import Scheduler, StartInterval
 
 MOST_WAIT_MS = 5 * 366 * 24 * 3_600_000
-"""A reservation that begins longer after the submission has no date that means anything."""
+"""A reservation that begins longer after the submission is too far away to name a date."""
 MOST_NAMED = 5
 UNPLACED = "there is room; the policy has not placed it"
 
@@ -56,7 +56,7 @@ class WaitReason(NamedTuple):
     jobs_before: int = 0
     """How many waiting jobs are before it in the queue."""
     reserved_ms: int | None = None
-    """When its reservation begins; None: it has none, or none with a date that means anything."""
+    """When its reservation begins; None: it has none, or one too far away to name."""
     starts: StartInterval | None = None
     """When it is believed to start, in 80 of 100 cases; None: unknown."""
     unknown: str = ""

@@ -160,7 +160,7 @@ class Api:
     async def find(
         self, path: str, kind: type[T], *, missing: tuple[int, ...] = (404,), patience_s: float = 10.0
     ) -> T | None:
-        """An object; None for a refusal with one of these statuses: it is not there, or may not be read."""
+        """Return an object; None if the server answers with a status in `missing` (404: it is not there)."""
         try:
             return await self.get(path, kind, patience_s=patience_s)
         except ApiError as error:

@@ -113,7 +113,7 @@ would overwrite each other's in a common one; the agent does not touch them."""
 LABEL_GPU_MODEL = "berth.dev/gpu-model"
 LABEL_GPU_MEMORY_MIB = "berth.dev/gpu-memory-mib"
 GPU_LABELS = (LABEL_GPU_COUNT, LABEL_GPU_INDICES, LABEL_GPUS_AILING, LABEL_GPU_MODEL, LABEL_GPU_MEMORY_MIB)
-"""All that the agent writes into its node."""
+"""The labels that the agent writes into its node; `LABEL_GPU_DRAINED` is an operator's."""
 HOSTNAME = "kubernetes.io/hostname"
 CLAIMS_API = "resource.k8s.io/v1"
 """The version of resource claims that is known here; Kubernetes has it from 1.34 on."""

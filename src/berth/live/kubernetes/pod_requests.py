@@ -276,7 +276,7 @@ class PodRequest:
 
 def request_of(pod: Pod) -> PodRequest:
     """What the pod asks for. Raises AskError in words that its owner can act on."""
-    _refuse_what_nobody_can(pod)
+    _refuse_impossible(pod)
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or controller_of(pod.metadata)
@@ -313,7 +313,7 @@ def moment_ms(text: str | None) -> int | None:
 _GANG = re.compile(r"(([A-Za-z0-9](?:[-A-Za-z0-9_.]{0,98}[A-Za-z0-9])?)/)?([0-9]{1,9})")
 
 
-def _refuse_what_nobody_can(pod: Pod) -> None:
+def _refuse_impossible(pod: Pod) -> None:
     """Refuse what the node could not carry out, whatever places the pod."""
     for each in pod.spec.init_containers:
         asked = {**each.resources.limits, **each.resources.requests}

@@ -96,7 +96,11 @@ _DONE = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Settings(DriverSettings):
-    """How a steerer decides. Its quotas are of namespaces, or of several together (`vision+speech`)."""
+    """How a steerer decides.
+
+    `quotas` are the GPUs of each namespace, or of several together (`vision+speech`); None: no quotas. With `borrow`, a
+    namespace may hold more while no pod waits within its quota.
+    """
 
     most_start_failures: int | None = None
     notes: int = 0

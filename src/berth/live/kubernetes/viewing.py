@@ -88,7 +88,7 @@ async def as_steered(api: Api, now_ms: int) -> Steered:
     if not policy:
         return Steered(Settings(), policy, notes, "", idle)
     if why := _why_not_here(policy):
-        notes += (f"why pods wait is told as if the policy were {DEFAULT_POLICY}: {why}",)
+        notes += (f"why pods wait is shown as if the policy were {DEFAULT_POLICY}: {why}",)
         return Steered(Settings(advise=advise), policy, notes, "", idle)
     if config is not None and (fault := fault_of(config, policy)):
         notes += (fault_text(fault),)

@@ -86,7 +86,7 @@ class Brain:
             can_suspend=bool(begin.get("can_suspend")),
             learned_starts=str(begin.get("learned_starts", "")),
         )
-        # Reasons are asked for when somebody wants to know.
+        # Wait reasons are given on request.
         settings = Settings(str(begin["policy"]), str(begin["knowledge"]), notes=0)
         self.driver = Driver(self._site, settings)
         self._time_limit_s = float(begin.get("decide_s", 5.0))

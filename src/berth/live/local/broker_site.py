@@ -211,4 +211,4 @@ class BrokerSite:
         self._say({"say": "learned-starts", "text": text})
 
     def note(self, job_id: str, why: str) -> None:
-        """The broker asks why jobs wait when somebody wants to know."""
+        """Nothing is noted: the broker asks for wait reasons on request."""

@@ -87,7 +87,7 @@ def print_job(job_id: str, as_json: bool) -> bool:
     except LiveError as error:
         if not _history_may_know():
             raise LiveError(f"{error}; there is no history either") from error
-        # Whoever never had a queue here asks about jobs of other machines.
+        # A user without a queue here asks about jobs of other machines.
         if str(error).startswith("no queue is up") and os.path.exists(Places(queue_folder()).store):
             print(f"berth: {error}; until then the history answers for jobs that have ended", file=sys.stderr)
         return False

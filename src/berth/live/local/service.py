@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from berth.errors import BerthError, LiveError, StoreError
+from berth.live.driver.snapshot import GOING
 from berth.live.local.broker import Broker
-from berth.live.local.entry import RUNNING, STARTING, Entry
+from berth.live.local.entry import RUNNING, Entry
 from berth.live.local.listing import Listing
 from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
 from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
 from berth.tenants import SUSPENDED, SUSPENDING
 
-GOING = (STARTING, RUNNING)
 GONE_S = 2.0
 """How often a wait looks whether its client is still there."""
 LONGEST_WAIT_S = 1e9

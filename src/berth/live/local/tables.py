@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from berth.counts import counted
+from berth.live.driver.snapshot import UNENDED
 from berth.live.driver.words import mib, moment, span, starts_text
 from berth.live.local.snapshot import gpus_of, where_of
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from berth.live.driver.snapshot import Gpu, LiveJob, Tenant
 
 MOST_NAMED = 5
-GOING = ("waiting", "held", "starting", "running", "suspending", "suspended", "resuming")
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 
 
@@ -193,7 +193,7 @@ def why_lines(job: dict[str, Any]) -> list[str]:
         head = f"Job {job['id']} has waited {since} for room"
         if job.get("gang"):
             head += f" for {job['gang_starts']} tasks of gang {job['gang']}, which start together"
-    elif job["state"] in GOING:
+    elif job["state"] in UNENDED:
         head = f"Job {job['id']} has been {job['state']} for {since}{_because(job['state'], reason, ': ')}"
     else:
         head = f"Job {job['id']} ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
@@ -247,7 +247,7 @@ def _starts_line(brain: dict[str, Any]) -> str:
     if not brain["starts_told"]:
         return text
     held, total = brain["starts_held"], counted(brain["starts_told"], "job")
-    return f"{text}; of {total} that waited in the last 30 days, {held} started as told first"
+    return f"{text}; of {total} that waited in the last 30 days, {held} started within their first interval"
 
 
 def _gpu_line(candidate: dict[str, Any], gpu: Gpu) -> str:

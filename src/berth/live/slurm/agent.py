@@ -246,7 +246,7 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
     """Have a running job, or one that Slurm has stopped, leave its GPUs, and then have Slurm stop it, so that its time
     limit stands still.
 
-    Returns what is to be said besides. LiveError if it cannot leave. Killed at any step, it can be repeated.
+    Returns a warning; empty if there is none. LiveError if it cannot leave. Killed at any step, it can be repeated.
     """
     job = _job(controller, job_id)
     if job.state not in ("RUNNING", "SUSPENDED"):
@@ -271,8 +271,8 @@ def suspend(controller: Controller, state: Path, job_id: str) -> str:
         elif now_s - seen_s > SILENT_S:
             revoke(state, raw_id)
             raise LiveError(
-                f"job {job_id} cannot be suspended: berth's agent on {lacking[0]} no longer reports it; if the job has"
-                f" not ended, {stays}: see the agent's log and start the agent again"
+                f"job {job_id} cannot be suspended: berth's agent on {lacking[0]} has not reported it for"
+                f" {SILENT_S:.0f} s. If the job has not ended, {stays}. See the agent's log, and start the agent again."
             )
         if now_s - began_s > SUSPEND_S:
             raise LiveError(

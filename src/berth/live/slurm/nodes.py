@@ -88,7 +88,7 @@ class SlurmNode:
 
     @property
     def broken(self) -> bool:
-        """Whether somebody must look at it before jobs start on it, as for none that saves power or is reserved."""
+        """Whether it needs an operator before jobs start on it; one that saves power or is reserved does not."""
         return bool(_BROKEN & self._flags)
 
     @property

@@ -111,7 +111,7 @@ class Cards:
     """The GPU models of a cluster's nodes: how much memory a card of each type has, and how many shards."""
 
     def __init__(self, mem_mib: Mapping[str, int] | None = None) -> None:
-        """`mem_mib` is declared for types of GPUs; of others the catalogue knows it, or nobody does."""
+        """`mem_mib` is declared for types of GPUs; of others the catalogue knows it, or it is unknown."""
         self._declared = dict(mem_mib or {})
         self._models: dict[str, GpuModel] = {}
         self.shards_a_gpu = 0

@@ -1,7 +1,7 @@
 """`berth slurm run`: query Slurm every few seconds, let the driver decide, and place jobs or say where they would be.
 
-It keeps nothing that it could not find again in Slurm, but what start intervals have learned: killed and started anew,
-it goes on where Slurm is.
+Apart from what start intervals have learned, it keeps nothing that it could not read from Slurm again. After a restart
+it continues from what Slurm has.
 
 `Claim` is the right to place: a note in the comments of the nodes, which every berth of the cluster sees. A file's lock
 holds on one machine and for one state folder. Slurm has no lock to lend, but it keeps a comment for each node, which
@@ -79,7 +79,7 @@ MOST_REASONS = 10_000
 MOST_MEASURED = 1000
 """Kinds of jobs of which the status tells what was measured: those that ended last."""
 MOST_WANTED = 100
-"""Of how many waiting jobs the nodes' agents are told what they need."""
+"""Of how many waiting jobs the nodes' agents get the needs."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
 

@@ -227,7 +227,7 @@ class SlurmSite:
         self.reasons = {job_id: why for job_id, why in self.reasons.items() if job_id in jobs}
 
     def _give_back(self) -> None:
-        """Let go of jobs that berth does not decide on after all, and hold those again that somebody has released."""
+        """Let go of jobs that berth does not decide on after all, and hold those again that were released by others."""
         found, now_ms = self.found, self._now_ms
         for job_id, (note, why) in found.to_give_back.items():
             if self._given_back.get(job_id, (0, 0))[0] <= now_ms:
@@ -418,7 +418,7 @@ class SlurmSite:
         return self._waiting
 
     def running(self) -> Mapping[str, SiteRun]:
-        """What Slurm runs, whoever decided on it, and what it is to start."""
+        """What Slurm runs, decided by berth or not, and what it is to start."""
         return self._running
 
     def others(self) -> Mapping[Gpu, Share]:

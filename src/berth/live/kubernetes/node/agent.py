@@ -1,7 +1,7 @@
 """The agent of a node looks: what each pod uses, what ended, which GPU ails, and whether limits are really kept.
 
 A process of a pod that holds GPU memory and is no member of its pod's region has lost libberth, or never had it: no
-limit holds it. It is told of as an event and a metric. So is a pod whose processes hold more than its regions count.
+limit holds it. It is reported as an event and a metric. So is a pod whose processes hold more than its regions count.
 Two readings must agree: a process joins its region before it makes a context, but may end between the two questions.
 """
 
