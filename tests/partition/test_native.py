@@ -19,7 +19,7 @@ from tests.partition.runtime import BERTH, GPU_JOB, Container
 
 from berth import partition as partitions
 from berth.errors import PartitionError
-from berth.partition.native import _groups_of, _mount, sweep
+from berth.partition.native import _groups_of, _mount
 
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
 UNLIMITED = 2**64 - 1
@@ -69,15 +69,19 @@ def containers(root: Path, card: Card, monkeypatch: pytest.MonkeyPatch) -> Itera
             _until_gone(group)
 
 
+def native_apart(does: str) -> str:
+    """What a process of its own prints, since NVML keeps the card that it was started with."""
+    program = f"from pathlib import Path\nfrom berth.partition import fake_driver_folder, native\n{does}"
+    return subprocess.run(
+        [sys.executable, "-c", program], check=True, text=True, stdout=subprocess.PIPE
+    ).stdout
+
+
 def limits_of(group: Path) -> tuple[int, int]:
     """The soft and the hard limit that the driver has of a cgroup, in bytes."""
-    program = (
-        "from pathlib import Path\n"
-        "from berth.partition import fake_driver_folder, native\n"
-        f"print(*native._get(Path({str(group)!r}), {GPU!r}, fake_driver_folder())[1:])\n"
-    )
-    asked = subprocess.run([sys.executable, "-c", program], check=True, text=True, stdout=subprocess.PIPE)
-    soft, hard = asked.stdout.split()
+    soft, hard = native_apart(
+        f"print(*native._get(Path({str(group)!r}), {GPU!r}, fake_driver_folder())[1:])"
+    ).split()
     return int(soft), int(hard)
 
 
@@ -352,7 +356,7 @@ def test_notes_of_another_user_name_no_cgroup_whose_limit_root_takes_away(
         others = others.rename(card.folder / "tmp")
         (card.folder / "others").symlink_to(others)
         others = card.folder / "others"
-    sweep(others, partitions.fake_driver_folder())
+    native_apart(f"native.sweep(Path({str(others)!r}), fake_driver_folder())")
     assert limits_of(Path(kept["group"])) == left
 
 
