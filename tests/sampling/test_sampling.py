@@ -431,7 +431,7 @@ def test_a_node_without_a_driver_is_told_so(tmp_path: Path) -> None:
     if done.returncode == 0:
         pytest.skip("this machine has an NVIDIA driver")
     assert done.returncode == 2
-    assert "NVIDIA driver" in done.stderr
+    assert "berth sample needs NVIDIA's driver" in done.stderr
     assert not (tmp_path / "s").exists()
 
 
