@@ -27,9 +27,10 @@ J --comment=pytorch --gres=gpu:1 -J '한글 <script>alert(1)</script>' --wrap 's
 J --array=1-4%2 --gres=gpu:1 -J "arr|'; DROP TABLE x; --" --comment=caffe --wrap 'sleep 1' >/dev/null
 J -N2 --gres=gpu:2 --comment=vasp --wrap 'for i in $(seq 400000); do :; done; sleep 1' >/dev/null
 J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
-# Where a job starts and ends in one second, slurmdbd may hear of the end first, and writes half a row for a while.
-J -J fails --wrap 'sleep 2; exit 3' >/dev/null
-again=$(J --requeue -J again --wrap 'touch again; until [ -e go ]; do sleep .1; done; sleep 2')
+J -J fails --wrap 'exit 3' >/dev/null
+# slurmctld tells of the start of a job that was queued again only every 5 s. One that ends before is half a row of the
+# database for a while, with the name "allocation".
+again=$(J --requeue -J again --wrap 'touch again; until [ -e go ]; do sleep .1; done; sleep 12')
 scancel $(J --begin=now+1hour -J never --wrap 'sleep 1')
 halted=$(J -J halted --gres=gpu:1 --wrap 'touch halted; until [ -e go ]; do sleep .1; done')
 for i in $(seq 900); do [ -e halted ] && [ -e again ] && break; sleep .1; done # RUNNING is said before a step runs
@@ -41,6 +42,7 @@ for i in $(seq 600); do
 done
 for i in $(seq 600); do # slurmdbd hears of an end, of a step's too, a little later
     sacct -n -a -D -S 2020-01-01 -s PENDING,RUNNING -o JobID | grep -q . ||
+        sacct -n -X -a -D -S 2020-01-01 -o JobName | grep -qw allocation ||
         ! sdiag | grep -q 'DBD Agent queue size: *0$' || break
     sleep .2
 done
