@@ -18,7 +18,7 @@ static inline void see_slot(struct berth_use_file *use, uint32_t index)
     }
 }
 
-/* Writes into a slot whose it is, unless that stands there: the process that has joined. */
+/* Writes who has joined into its slot, where something else stands there. */
 void account_sign(const struct berth_region *region, uint32_t index);
 /* A slot's process is gone: its last change is completed, what it held given back, the slot free.
    The caller alone buries it. */

@@ -38,13 +38,17 @@ class NoCards:
         return []
 
 
+def broker_of(places: Places, store: Store) -> Broker:
+    return Broker(places, store, NoCards(), Log(None))  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Any:
     """A broker that is not run: its parts can be asked."""
     places = Places(str(tmp_path / "state"))
     places.make()
     store = Store(places.store)
-    made = Broker(places, store, NoCards(), Log(None))  # type: ignore[arg-type]
+    made = broker_of(places, store)
     yield made
     store.close()
 
@@ -160,7 +164,7 @@ def test_a_wait_that_is_over_leaves_nothing_behind(broker: Any) -> None:
 def test_what_start_intervals_have_learned_is_told_to_the_brain_of_the_next_broker(broker: Any) -> None:
     broker.deciding.on_message({"say": "learned-starts", "text": "much"})
     broker.store.write(broker._collect()[0])
-    again = Broker(broker.places, broker.store, NoCards(), Log(None))  # type: ignore[arg-type]
+    again = broker_of(broker.places, broker.store)
     assert again.deciding._begin("fifo+best-fit", False)["learned_starts"] == "much"
     assert broker._collect()[0] == [], "it is written when it has changed"
 
