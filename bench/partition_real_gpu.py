@@ -468,7 +468,7 @@ def training_steps(bench: Bench) -> list[Callable[[], Step]]:
 
     def rate(name: str, region: str | None) -> float:
         notes = bench.scratch / f"notes-{name}.json"
-        words = [sys.executable, BENCH / "small_trainings.py", name, str(min(bench.share_s, 4)), notes]
+        words = [sys.executable, str(BENCH / "small_trainings.py"), name, str(min(bench.share_s, 4)), str(notes)]
         bench.run(
             [*words, *(["--pretend"] if bench.fake else [])],
             bench.environment(region, BERTH_GPU_MEM_MIB=str(bench.gpu.mem_mib)),
@@ -503,7 +503,7 @@ def versions(fake: bool) -> dict[str, str]:
 
 def commit() -> str:
     """Of this checkout; nothing where it is a copy without git."""
-    words = ["git", "-C", BENCH, "rev-parse", "--short", "HEAD"]
+    words = ["git", "-C", str(BENCH), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
