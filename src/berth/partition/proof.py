@@ -191,10 +191,10 @@ def _found(
     if sizes:
         beyond = sum(max(0, size - context_bytes) for size in sizes)
         beyond = max(0, beyond - (contexts - 1) * next_context_bytes)
-    most = beyond or given  # NVML shows no managed memory
-    if not most:
+    if not given and not beyond:
         why = f"the driver gave it nothing, with error {error}" if error else "it took nothing"
         return Finding(way, Verdict.UNTRIED, 0, beyond, why)
+    most = given if beyond is None else beyond
     return Finding(way, Verdict.PASSED if most > limit_mib << 20 else Verdict.HELD, given, beyond)
 
 
