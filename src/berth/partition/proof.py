@@ -164,7 +164,7 @@ def _context_sizes(
     """What NVML shows for a process that has a context and no memory of its own. Raises PartitionError."""
     answer, sizes = _ran(["nothing", str(limit_mib)], environment, gpu, driver_folder, _LONGEST_END_S)
     if not answer.startswith("holds "):
-        why = answer.partition(" ")[2] or "it ended without a word"
+        why = answer.partition(" ")[2]
         raise PartitionError(
             f"a process gets no context on GPU {gpu.index} under a limit of {limit_mib} MiB ({why}), so no way past it "
             "can be tried; give a larger --mem, or see what nvidia-smi says"
@@ -267,7 +267,11 @@ def _silence(process: subprocess.Popen[bytes], waited_s: float) -> str:
         status = process.wait(1)
     except subprocess.TimeoutExpired:
         return f"it did not end in {waited_s:g} s"
-    return f"it was ended by signal {-status}" if status < 0 else f"it ended without a word, with status {status}"
+    return (
+        f"it was ended by signal {-status}"
+        if status < 0
+        else f"it ended without a word, with status {status}"
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
