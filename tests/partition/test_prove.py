@@ -156,7 +156,7 @@ def test_it_says_first_what_it_will_do_and_writes_a_page(berth_apart: Apart, tmp
     words = ("--mem", "64M", "--way", "linear", "--way", "no-environment", "--out", str(page))
     code, text = berth_apart("partition", "prove", "--fake-gpu", *words)
     assert code == 0
-    assert text.index("2 ways past a limit of 64M on GPU 0") < text.index("held")
+    assert text.index("2 ways past a limit of 64 MiB on GPU 0") < text.index("held")
     assert "each takes at most 128 MiB, plus contexts and what the driver rounds up, and ends" in text
     assert "Documented ways that passed: no-environment." in text
     shown = page.read_text()
@@ -183,8 +183,12 @@ def test_what_cannot_be_tried_is_refused_before_anything_runs(berth: Berth) -> N
     large = berth(*prove, "--mem", "8G")
     assert (large[0], "is tried with up to 24 GiB; choose a smaller limit" in large[1]) == (2, True)
     assert "--set goes with --as-is" in berth(*prove, "--set", "A=1")[1]
-    assert "--set 'A' is no variable; write NAME=VALUE" in berth(*prove, "--as-is", "--set", "A")[1]
-    gone = berth(*prove, "--as-is", "--set", "LD_PRELOAD=/nothere/libvgpu.so")
+    assert (
+        "--set 'A' is no variable; write NAME=VALUE"
+        in berth(*prove, "--as-is", "--mem", "64M", "--set", "A")[1]
+    )
+    assert "name its size with --mem" in berth(*prove, "--as-is")[1]
+    gone = berth(*prove, "--as-is", "--mem", "64M", "--set", "LD_PRELOAD=/nothere/libvgpu.so")
     assert (gone[0], "LD_PRELOAD names /nothere/libvgpu.so, and there is no such file" in gone[1]) == (
         2,
         True,
