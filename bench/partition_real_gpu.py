@@ -468,7 +468,13 @@ def training_steps(bench: Bench) -> list[Callable[[], Step]]:
 
     def rate(name: str, region: str | None) -> float:
         notes = bench.scratch / f"notes-{name}.json"
-        words = [sys.executable, str(BENCH / "small_trainings.py"), name, str(min(bench.share_s, 4)), str(notes)]
+        words = [
+            sys.executable,
+            str(BENCH / "small_trainings.py"),
+            name,
+            str(min(bench.share_s, 4)),
+            str(notes),
+        ]
         bench.run(
             [*words, *(["--pretend"] if bench.fake else [])],
             bench.environment(region, BERTH_GPU_MEM_MIB=str(bench.gpu.mem_mib)),

@@ -164,7 +164,7 @@ def _context_sizes(
     """What NVML shows for a process that has a context and no memory of its own. Raises PartitionError."""
     answer, sizes = _ran(["nothing", str(limit_mib)], environment, gpu, driver_folder, _LONGEST_END_S)
     if not answer.startswith("holds "):
-        why = answer.partition(" ")[2] or "it ended without a word"
+        why = answer.partition(" ")[2]
         raise PartitionError(
             f"a process gets no context on GPU {gpu.index} under a limit of {limit_mib} MiB ({why}), so no way past it "
             "can be tried; give a larger --mem, or see what nvidia-smi says"
@@ -214,12 +214,15 @@ def _found(
     if word == "refused":
         return Finding(way, Verdict.REFUSED, why=rest)
     if word != "holds":
-        return Finding(way, Verdict.UNTRIED, why=rest or "it ended without a word")
-    given, contexts = map(int, rest.split())
+        return Finding(way, Verdict.UNTRIED, why=rest)
+    given, contexts, error = map(int, rest.split())
     beyond = None
     if sizes:
         beyond = sum(max(0, size - context_bytes) for size in sizes)
         beyond = max(0, beyond - (contexts - 1) * next_context_bytes)
+    if not given and not beyond:
+        why = f"the driver gave it nothing, with error {error}" if error else "it took nothing"
+        return Finding(way, Verdict.UNTRIED, 0, beyond, why)
     most = given if beyond is None else beyond
     return Finding(way, Verdict.PASSED if most > limit_mib << 20 else Verdict.HELD, given, beyond)
 
@@ -247,14 +250,28 @@ def _ran(
         try:
             waiting.register(process.stdout, selectors.EVENT_READ)
             answered = waiting.select(longest_s)
-            unended = f"unended it did not end in {longest_s:g} s"
-            line = process.stdout.readline().decode().strip() if answered else unended
+            line = process.stdout.readline().decode().strip() if answered else ""
+            if not line:
+                line = f"silent {_silence(process, longest_s)}"
             if line.startswith("holds "):
                 held = bytes_of_processes(gpu.uuid, driver_folder)
                 sizes = [size for pid, size in held.items() if _session_of(pid) == process.pid]
         finally:
             _end(process)
     return line, sizes
+
+
+def _silence(process: subprocess.Popen[bytes], waited_s: float) -> str:
+    """Why a process has said nothing."""
+    try:
+        status = process.wait(1)
+    except subprocess.TimeoutExpired:
+        return f"it did not end in {waited_s:g} s"
+    return (
+        f"it was ended by signal {-status}"
+        if status < 0
+        else f"it ended without a word, with status {status}"
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
