@@ -54,3 +54,18 @@ def test_a_partition_that_a_killed_queue_left_is_removed(world: World) -> None:
     world.until(lambda: not left.exists(), "it is removed while the queue is up")
     (world.folder / "go").touch()
     assert world.wait(job) == {job: ("completed", 0)}
+
+
+def test_a_partition_that_a_broker_was_killed_in_the_making_of_is_removed(world: World) -> None:
+    world.kill_broker()
+    world.module, module = "tests.live.local.killed_maker", world.module
+    world.up(ready=False)
+    job = world.submit("true", mem="30G")
+    assert world.broker is not None
+    world.broker.wait()
+    root = Path(world.environment["BERTH_ROOT"])
+    assert [path.name for path in root.glob("job-*/*")] == ["ld.so.preload"]
+    world.module = module
+    world.up()
+    assert world.wait(job) == {job: ("completed", 0)}
+    world.until(lambda: not [*root.glob("job-*")], "no folder is left")
