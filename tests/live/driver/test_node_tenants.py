@@ -41,7 +41,7 @@ from tests.partition.test_reconciling import forge, write
 AGENT = Path(__file__).with_name("node_agent.py")
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
 CARD = Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384)
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 class Node:

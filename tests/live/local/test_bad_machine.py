@@ -47,7 +47,7 @@ def test_a_new_queue_whose_first_broker_fails_as_it_goes_down_keeps_all(at: str,
             Path(world.places.runs).rename(world.state / "away")
         world.ask("down")
         assert world.broker is not None
-        assert world.broker.wait(60) == code
+        assert world.broker.wait(600) == code
         world.module = "berth.live.local"
         world.up()
         assert (world.state_of(job), world.output(job)) == ("completed", "done\n")

@@ -306,7 +306,7 @@ def test_a_queue_with_the_real_brain_runs_jobs_under(policy: str) -> None:
         jobs = world.submit_many(
             [("true", {"gpus": 0.3, "mem": "4G", "time": "60s"})] * 6 + [("true", {"gpus": 0})]
         )
-        assert set(world.wait(*jobs, timeout=120).values()) == {("completed", 0)}
+        assert set(world.wait(*jobs).values()) == {("completed", 0)}
     finally:
         world.close()
 

@@ -42,7 +42,7 @@ from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.partition.test_reconciling import forge, write
 
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 SQUEUE = """#!{python}
 import json, sys
 job = json.load(open("{folder}/" + sys.argv[sys.argv.index("-j") + 1] + ".job"))
