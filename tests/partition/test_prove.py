@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.partition.conftest import Berth, Card
 
 from berth.partition.proof import divider
@@ -61,6 +62,7 @@ def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
     assert verdicts_where_nothing_limits(berth_apart, *ways) == dict.fromkeys(ways, "passed")
 
 
+@pytest.mark.slow
 def test_every_way_passes_where_nothing_limits_unless_it_needs_luck_or_another_driver(
     berth_apart: Apart,
 ) -> None:
