@@ -513,6 +513,7 @@ def test_what_the_driver_has_lost_ends_and_runs_again_if_its_user_said_so(world:
     assert world.wait(job)[job][0] == "completed"
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_at_any_step_loses_nothing(world: World) -> None:
     storm(world, kills=4, seed=3)
 
