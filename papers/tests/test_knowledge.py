@@ -153,6 +153,7 @@ def test_the_network_beside_greedy_believes_what_the_runs_do() -> None:
     assert 0 < learns.decisions < true.decisions  # what is not recorded yet runs alone
 
 
+@pytest.mark.slow
 def test_a_run_that_was_kept_under_one_kind_is_not_taken_for_one_under_another(tmp_path: Path) -> None:
     def found(knowledge: str, keep: Path | None = tmp_path) -> list[float]:
         outcomes = measure_utilisation(
@@ -169,6 +170,7 @@ def test_a_run_that_was_kept_under_one_kind_is_not_taken_for_one_under_another(t
     assert len(written) == 2  # the one takes the other's place, as under other conditions
 
 
+@pytest.mark.slow
 def test_co_location_that_was_stopped_under_another_kind_leaves_the_first_as_it_was(tmp_path: Path) -> None:
     def found(knowledge: str, stop_at: float | None = None) -> list[object]:
         def heard(done: float, _: float, __: str) -> None:

@@ -68,6 +68,7 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     ]
 
 
+@pytest.mark.slow
 def test_the_reports_table_is_in_the_order_of_its_measure(tmp_path: Path) -> None:
     rows = [
         exports.line(JobIDRaw=1, Comment="vasp", AllocTRES="cpu=1,gres/gpu=8", End="2026-01-01T00:40:00"),

@@ -324,6 +324,7 @@ def a_program(start: Callable[..., subprocess.Popen[str]], job: str, mib: int, k
     assert line == "ready\n", line
 
 
+@pytest.mark.slow
 def test_a_lost_gpu_does_not_end_the_sampling_of_the_others(
     tmp_path: Path, fake: Callable[..., subprocess.Popen[str]]
 ) -> None:

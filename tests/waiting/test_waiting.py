@@ -417,6 +417,7 @@ def test_the_live_interval_is_moved_by_the_rule_that_is_judged() -> None:
     assert model.offset_at(now_s, late.values, late.asked_s, waiting) > 1
 
 
+@pytest.mark.slow
 def test_a_model_that_is_worth_little_says_so() -> None:
     random = np.random.default_rng(1)
     noise = Questions(
@@ -437,6 +438,7 @@ def shifting(count: int) -> Questions:
     return Questions(("busy", "partition"), np.column_stack([busy, late]), asked_s, wait_s)
 
 
+@pytest.mark.slow
 def test_a_model_that_learns_each_day_follows_what_one_that_learned_once_misses() -> None:
     questions = shifting(4000)
     place = np.arange(4000)

@@ -68,12 +68,14 @@ def learner_of(name: str) -> ImageLearner:
     return ImageLearner(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
 
 
+@pytest.mark.slow
 def test_another_seed_begins_with_other_weights() -> None:
     learner = learner_of("dqn")
     assert equal(learner.begin(5).network, learner.begin(5).network)
     assert not equal(learner.begin(5).network, learner.begin(6).network)
 
 
+@pytest.mark.slow
 def test_every_v_is_the_return_of_a_whole_trajectory_and_all_n_are_about_the_same_set() -> None:
     learner = learner_of("dqn")
     settings = learner.settings

@@ -167,6 +167,7 @@ def test_an_import_that_is_cut_off_leaves_nothing_and_the_next_goes_on(
     ]
 
 
+@pytest.mark.slow
 def test_who_reads_while_imports_publish_sees_what_was_there_when_it_began(tmp_path: Path) -> None:
     history = open_history(tmp_path / "h")
     read(history, exports.write(tmp_path / "0", [exports.line(JobIDRaw=1)]))

@@ -30,6 +30,7 @@ async def fill(world: World, first: int, count: int) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_an_api_server_that_restarts_loses_nothing(play: Played, server: Server) -> None:
     async def test(world: World) -> None:
         for at in range(4):
@@ -68,6 +69,7 @@ def test_a_watch_gap_is_closed_by_listing_anew(play: Played, server: Server) -> 
     play(test)
 
 
+@pytest.mark.slow
 def test_a_vanished_node_gives_nothing_and_takes_nothing_with_it(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2)
@@ -127,6 +129,7 @@ async def _two(world: World, bound: list[str]) -> list[str]:
     return bound
 
 
+@pytest.mark.slow
 def test_of_two_steerers_one_leads_and_the_other_takes_over(play: Played) -> None:
     async def test(world: World) -> None:
         for at in range(2):
@@ -267,6 +270,7 @@ def is_done(steering: Steering, pods: dict[str, Any]) -> bool:
     return seen == {name: pod["metadata"]["resourceVersion"] for name, pod in pods.items()}
 
 
+@pytest.mark.slow
 def test_two_who_both_take_themselves_for_the_leader_overcommit_nothing_for_long(play: Played) -> None:
     async def test(world: World) -> None:
         for at in range(2):

@@ -70,6 +70,7 @@ def right(method: str, path: str, params: dict[str, str]) -> tuple[str, str]:
     return resource, verb
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_the_steerer_has_every_right_that_it_uses_and_no_other(
     play: Played, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -240,6 +241,7 @@ def test_the_chart_keeps_every_option_and_its_release_may_have_any_namespace() -
     assert "metadata.namespace" in chart["templates/steerer.yaml"]  # where the Lease is
 
 
+@pytest.mark.slow
 def test_the_history_is_gathered_beside_the_steerer_and_kept_by_a_claim_of_the_operators() -> None:
     def parts(*words: str) -> tuple[Any, Any]:
         done = berth("install", "--image", IMAGE, "--dry-run", *words)
@@ -362,6 +364,7 @@ def test_every_version_of_helm_gets_a_chart_with_a_version() -> None:
     assert (chart["apiVersion"], chart["version"]) == ("v2", "1.2.3")
 
 
+@pytest.mark.slow
 def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2)
@@ -431,6 +434,7 @@ def test_quotas_are_installed_from_a_machine_without_what_the_policy_needs(
     assert isinstance(wrong.exception, SettingError)
 
 
+@pytest.mark.slow
 def test_where_only_advice_is_given_from_now_on_no_gate_is_left(play: Played, server: Server) -> None:
     async def test(world: World) -> None:
         await world.pod("a", milli=250, mem=20_000)

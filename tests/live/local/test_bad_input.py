@@ -253,6 +253,7 @@ def test_a_broken_store_is_put_aside_for_its_last_good_copy(tmp_path: Path) -> N
     store.close()
 
 
+@pytest.mark.slow
 def test_jobs_that_were_started_after_the_last_good_copy_are_not_started_again(world: World) -> None:
     job = world.submit("echo once >> ran; while [ ! -e go ]; do sleep 0.02; done")
     world.until(lambda: world.state_of(job) == "running", "it runs")
@@ -294,6 +295,7 @@ def test_a_policy_that_crashes_three_times_gives_way_and_the_queue_says_so(world
     assert world.wait(good) == {good: ("completed", 0)}
 
 
+@pytest.mark.slow
 def test_a_policy_that_hangs_is_killed_and_no_job_stops() -> None:
     world = World(options=["--decide-s", "2"])
     try:

@@ -260,6 +260,7 @@ def completion_s(policy: str, jobs: list[Job], cluster: Cluster) -> float:
     return fmean((ends[job.id] - job.submit_ms) / 1000 for job in jobs)
 
 
+@pytest.mark.slow
 def test_with_arrivals_it_ends_jobs_sooner_than_sharing_at_once_and_than_never_sharing() -> None:
     cluster = Cluster([Node("node", gpus=4, gpu_model=THESIS_GPU)])
     jobs = arriving(60, 30_000)

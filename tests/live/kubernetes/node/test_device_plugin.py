@@ -120,6 +120,7 @@ def test_limits_are_read_only_inside_and_a_restart_of_the_container_keeps_its_re
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_fifty_pods_that_start_at_once_each_get_exactly_their_own_limits(folder: Path) -> None:
     """Allocate names no pod: in shuffled order, retried, with lost answers, nobody gets another's limits."""
     shares = {f"pod{n}": (n % 8, 20 + n, 1500 + 37 * n) for n in range(50)}
