@@ -179,7 +179,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[Source, dict[str, ob
         pytest.param(
             *pair,
             id=f"{pair[0].__name__}-{pair[1].__name__}",
-            marks=[pytest.mark.slow] if number % 10 else [],
+            marks=[pytest.mark.slow] if number % 24 else [],
         )
         for number, pair in enumerate(permutations(SOURCES, 2))
     ],

@@ -50,12 +50,13 @@ def test_rows_of_one_id_and_other_times_are_numbered_as_tasks(tmp_path: Path) ->
     assert (again.imported, again.updated, again.unchanged) == (0, 0, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
     [
         (3, 0, 5, 1, 6, 4, 2),
-        pytest.param((0, 1, 2, 3, 4, 5, 6), marks=pytest.mark.slow),
-        pytest.param((6, 5, 4, 3, 2, 1, 0), marks=pytest.mark.slow),
+        (0, 1, 2, 3, 4, 5, 6),
+        (6, 5, 4, 3, 2, 1, 0),
     ],
 )
 def test_tasks_that_come_in_pieces_are_all_there(tmp_path: Path, order: tuple[int, ...]) -> None:
@@ -146,6 +147,7 @@ def test_imports_are_taken_back_one_by_one(tmp_path: Path) -> None:
     assert import_text(open_history(folder), tmp_path / "f", Options()).imported == 3
 
 
+@pytest.mark.slow
 def test_what_comes_in_parts_is_one_import_to_take_back(tmp_path: Path) -> None:
     history = open_history(tmp_path / "h", importing="slurmdbd")
     for number in range(3):

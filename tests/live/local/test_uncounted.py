@@ -133,6 +133,7 @@ def test_it_is_suspended_with_the_process_that_nobody_counted(acting: World) -> 
     assert world.wait(job) == {job: ("completed", 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["suspend"])
 def test_it_is_throttled_where_it_cannot_be_suspended(acting: World) -> None:
     world = acting
