@@ -14,8 +14,9 @@ from berth.model import Node
 class Suspension:
     """How long a suspension takes, and a resumption as long. All GPUs of a job copy at once."""
 
-    mbps: int = 8000
-    """How fast a GPU's memory is copied to that of its node and back, MB/s, unless its model's PCIe link is slower."""
+    mbps: int = 2000
+    """How fast a GPU's memory is copied to that of its node and back, MB/s, unless its model's PCIe link is slower. An
+    H200 with driver 580 gave 1,700 to 2,400 away and 7,400 to 7,800 back (`bench/partition_real_gpu.py`)."""
     setup_ms: int = 500
     """To stop the job's processes, or let them go on, whatever they hold."""
 
