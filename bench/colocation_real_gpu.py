@@ -18,12 +18,13 @@ import csv
 import importlib.util
 import itertools
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,10 @@ from berth.profiles import series
 from berth.profiles.recorder import NvmlCard, record
 from berth_papers.interference.measurements import read_measurements
 from harness import save
-from small_trainings import NAMES
+from small_trainings import NAMES, train
 
 SCRIPT = Path(__file__).with_name("small_trainings.py")
+PROCESSES = multiprocessing.get_context("forkserver")
 MODES = ("time-sliced", "mps")
 TRIPLES, QUADRUPLES = 6, 4
 Notes = list[tuple[float, int]]
@@ -67,6 +69,13 @@ class Bench:
         """Start one training for a number of seconds; it writes its notes to a file."""
         words = [sys.executable, str(SCRIPT), name, str(self.seconds), str(file)]
         return [*words, "--pretend"] if self.fake else words
+
+    def started(self, name: str, file: Path) -> ForkServerProcess:
+        """A training that begins when its FILE.ready is taken away; its process has PyTorch loaded already."""
+        more = {"together": True, "pretend": self.fake, "mps": os.environ.get("CUDA_MPS_PIPE_DIRECTORY")}
+        process = PROCESSES.Process(target=train, args=(name, self.seconds, file), kwargs=more)
+        process.start()
+        return process
 
     def kept(self, name: str) -> Any:
         """What was measured under this name, None if nothing was; OutOfTimeError if nothing may begin any more."""
@@ -111,7 +120,8 @@ def alone(bench: Bench, name: str) -> dict[str, Any]:
         )
     notes: Notes = json.loads(file.read_text())
     usage = series(profile, bench.card.model).usage
-    row = np.median(usage[len(usage) // 2 :], axis=0).astype(int).tolist()
+    trains = usage[-max(2, int(bench.seconds)) : -1]  # before them it loads, and in the last it ends
+    row = np.median(trains, axis=0).astype(int).tolist()
     found = {"rate": rate(notes, notes[0][0], notes[-1][0]), "usage": row, "cores_are": profile.cores_are}
     return dict(bench.store(f"alone-{name}", found))
 
@@ -125,26 +135,23 @@ def together(bench: Bench, mode: str, names: Sequence[str]) -> list[float]:
     ready = [Path(f"{file}.ready") for file in files]
     for file in (*files, *ready):
         file.unlink(missing_ok=True)
-    running = [
-        subprocess.Popen([*bench.command(one, file), "--together"])
-        for one, file in zip(names, files, strict=True)
-    ]
+    running = [bench.started(one, file) for one, file in zip(names, files, strict=True)]
     try:
         while not all(file.exists() for file in ready):
-            if any(one.poll() for one in running):
+            if any(one.exitcode is not None for one in running):
                 raise SystemExit(
                     f"error: one of {', '.join(names)} failed under {mode}; what it said stands above"
                 )
             time.sleep(0.01)
         for file in ready:  # all are loaded: they begin together
             file.unlink()
-        statuses = [one.wait() for one in running]
+        for each in running:
+            each.join()
     finally:
-        for one in running:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
-    if any(statuses):
+        for each in running:
+            each.kill()
+            each.join()
+    if any(one.exitcode for one in running):
         raise SystemExit(f"error: one of {', '.join(names)} failed under {mode}; what it said stands above")
     notes: list[Notes] = [json.loads(file.read_text()) for file in files]
     begin_s, end_s = max(one[0][0] for one in notes), min(one[-1][0] for one in notes)
@@ -257,6 +264,7 @@ def main() -> None:
     if not words.fake_gpu and importlib.util.find_spec("torch") is None:
         print("not run: PyTorch is not installed; pip install torch")
         return
+    PROCESSES.set_forkserver_preload(["__main__", *([] if words.fake_gpu else ["torch"])])
     os.environ |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(words.gpu)}
     words.keep.mkdir(parents=True, exist_ok=True)
     ends_s = time.monotonic() + 60 * words.minutes

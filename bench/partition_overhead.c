@@ -1,4 +1,4 @@
-/* Times one operation on the fake driver, as a program linked to it sees it: `partition_overhead OPERATION`.
+/* Times one operation of the driver, as a program linked to it sees it: `partition_overhead OPERATION`.
 
    Prints ns of processor time per operation: the median of many rounds. Run bare and with the library preloaded.
 
@@ -51,9 +51,15 @@ static void launch_and_rest(void)
 static void info(void) { size_t f, t; if (cuMemGetInfo_v2(&f, &t) != CUDA_SUCCESS) exit(4); }
 static void lookup(void) { static void *volatile sink; sink = dlsym(RTLD_DEFAULT, "malloc"); }
 
+/* A round takes at most 5 ms: calls of a real driver are up to a thousand times slower than the fake one's. */
 static double median(void (*operation)(void), int rounds, int each, clockid_t clock)
 {
-    double *times = malloc((size_t)rounds * sizeof *times);
+    enum { TRIED = 20, ROUND_NS = 5000000 };
+    double *times = malloc((size_t)rounds * sizeof *times), begun = clock_of(CLOCK_MONOTONIC);
+    for (int i = 0; i < TRIED; i++)
+        operation();
+    double most = ROUND_NS / ((clock_of(CLOCK_MONOTONIC) - begun) / TRIED);
+    each = most < 1 ? 1 : most < each ? (int)most : each;
     for (int r = 0; r < rounds; r++) {
         double from = clock_of(clock);
         for (int i = 0; i < each; i++)
@@ -157,7 +163,5 @@ int main(int count, char **words)
     if (strcmp(what, "launch") == 0)
         return launches(count, words);
     void (*operation)(void) = strcmp(what, "async") == 0 ? async : strncmp(what, "info", 4) == 0 ? info : alloc;
-    for (int i = 0; i < 2000; i++)
-        operation();
     return printf("%.2f\n", median(operation, 200, 2000, CLOCK_THREAD_CPUTIME_ID)) < 0;
 }

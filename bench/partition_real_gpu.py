@@ -5,12 +5,12 @@
 Needs a C compiler and the driver, no toolkit and no framework. In this order, what is worth most first, each step in
 processes of its own: what only a card can tell (steps of memory, pools, green contexts, graphs, HMM), without a limit;
 `berth partition prove`; every way to memory until it is refused, judged by what NVML says from outside that the card
-has given; how long checkpoint and restore take by size; what
-NVML tells the process, also in a pid namespace of its own, as in a container; shares of the GPU's time for short, long
-and varying kernels, alone and beside each other; driver calls with and without the library; and then the runtimes that
-are installed: NVIDIA's own (`libcudart`), nvcc's static one, PyTorch, JAX, CuPy, NCCL where there are two GPUs. A step
-for which no time is left is told as not run. The file says card, driver and versions; the status is 1 where a limit was
-passed or a step failed. Without a GPU it says so and runs nothing; --fake-gpu runs over the fake driver, which shows
+has given; how long checkpoint and restore take by size; driver calls with and without the library; what NVML tells the
+process, also in a pid namespace of its own, as in a container; shares of the GPU's time for short, long and varying
+kernels, alone and beside each other; the runtimes that are installed: NVIDIA's own (`libcudart`), nvcc's static one,
+PyTorch, JAX, CuPy, NCCL where there are two GPUs; and what the library costs three trainings. A step for which no time
+is left is told as not run. The file says card, driver and versions; the status is 1 where a limit was passed or a step
+failed. Without a GPU it says so and runs nothing; --fake-gpu runs over the fake driver, which shows
 that the script works and nothing else.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 import json
 import os
 import select
@@ -143,6 +144,7 @@ class Step:
     ok: bool | None
     said: str
     figures: dict[str, Any] = field(default_factory=dict)
+    took_s: float = 0
 
 
 @dataclass(frozen=True)
@@ -256,8 +258,8 @@ def prove_steps(bench: Bench) -> list[Callable[[], Step]]:
     """`berth partition prove` with its own limit."""
 
     def step() -> Step:
-        words = ["partition", "prove", "--gpu", str(bench.gpu.index), "--mem", f"{min(bench.mem_mib, 256)}M"]
-        words += ["--json", *(["--fake-gpu"] if bench.fake else [])]
+        words = ["partition", "prove", "--gpu", str(bench.gpu.index), "--json"]
+        words += [*(["--fake-gpu"] if bench.fake else [])]
         command = [sys.executable, "-c", "from berth.cli import main; main()", *words]
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=bench.left_s(180)
@@ -265,11 +267,16 @@ def prove_steps(bench: Bench) -> list[Callable[[], Step]]:
         if answer.returncode not in (0, 1):
             return Step("prove", False, answer.stderr.strip()[-200:])
         rows = json.loads(answer.stdout)
-        by = {row["way"]: row["verdict"] for row in rows}
-        passed = [row["way"] for row in rows if row["verdict"] == "passed"]
-        held = sum(verdict == "held" for verdict in by.values())
-        said = f"{held} of {len(rows)} ways held; passed: {', '.join(passed) or 'none'}"
-        return Step("prove", answer.returncode == 0, said, by)
+        by: dict[str, list[str]] = {}
+        for row in rows:
+            by.setdefault(row["verdict"], []).append(row["way"])
+        others = "".join(
+            f"; {verdict}: {', '.join(ways)}" for verdict, ways in by.items() if verdict != "held"
+        )
+        said = f"{len(by.get('held', ()))} of {len(rows)} ways held against {rows[0]['limit_bytes'] >> 20} MiB{others}"
+        kept = ("way", "verdict", "given_bytes", "seen_bytes", "why")
+        figures = {"ways": [{name: row[name] for name in kept} for row in rows]}
+        return Step("prove", answer.returncode == 0, said, figures)
 
     return [step]
 
@@ -378,6 +385,7 @@ def overhead_steps(bench: Bench) -> list[Callable[[], Step]]:
         figures = {"bare": bare, "limited": with_it, "unit": unit}
         if most is None:
             return Step(f"overhead: {word}", True, said, figures)
+        most = max(most, bare / 100)  # what runs of one call differ by, where a call takes long
         return Step(f"overhead: {word}", more <= most, f"{said}, at most {most:+g}", figures | {"most": most})
 
     return [lambda word=word, unit=unit: step(word, unit) for word, unit in OPERATIONS.items()]  # type: ignore[misc]
@@ -455,6 +463,36 @@ def program_steps(bench: Bench) -> list[Callable[[], Step]]:
     return [cudart, static, *named, collective]
 
 
+def training_steps(bench: Bench) -> list[Callable[[], Step]]:
+    """What the library costs a training: its steps per second bare and under the limit, where nothing is refused."""
+
+    def rate(name: str, region: str | None) -> float:
+        notes = bench.scratch / f"notes-{name}.json"
+        words = [
+            sys.executable,
+            str(BENCH / "small_trainings.py"),
+            name,
+            str(min(bench.share_s, 4)),
+            str(notes),
+        ]
+        bench.run(
+            [*words, *(["--pretend"] if bench.fake else [])],
+            bench.environment(region, BERTH_GPU_MEM_MIB=str(bench.gpu.mem_mib)),
+        )
+        (begun_s, before), *_, (ended_s, after) = json.loads(notes.read_text())
+        return float((after - before) / (ended_s - begun_s))
+
+    def step(name: str) -> Step:
+        if not bench.fake and importlib.util.find_spec("torch") is None:
+            return Step(f"training: {name}", None, "PyTorch is not installed")
+        bare, limited = rate(name, None), rate(name, f"training-{name}")
+        said = f"{bare:.1f} steps/s bare, {limited:.1f} limited, {100 * (limited / bare - 1):+.1f} %"
+        figures = {"bare_per_s": bare, "limited_per_s": limited}
+        return Step(f"training: {name}", limited >= 0.97 * bare, said, figures)
+
+    return [lambda name=name: step(name) for name in ("recurrent", "convolutions", "tiny")]  # type: ignore[misc]
+
+
 def versions(fake: bool) -> dict[str, str]:
     """The driver's version and the newest CUDA that it knows."""
     folder = f"{fake_driver_folder()}/" if fake else ""
@@ -465,10 +503,17 @@ def versions(fake: bool) -> dict[str, str]:
     return {
         "driver": text.value.decode(),
         "cuda": f"{newest.value // 1000}.{newest.value % 1000 // 10}",
-        "berth": subprocess.run(
-            ["git", "-C", BENCH, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip(),
+        "berth": commit(),
     }
+
+
+def commit() -> str:
+    """Of this checkout; nothing where it is a copy without git."""
+    words = ["git", "-C", str(BENCH), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def card_name(gpu: Gpu, fake: bool) -> str:
@@ -482,7 +527,8 @@ def card_name(gpu: Gpu, fake: bool) -> str:
 def all_steps(bench: Bench) -> list[Step]:
     done = []
     kinds = (
-        fact_steps, prove_steps, memory_steps, checkpoint_steps, overhead_steps, nvml_steps, share_steps, program_steps
+        fact_steps, prove_steps, memory_steps, checkpoint_steps, overhead_steps, nvml_steps, share_steps, program_steps,
+        training_steps,
     )  # fmt: skip
     for steps in kinds:
         for number, step in enumerate(steps(bench)):
@@ -491,13 +537,15 @@ def all_steps(bench: Bench) -> list[Step]:
                     Step(f"{steps.__name__.removesuffix('_steps')} {number}", None, "no time was left")
                 )
                 continue
+            began = time.monotonic()
             try:
                 done.append(step())
             except (subprocess.SubprocessError, OSError, ValueError) as error:
                 name = f"{steps.__name__.removesuffix('_steps')} {number}"
                 done.append(Step(name, False, f"{error}: {getattr(error, 'stderr', '')}"[-300:]))
+            done[-1].took_s = round(time.monotonic() - began, 1)
             mark = {True: "ok", False: "FAILED", None: "not run"}[done[-1].ok]
-            print(f"{mark:<8}{done[-1].name:<44}{done[-1].said}", flush=True)
+            print(f"{mark:<8}{done[-1].took_s:>5} s  {done[-1].name:<44}{done[-1].said}", flush=True)
     return done
 
 

@@ -10,6 +10,7 @@ done by then. With `--together` it makes FILE.ready after the first steps, and g
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -71,13 +72,22 @@ def step_of(name: str) -> Callable[[], None]:
     return step
 
 
-def main() -> None:
-    """Train and write."""
-    name, seconds, file = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
-    step = (lambda: time.sleep(0.01)) if "--pretend" in sys.argv else step_of(name)
+def train(
+    name: str,
+    seconds: float,
+    file: Path,
+    *,
+    together: bool = False,
+    pretend: bool = False,
+    mps: str | None = None,
+) -> None:
+    """Train and write; under MPS where the folder of its pipes is given."""
+    if mps is not None:
+        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = mps
+    step = (lambda: time.sleep(0.01)) if pretend else step_of(name)
     for _ in range(WARM_STEPS):
         step()
-    if "--together" in sys.argv:
+    if together:
         ready = Path(f"{file}.ready")
         ready.touch()
         while ready.exists():
@@ -95,4 +105,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    train(
+        *(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])),
+        together="--together" in sys.argv,
+        pretend="--pretend" in sys.argv,
+    )

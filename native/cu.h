@@ -36,6 +36,7 @@ enum {
     CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_INVALID_DEVICE = 101,
     CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
@@ -73,10 +74,18 @@ enum {
 };
 enum { CU_LOOKUP_FOUND = 0, CU_LOOKUP_NO_SYMBOL = 1, CU_LOOKUP_OLD_VERSION = 2 };
 enum { CU_LOOKUP_PER_THREAD = 2 };
-enum { CU_LIMIT_STACK = 0, CU_LIMIT_PRINTF = 1, CU_LIMIT_HEAP = 2, CU_LIMITS = 16 };
+enum {
+    CU_LIMIT_STACK = 0,
+    CU_LIMIT_PRINTF = 1,
+    CU_LIMIT_HEAP = 2,
+    CU_LIMIT_SYNC_DEPTH = 3,
+    CU_LIMITS = 16
+};
 enum { CU_FUNCTION_LOCAL_BYTES = 3 }; /* of its attributes: for each thread */
 enum { CU_ATTRIBUTE_SMS = 16, CU_ATTRIBUTE_SM_THREADS = 39, CU_ATTRIBUTE_PAGEABLE = 88 };
 enum { CU_OPERATION_MAP = 1, CU_OPERATION_UNMAP = 2 };
+enum { CU_FOR_TILES = 1 };   /* a usage of memory: its only one */
+enum { CU_CHILD_MOVES = 1 }; /* a graph into its parent, which owns it from then on */
 enum { CU_SHARE_FD = 1, CU_SHARE_FABRIC = 8, CU_FABRIC_BYTES = 64 };
 enum { CU_LOADING_EAGER = 1, CU_LOADING_LAZY = 2 };
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
@@ -118,6 +127,10 @@ typedef struct {
     union {
         long long space[29];
         CUmem_node alloc;
+        struct {
+            CUgraph graph;
+            int ownership;
+        } child;
     } as;
     long long reserved_end;
 } CUnode_params;

@@ -1,8 +1,10 @@
 /* berth-prove: ways past a limit of GPU memory, each tried by a process of its own.
 
    berth-prove                          names the ways, a line each
-   berth-prove WAY LIMIT_MIB [REGION]   tries one: says `holds BYTES CONTEXTS`, `refused WHY` or
-   `cannot WHY`, and keeps what it has until it reads a line or the end of its standard input
+   berth-prove WAY LIMIT_MIB [REGION]   tries one: says `holds BYTES CONTEXTS ERROR`, `refused WHY`
+   or `cannot WHY`, and keeps what it has until it reads a line or the end of its standard input
+
+   ERROR is the driver's answer to the first bytes that it did not give; 0: it gave all.
 
    It takes no more than twice the limit, of one GPU. It writes to the counters of a region of berth
    only if it is given that region, which nobody else may use. */
@@ -38,8 +40,8 @@
     HOOK(cuDeviceGetDevResource, (CUdevice dev, void *resource, int type))                         \
     HOOK(cuDevResourceGenerateDesc, (void **desc, void *resources, unsigned count))                \
     HOOK(cuStreamCreate, (CUstream * stream, unsigned flags))                                      \
-    HOOK(cuGraphAddChildGraphNode,                                                                 \
-         (CUnode * node, CUgraph graph, const CUnode *needs, size_t count, CUgraph child))         \
+    HOOK(cuGraphAddNode,                                                                           \
+         (CUnode * node, CUgraph graph, const CUnode *needs, size_t count, CUnode_params *params)) \
     HOOK(cuDeviceSetMemPool, (CUdevice dev, CUpool pool))                                          \
     HOOK(cuMemPoolSetAttribute, (CUpool pool, int attribute, void *value))                         \
     HOOK(cuGraphCreate, (CUgraph * graph, unsigned flags))                                         \
@@ -64,8 +66,10 @@ static const struct {
 };
 
 static uint64_t limit_bytes, step_bytes, most_bytes;
-enum { STEPS = 8 }; /* twice the limit in this number of steps */
+static uint64_t piece_bytes; /* a step that 32 bits can say and an array can hold */
+enum { STEPS = 8 };          /* twice the limit in this number of steps */
 static _Atomic uint64_t held_bytes;
+static _Atomic CUresult first_error;
 static int contexts = 1; /* of this process, while it holds what it has */
 static CUcontext primary;
 static CUstream stream; /* the default one until a way makes another */
@@ -93,9 +97,15 @@ static void cannot(const char *why)
             cannot(why);                                          \
         }                                                         \
     } while (0)
+static bool given(CUresult answer)
+{
+    if (answer != CUDA_SUCCESS && atomic_load(&first_error) == CUDA_SUCCESS)
+        atomic_store(&first_error, answer);
+    return answer == CUDA_SUCCESS;
+}
 /* Again and again, until it is refused or twice the limit is held. */
-#define FILL(bytes, call)                                                              \
-    while (atomic_load(&held_bytes) + (bytes) <= most_bytes && (call) == CUDA_SUCCESS) \
+#define FILL(bytes, call)                                                     \
+    while (atomic_load(&held_bytes) + (bytes) <= most_bytes && given((call))) \
     atomic_fetch_add(&held_bytes, (bytes))
 
 static void look_up(void *library)
@@ -133,7 +143,8 @@ static void show(void)
     char line[8];
     if (cuCtxSynchronize != NULL)
         (void)cuCtxSynchronize();
-    printf("holds %llu %d\n", (unsigned long long)atomic_load(&held_bytes), contexts);
+    printf("holds %llu %d %d\n", (unsigned long long)atomic_load(&held_bytes), contexts,
+           atomic_load(&first_error));
     fflush(stdout);
     if (fgets(line, sizeof line, stdin) == NULL)
         return;
@@ -168,16 +179,36 @@ static void way_linear(void)
     begin();
     fill_linear();
 }
+/* The calls of CUDA 2, of 32 bits, need a context that was made by one of them. */
+static void begin_old(void)
+{
+    CUcontext made;
+    begin();
+    MUST(cuCtxCreate, &made, 0, 0);
+    contexts++;
+}
+static void end_old(void)
+{
+    char why[80];
+    snprintf(why, sizeof why, "a driver of 64 bits refuses calls of 32 bits with error %d",
+             atomic_load(&first_error));
+    if (atomic_load(&held_bytes) == 0)
+        cannot(why);
+}
 /* A way that makes one call again and again, of so many bytes each. */
-#define FILLS(name, bytes, needs, call, ...) \
-    static void name(void)                   \
-    {                                        \
-        __VA_ARGS__;                         \
-        begin();                             \
-        WITH(needs);                         \
-        FILL(bytes, call);                   \
+#define FILLS_IN(begins, name, bytes, needs, call, ...) \
+    static void name(void)                              \
+    {                                                   \
+        __VA_ARGS__;                                    \
+        begins();                                       \
+        WITH(needs);                                    \
+        FILL(bytes, call);                              \
+        if (begins == begin_old)                        \
+            end_old();                                  \
     }
-FILLS(way_linear_v1, step_bytes, cuMemAlloc, cuMemAlloc(&at, (unsigned)step_bytes), unsigned at)
+#define FILLS(...) FILLS_IN(begin, __VA_ARGS__)
+FILLS_IN(begin_old, way_linear_v1, piece_bytes, cuMemAlloc, cuMemAlloc(&at, (unsigned)piece_bytes),
+         unsigned at)
 FILLS(way_pitch, step_bytes, cuMemAllocPitch_v2,
       cuMemAllocPitch_v2(&at, &pitch, 4096, step_bytes / 4096, 4), CUdeviceptr at;
       size_t pitch)
@@ -189,17 +220,20 @@ FILLS(way_managed, step_bytes, cuMemAllocManaged, cuMemAllocManaged(&at, step_by
       CUdeviceptr at)
 FILLS(way_managed_host, step_bytes, cuMemAllocManaged, cuMemAllocManaged(&at, step_bytes, 2),
       CUdeviceptr at)
-FILLS(way_array, step_bytes, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
-      CUarray_desc plane = { 1024, step_bytes / 4096, 0x20, 1 })
-FILLS(way_array_v1, step_bytes, cuArrayCreate, cuArrayCreate(&array, &plane), CUarray array;
-      CUarray_desc_v1 plane = { 1024, (unsigned)(step_bytes / 4096), 0x20, 1 })
+/* As wide as a card's mipmapped arrays can be, of texels of 16 bytes: none is too high. */
+enum { WIDE = 32768, ROW_BYTES = 16 * WIDE };
+FILLS(way_array, piece_bytes, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
+      CUarray_desc plane = { WIDE, piece_bytes / ROW_BYTES, 0x20, 4 })
+FILLS_IN(begin_old, way_array_v1, piece_bytes, cuArrayCreate, cuArrayCreate(&array, &plane),
+         CUarray array;
+         CUarray_desc_v1 plane = { WIDE, (unsigned)(piece_bytes / ROW_BYTES), 0x20, 4 })
 FILLS(way_array_small, 64u << 10, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
       CUarray_desc plane = { 128, 128, 0x20, 1 })
-FILLS(way_cube, step_bytes, cuArray3DCreate_v2, cuArray3DCreate_v2(&array, &cube), CUarray array;
-      CUarray3d_desc cube = { 256, 256, step_bytes >> 18, 0x20, 1, 0 })
-FILLS(way_mipmap, step_bytes, cuMipmappedArrayCreate, cuMipmappedArrayCreate(&mipmap, &plane, 1),
+FILLS(way_cube, piece_bytes, cuArray3DCreate_v2, cuArray3DCreate_v2(&array, &cube), CUarray array;
+      CUarray3d_desc cube = { 256, 256, piece_bytes >> 20, 0x20, 4, 0 })
+FILLS(way_mipmap, piece_bytes, cuMipmappedArrayCreate, cuMipmappedArrayCreate(&mipmap, &plane, 1),
       CUmipmap mipmap;
-      CUarray3d_desc plane = { 1024, step_bytes / 4096, 0, 0x20, 1, 0 })
+      CUarray3d_desc plane = { WIDE, piece_bytes / ROW_BYTES, 0, 0x20, 4, 0 })
 FILLS(way_small, 64u << 10, cuMemAlloc_v2, cuMemAlloc_v2(&at, 64u << 10), CUdeviceptr at)
 static void way_rounding(void) /* the driver may take 2 MiB for each: only NVML sees that */
 {
@@ -222,7 +256,7 @@ static void way_mipmap_levels(void)
     begin();
     /* Each takes 4 MiB at least, and up to 6 MiB in whole steps of the card. */
     for (uint64_t left = most_bytes / (6 * MIB);
-         left != 0 && cuMipmappedArrayCreate(&mipmap, &plane, 11) == CUDA_SUCCESS; left--)
+         left != 0 && given(cuMipmappedArrayCreate(&mipmap, &plane, 11)); left--)
         atomic_fetch_add(&held_bytes, 4 * MIB);
 }
 
@@ -298,7 +332,7 @@ static void way_imported_own(void)
     begin();
     WITH(cuMemExportToShareableHandle);
     while (atomic_load(&held_bytes) + step_bytes <= most_bytes &&
-           cuMemCreate(&handle, step_bytes, &on_device, 0) == CUDA_SUCCESS) {
+           given(cuMemCreate(&handle, step_bytes, &on_device, 0))) {
         if (cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0) != CUDA_SUCCESS)
             cannot("the driver does not export memory by a file");
         MUST(cuMemImportFromShareableHandle, &again, (void *)(intptr_t)fd, CU_SHARE_FD);
@@ -313,6 +347,7 @@ static void way_tiles(void)
     CUhandle handle;
     CUarray3d_desc sparse = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
     CUmap_info tile = { .operation = CU_OPERATION_MAP, .device_mask = 1 };
+    CUalloc_prop for_tiles = { .type = 1, .location = { 1, 0 }, .usage = CU_FOR_TILES };
     begin();
     WITH(cuMemMapArrayAsync);
     MUST(cuArray3DCreate_v2, &array, &sparse);
@@ -321,7 +356,7 @@ static void way_tiles(void)
     tile.part.level.height = 64;
     tile.part.level.depth = 1;
     while (atomic_load(&held_bytes) + step_bytes <= most_bytes &&
-           cuMemCreate(&handle, step_bytes, &on_device, 0) == CUDA_SUCCESS) {
+           given(cuMemCreate(&handle, step_bytes, &for_tiles, 0))) {
         tile.handle = handle;
         MUST(cuMemMapArrayAsync, &tile, 1, NULL);
         MUST(cuMemRelease, handle);
@@ -330,9 +365,11 @@ static void way_tiles(void)
     }
 }
 
-/* Two threads of which one undoes what the other takes hold of, at once. */
+/* Two threads of which one undoes what the other takes hold of, at once. What is raced for lives by
+   its first mapping: a driver may crash by a handle of what is gone. */
 enum { RACES = 2000 };
 static _Atomic int race, racing; /* which one is run; how many threads are at it */
+static _Atomic int race_taken;   /* the last in which the first thread has made its call */
 static _Atomic CUhandle race_handle;
 static CUdeviceptr race_at;
 static bool race_retains;
@@ -353,6 +390,8 @@ static void *race_undo(void *nothing)
             return NULL;
         for (volatile int spin = i * 37 % 2000; spin > 0; spin--) /* any moment of the other's */
             continue;
+        while (i % 8 == 1 && atomic_load(&race_taken) < i) /* now and then the other is first */
+            sched_yield();
         if (race_retains)
             (void)cuMemUnmap(race_at, 2 * MIB);
         else
@@ -364,6 +403,7 @@ static void run_races(bool retains)
 {
     pthread_t other;
     CUhandle handle;
+    CUdeviceptr at;
     begin();
     WITH(cuMemCreate);
     race_retains = retains;
@@ -374,17 +414,20 @@ static void run_races(bool retains)
     for (int i = 0; i < RACES && atomic_load(&held_bytes) + 2 * MIB <= most_bytes;
          i++, number += 2) {
         MUST(cuMemAddressReserve, &race_at, 2 * MIB, 0, 0, 0);
-        if (cuMemCreate(&handle, 2 * MIB, &on_device, 0) != CUDA_SUCCESS)
+        MUST(cuMemAddressReserve, &at, 2 * MIB, 0, 0, 0);
+        if (!given(cuMemCreate(&handle, 2 * MIB, &on_device, 0)))
             break;
-        if (retains) {
-            MUST(cuMemMap, race_at, 2 * MIB, 0, handle, 0);
+        MUST(cuMemMap, race_at, 2 * MIB, 0, handle, 0);
+        if (retains)
             MUST(cuMemRelease, handle);
-        }
         atomic_store(&race_handle, handle);
         meet(number);
         bool kept = (retains ? cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)race_at)
-                             : cuMemMap(race_at, 2 * MIB, 0, handle, 0)) == CUDA_SUCCESS;
+                             : cuMemMap(at, 2 * MIB, 0, handle, 0)) == CUDA_SUCCESS;
+        atomic_store(&race_taken, number);
         meet(number + 1);
+        if (!retains)
+            MUST(cuMemUnmap, race_at, 2 * MIB);
         atomic_fetch_add(&held_bytes, kept ? 2 * MIB : 0);
     }
     atomic_store(&race, 0);
@@ -569,7 +612,9 @@ static void *end_captures(void *count)
             (void)cuStreamEndCapture(stream, &graph);
     return NULL;
 }
-static void way_capture_race(void) /* a capture that another thread ends amid the call */
+/* A capture that another thread ends amid the call. No driver promises to survive that: graphs are
+   not for two threads at once. */
+static void way_capture_race(void)
 {
     static _Atomic int goes_on = 1;
     pthread_t other;
@@ -589,6 +634,7 @@ static void way_capture_race(void) /* a capture that another thread ends amid th
     }
     atomic_store(&goes_on, 0);
     pthread_join(other, NULL);
+    atomic_store(&held_bytes, reserved);
 }
 static void way_capture_beside(void) /* memory of a stream beside one that is captured */
 {
@@ -613,7 +659,9 @@ static CUgraph new_graph(enum graph_way how)
     if (how != NESTED)
         return graph;
     MUST(cuGraphCreate, &outer, 0);
-    MUST(cuGraphAddChildGraphNode, &node, outer, NULL, 0, graph);
+    CUnode_params inner = { .type = CU_NODE_GRAPH, .as.child = { graph, CU_CHILD_MOVES } };
+    if (cuGraphAddNode == NULL || cuGraphAddNode(&node, outer, NULL, 0, &inner) != CUDA_SUCCESS)
+        cannot("the driver has no child graphs with memory");
     return outer;
 }
 static CUresult capture_new(CUgraph *graph)
@@ -666,7 +714,8 @@ static void fill_graphs(enum graph_way how)
     begin();
     WITH(cuGraphInstantiateWithFlags);
     FILL(pool_bytes(), ready_new(how));
-    fill_linear();
+    if (atomic_load(&held_bytes) != 0) /* else linear memory alone would be tried */
+        fill_linear();
 }
 DOES(way_graph_streams, fill_graphs(ON_STREAMS))
 DOES(way_graph_child, fill_graphs(NESTED))
@@ -1076,7 +1125,7 @@ static void give_on(void (*to)(int), bool strips_locks)
     begin();
     WITH(cuMemExportToShareableHandle);
     while (atomic_load(&held_bytes) + bytes <= most_bytes &&
-           cuMemCreate(&handle, bytes, &on_device, 0) == CUDA_SUCCESS) {
+           given(cuMemCreate(&handle, bytes, &on_device, 0))) {
         if (cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0) != CUDA_SUCCESS)
             cannot("the driver does not export memory by a file");
         if (strips_locks &&
@@ -1115,8 +1164,7 @@ static void way_ipc(void) /* as above, by CUDA's IPC */
     int other = talk(open_all);
     begin();
     WITH(cuIpcGetMemHandle);
-    while (atomic_load(&held_bytes) + bytes <= most_bytes &&
-           cuMemAlloc_v2(&at, bytes) == CUDA_SUCCESS) {
+    while (atomic_load(&held_bytes) + bytes <= most_bytes && given(cuMemAlloc_v2(&at, bytes))) {
         if (cuIpcGetMemHandle(&handle, at) != CUDA_SUCCESS)
             cannot("the driver has no IPC here");
         if (send(other, &handle, sizeof handle, MSG_NOSIGNAL) != sizeof handle || !agreed(other))
@@ -1159,11 +1207,12 @@ static void way_lookup_old(void)
 {
     void *found = NULL;
     unsigned at;
-    begin();
+    begin_old();
     WITH(cuGetProcAddress);
     MUST(cuGetProcAddress, "cuMemAlloc", &found, 2000, 0);
     CUresult (*allocate)(unsigned *, unsigned) = (CUresult (*)(unsigned *, unsigned))found;
-    FILL(step_bytes, allocate(&at, (unsigned)step_bytes));
+    FILL(piece_bytes, allocate(&at, (unsigned)piece_bytes));
+    end_old();
 }
 static void
 way_lookup_twice(void) /* the lookup itself looked up, and a call of a thread's stream */
@@ -1446,6 +1495,7 @@ int main(int count, char **words)
     own_region = words[3];
     limit_bytes = limit_mib * MIB;
     step_bytes = 2 * limit_bytes / STEPS / (2 * MIB) * (2 * MIB);
+    piece_bytes = step_bytes < 2048 * MIB ? step_bytes : 2048 * MIB;
     most_bytes = 2 * limit_bytes;
     for (int i = 0; i < WAYS; i++)
         if (strcmp(ways[i].name, words[1]) == 0) {

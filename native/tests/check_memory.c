@@ -259,7 +259,9 @@ void test_graph(void)
     OK(cuGraphCreate(&child, 0));
     OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &memory));
     OK(cuGraphAddMemAllocNode(&node, child, NULL, 0, &small));
-    OK(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child));
+    CHECK(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child) == CUDA_ERROR_NOT_SUPPORTED);
+    CUnode_params moved = { .type = CU_NODE_GRAPH, .as.child = { child, CU_CHILD_MOVES } };
+    OK(cuGraphAddNode(&node, graph, NULL, 0, &moved));
     OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     HELD(0);
     OK(cuGraphLaunch(exec, NULL));

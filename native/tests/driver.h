@@ -20,6 +20,8 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
 CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count,
                                 CUmem_node *params);
+CUresult cuGraphAddNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count,
+                        CUnode_params *params);
 CUresult cuGraphAddChildGraphNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count,
                                   CUgraph child);
 CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags);

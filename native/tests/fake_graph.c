@@ -177,18 +177,42 @@ DO cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size
                                           : 0;
     return fake_graph_alloc(graph, gpu, params->bytes, &params->ptr, node);
 }
-DO cuGraphAddChildGraphNode(CUnode *out, CUgraph graph, const CUnode *needs, size_t count,
-                            CUgraph child)
+static bool has_memory(CUgraph graph)
 {
-    CUresult wrong = fake_ready(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    (void)needs, (void)count;
+    for (struct CUnode_st *node = graph->nodes; node != NULL; node = node->next)
+        if (node->type == CU_NODE_MEM_ALLOC || (node->child != NULL && has_memory(node->child)))
+            return true;
+    return false;
+}
+/* A graph with memory becomes a child only if it moves there: it cannot be cloned. */
+static CUresult add_child(CUnode *out, CUgraph graph, CUgraph child, int ownership)
+{
+    if (ownership != CU_CHILD_MOVES && has_memory(child))
+        return CUDA_ERROR_NOT_SUPPORTED;
     struct CUnode_st *node = calloc(1, sizeof *node);
     *node = (struct CUnode_st){ .type = CU_NODE_GRAPH, .child = child, .next = graph->nodes };
     graph->nodes = *out = node;
     graph->count++;
     return CUDA_SUCCESS;
+}
+DO cuGraphAddChildGraphNode(CUnode *out, CUgraph graph, const CUnode *needs, size_t count,
+                            CUgraph child)
+{
+    (void)needs, (void)count;
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), graph), child);
+    return wrong != CUDA_SUCCESS ? wrong : add_child(out, graph, child, 0);
+}
+/* Of the kinds of nodes, a child graph alone is known here. */
+DO cuGraphAddNode(CUnode *out, CUgraph graph, const CUnode *needs, size_t count,
+                  CUnode_params *params)
+{
+    (void)needs, (void)count;
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), graph), params);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    if (params->type != CU_NODE_GRAPH)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return add_child(out, graph, params->as.child.graph, params->as.child.ownership);
 }
 DO cuGraphGetNodes(CUgraph graph, CUnode *list, size_t *count)
 {

@@ -23,6 +23,7 @@ def run(*words: str | Path) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("native")
 def test_all_of_it_runs_and_the_file_says_on_what(tmp_path: Path) -> None:
     """How well a share is kept and what calls cost is not asked here, on cores that others use."""
@@ -31,9 +32,9 @@ def test_all_of_it_runs_and_the_file_says_on_what(tmp_path: Path) -> None:
     assert (found["card"], found["versions"]["driver"], found["mem_mib"]) == ("berth fake GPU", "fake", 16384)
     steps = {step["name"]: step for step in found["steps"]}
     kinds = [name.partition(":")[0] for name in steps]
-    asked = ("fact", "prove", "memory", "checkpoint", "overhead", "NVML", "share", "program")
+    asked = ("fact", "prove", "memory", "checkpoint", "overhead", "NVML", "share", "program", "training")
     assert list(dict.fromkeys(kinds)) == list(asked)
-    assert [kinds.count(kind) for kind in asked] == [12, 1, 11, 3, 7, 4, 4, 7]
+    assert [kinds.count(kind) for kind in asked] == [12, 1, 11, 3, 7, 4, 4, 7, 3]
     page = (ROOT / "bench" / "results" / "partition.md").read_text()
     for shown in json.loads(page.partition("```json\n")[2].partition("```")[0])["steps"]:
         assert steps[shown["name"]]["figures"].keys() == shown["figures"].keys()
@@ -49,6 +50,7 @@ def test_all_of_it_runs_and_the_file_says_on_what(tmp_path: Path) -> None:
             assert all(one["launches"] > 0 for one in step["figures"].values())
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_passed_is_found(tmp_path: Path, native: Path) -> None:
     """Without the library nothing is refused, and the script says so."""
     program = tmp_path / "without.py"

@@ -418,7 +418,10 @@ def remove(
 
 @app.command()
 def prove(
-    mem: Annotated[str, typer.Option(help="The limit to try, such as 256M.")] = "256M",
+    mem: Annotated[
+        str | None,
+        typer.Option(help="The limit to try, such as 4G.", show_default="256M and what eight contexts take"),
+    ] = None,
     gpu: Annotated[str, typer.Option(help="Index or UUID of the GPU.")] = "0",
     as_is: Annotated[
         bool,
@@ -448,7 +451,8 @@ def prove(
     """
     from berth.cli.proofs import known_texts, page, rows, sentences, table
 
-    limit_mib = partitions.mem_mib(mem, "--mem")
+    if as_is and mem is None:
+        raise SettingError("--as-is tries a limit that holds here already; name its size with --mem")
     if sets and not as_is:
         raise SettingError(
             "--set goes with --as-is; berth's own limit is tried in an environment that it makes"
@@ -464,19 +468,26 @@ def prove(
             os.environ.setdefault("BERTH_FAKE_CARD", str(scratch / "card"))
         card = gpu_named(gpu, _known_gpus(fake_gpu))
         driver_folder = _driver(fake_gpu)
-        proof.check_room(card, limit_mib, driver_folder)
         tried = proof.chosen(names or ())
+        library = {"LD_LIBRARY_PATH": str(partitions.fake_driver_folder())} if fake_gpu else {}
+        as_here = {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid, **library, **variables}
+        limit_mib = (
+            partitions.mem_mib(mem, "--mem")
+            if mem is not None
+            else proof.default_limit_mib(card, as_here, driver_folder)
+        )
+        proof.check_room(card, limit_mib, driver_folder)
         quiet = as_json is not None
         typer.echo(
-            f"berth: {counted(len(tried), 'way')} past a limit of {mem} on GPU {card.index}, one after another; "
-            f"each takes at most {2 * limit_mib} MiB, plus contexts and what the driver rounds up, and ends",
+            f"berth: {counted(len(tried), 'way')} past a limit of {limit_mib} MiB on GPU {card.index}, "
+            f"one after another; each takes at most {2 * limit_mib} MiB, plus contexts and what the driver rounds up, "
+            "and ends",
             err=True,
         )
 
         def environment() -> dict[str, str]:
             if as_is:
-                driver = {"LD_LIBRARY_PATH": str(partitions.fake_driver_folder())} if fake_gpu else {}
-                return {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid, **driver, **variables}
+                return as_here
             folder = Path(tempfile.mkdtemp(dir=scratch))
             return partition_environment(
                 os.environ, region=folder / "region", mem_mib=limit_mib, gpu=card.uuid, fake_gpu=fake_gpu

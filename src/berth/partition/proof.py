@@ -6,6 +6,7 @@ Where NVML does not show them (in most containers), the bytes count that the dri
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import signal
@@ -23,6 +24,9 @@ from berth.partition.sizes import size_text
 
 LEAST_MIB = 64
 """A smaller limit could not be told from what contexts take."""
+_DATA_MIB = 256
+_CONTEXTS = 8
+"""A way's processes hold up to four contexts at one time; as much again is left for what they try to take."""
 _LONGEST_END_S = 60.0
 _ROOM = 3
 """How many limits must be free on the GPU: a way takes at most two, and contexts take some."""
@@ -145,6 +149,29 @@ def check_room(gpu: Gpu, limit_mib: int, driver_folder: Path | None = None) -> N
         )
 
 
+def default_limit_mib(gpu: Gpu, bare: Mapping[str, str], driver_folder: Path | None = None) -> int:
+    """A limit that has room for the contexts of a way, which take over 500 MiB each on some cards.
+
+    `bare` is an environment without that limit. Raises PartitionError where no process starts in it.
+    """
+    sizes = _context_sizes(LEAST_MIB, bare, gpu, driver_folder)
+    return _DATA_MIB + _CONTEXTS * math.ceil(min(sizes, default=0) / 2**20)
+
+
+def _context_sizes(
+    limit_mib: int, environment: Mapping[str, str], gpu: Gpu, driver_folder: Path | None
+) -> list[int]:
+    """What NVML shows for a process that has a context and no memory of its own. Raises PartitionError."""
+    answer, sizes = _ran(["nothing", str(limit_mib)], environment, gpu, driver_folder, _LONGEST_END_S)
+    if not answer.startswith("holds "):
+        why = answer.partition(" ")[2]
+        raise PartitionError(
+            f"a process gets no context on GPU {gpu.index} under a limit of {limit_mib} MiB ({why}), so no way past it "
+            "can be tried; give a larger --mem, or see what nvidia-smi says"
+        )
+    return sizes
+
+
 def attempt(
     tried: Sequence[Way],
     gpu: Gpu,
@@ -157,7 +184,8 @@ def attempt(
 ) -> Iterator[Finding]:
     """Try ways one after another, each in an environment that puts its processes under the limit.
 
-    Counters are changed only with `own_region`: then no other program uses the region of an environment.
+    Counters are changed only with `own_region`: then no other program uses the region of an environment. Raises
+    PartitionError where the limit leaves no room for a context.
     """
 
     def ran(name: str) -> tuple[str, list[int]]:
@@ -166,7 +194,8 @@ def attempt(
         return _ran(words, variables, gpu, driver_folder, longest_s)
 
     # What a process takes that has a context and no memory, and one with two.
-    one_bytes, two_bytes = (min(ran(name)[1], default=0) for name in ("nothing", "contexts"))
+    one_bytes = min(_context_sizes(limit_mib, environment(), gpu, driver_folder), default=0)
+    two_bytes = min(ran("contexts")[1], default=0)
     for way in tried:
         yield _found(way, limit_mib, one_bytes, max(0, two_bytes - one_bytes), *ran(way.name))
 
@@ -185,12 +214,15 @@ def _found(
     if word == "refused":
         return Finding(way, Verdict.REFUSED, why=rest)
     if word != "holds":
-        return Finding(way, Verdict.UNTRIED, why=rest or "it ended without a word")
-    given, contexts = map(int, rest.split())
+        return Finding(way, Verdict.UNTRIED, why=rest)
+    given, contexts, error = map(int, rest.split())
     beyond = None
     if sizes:
         beyond = sum(max(0, size - context_bytes) for size in sizes)
         beyond = max(0, beyond - (contexts - 1) * next_context_bytes)
+    if not given and not beyond:
+        why = f"the driver gave it nothing, with error {error}" if error else "it took nothing"
+        return Finding(way, Verdict.UNTRIED, 0, beyond, why)
     most = given if beyond is None else beyond
     return Finding(way, Verdict.PASSED if most > limit_mib << 20 else Verdict.HELD, given, beyond)
 
@@ -218,14 +250,28 @@ def _ran(
         try:
             waiting.register(process.stdout, selectors.EVENT_READ)
             answered = waiting.select(longest_s)
-            unended = f"unended it did not end in {longest_s:g} s"
-            line = process.stdout.readline().decode().strip() if answered else unended
+            line = process.stdout.readline().decode().strip() if answered else ""
+            if not line:
+                line = f"silent {_silence(process, longest_s)}"
             if line.startswith("holds "):
                 held = bytes_of_processes(gpu.uuid, driver_folder)
                 sizes = [size for pid, size in held.items() if _session_of(pid) == process.pid]
         finally:
             _end(process)
     return line, sizes
+
+
+def _silence(process: subprocess.Popen[bytes], waited_s: float) -> str:
+    """Why a process has said nothing."""
+    try:
+        status = process.wait(1)
+    except subprocess.TimeoutExpired:
+        return f"it did not end in {waited_s:g} s"
+    return (
+        f"it was ended by signal {-status}"
+        if status < 0
+        else f"it ended without a word, with status {status}"
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
