@@ -12,10 +12,9 @@ stop() {
     rm -f "$kept"
     [ -d "$folder" ] || return 0
     kill "$(cat "$folder/console.pid")" 2> /dev/null || true
-    for _ in 1 2 3 4 5 6 7 8 9 10; do  # what started the console takes the queue down and removes the folder
-        [ -d "$folder" ] || return 0
-        sleep 1
-    done
+    keeper=$(cat "$folder/keeper.pid")  # takes the queue down and removes the folder
+    while [ -d "$folder" ] && kill -0 "$keeper" 2> /dev/null; do sleep 0.2; done
+    rm -rf "$folder"
 }
 
 stop
@@ -47,13 +46,13 @@ setsid sh -c '
     timeout 3600 berth console --listen 127.0.0.1:0 --actions > "$BERTH_STATE/console.out" 2> "$BERTH_STATE/console.err" &
     echo $! > "$BERTH_STATE/console.pid"
     wait
+    [ -s "$BERTH_STATE/console.out" ] || exit
     berth down --cancel
     rm -rf "$BERTH_STATE"
 ' < /dev/null > /dev/null 2>&1 &
-for _ in $(seq 120); do
-    [ ! -s "$BERTH_STATE/console.out" ] || break
-    sleep 0.5
-done
+keeper=$!
+echo "$keeper" > "$BERTH_STATE/keeper.pid"
+while [ ! -s "$BERTH_STATE/console.out" ] && kill -0 "$keeper" 2> /dev/null; do sleep 0.2; done
 if [ ! -s "$BERTH_STATE/console.out" ]; then
     echo "the console did not start:" >&2
     cat "$BERTH_STATE/console.err" >&2

@@ -214,7 +214,7 @@ static CUmap_info tile(CUarray array, CUhandle handle, unsigned mask, unsigned x
 static void map_new(CUarray array, unsigned mask, unsigned x, unsigned width)
 {
     CUhandle handle;
-    OK(cuMemCreate(&handle, 8 * MIB, &on_device, 0));
+    OK(cuMemCreate(&handle, 8 * MIB, &for_tiles, 0));
     CUmap_info info = tile(array, handle, mask, x, width);
     OK(cuMemMapArrayAsync(&info, 1, NULL));
     OK(cuMemRelease(handle));

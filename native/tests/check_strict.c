@@ -98,11 +98,15 @@ void test_failing(void)
                     FREED(cuMemRelease(again)));
             });
             TRY(cuArray3DCreate_v2(&array, &sparse), {
-                CUmap_info part = { .resource = array,
-                                    .operation = CU_OPERATION_MAP,
-                                    .handle = handle,
-                                    .device_mask = 1 };
-                TRY(cuMemMapArrayAsync(&part, 1, NULL), (void)0);
+                TRY(cuMemCreate(&again, 8 * MIB, &for_tiles, 0), {
+                    CUmap_info part = { .resource = array,
+                                        .part.level = { .width = 64, .height = 64, .depth = 1 },
+                                        .operation = CU_OPERATION_MAP,
+                                        .handle = again,
+                                        .device_mask = 1 };
+                    TRY(cuMemMapArrayAsync(&part, 1, NULL), (void)0);
+                    FREED(cuMemRelease(again));
+                });
                 FREED(cuArrayDestroy(array));
             });
             FREED(cuMemRelease(handle));
@@ -302,19 +306,18 @@ void test_parts_and_context(void)
     CUcontext own;
     CUarray array;
     CUhandle handle;
-    CUarray3d_desc desc = { .width = 1024,
-                            .height = 1024,
-                            .depth = 16,
-                            .format = 0x20,
-                            .channels = 1,
-                            .flags = CU_ARRAY_SPARSE };
+    CUarray3d_desc desc = {
+        .width = 1024, .height = 1024, .format = 0x20, .channels = 4, .flags = CU_ARRAY_SPARSE
+    };
     start();
     OK(cuCtxCreate_v2(&own, 0, 0));
     OK(cuArray3DCreate_v2(&array, &desc));
-    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
+    OK(cuMemCreate(&handle, 40 * MIB, &for_tiles, 0));
     CUmap_info part = {
         .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
     };
+    part.part.level.width = part.part.level.height = 64;
+    part.part.level.depth = 1;
     OK(cuMemMapArrayAsync(&part, 1, NULL));
     OK(cuMemRelease(handle));
     HELD(40 * MIB);

@@ -26,7 +26,8 @@ struct seen {
 };
 static struct seen *seen;
 static const shared64 *charged[2]; /* to this process, by GPU */
-static const CUalloc_prop on_device = { .type = 1, .location = { 1, 0 } };
+static const CUalloc_prop on_device = { .type = 1, .location = { 1, 0 } },
+                          for_tiles = { .type = 1, .location = { 1, 0 }, .usage = CU_FOR_TILES };
 
 /* Finds where the library puts down what this process is charged. */
 static void find_charged(void)
@@ -124,10 +125,12 @@ static void sparse(size_t bytes)
     bytes = (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
     if (cuArray3DCreate_v2(&array, &desc) != CUDA_SUCCESS)
         return;
-    if (had(cuMemCreate(&handle, bytes, &on_device, 0))) {
+    if (had(cuMemCreate(&handle, bytes, &for_tiles, 0))) {
         CUmap_info part = {
             .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
         };
+        part.part.level.width = part.part.level.height = 64;
+        part.part.level.depth = 1;
         cuMemMapArrayAsync(&part, 1, NULL);
         cuMemRelease(handle);
     }

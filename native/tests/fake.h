@@ -73,6 +73,7 @@ enum fake_unkind {
     FAKE_FAILS = 16,
     FAKE_SHARES = 32,
     FAKE_SLOW = 64,
+    FAKE_DIES = 128,
     FAKE_ONCE = 8 /* bits further up */
 };
 
@@ -362,17 +363,17 @@ static inline void fake_shared_leave(struct fake_card *card, struct fake_shared 
 }
 
 /* Frees what dead processes held, as a driver does when their files are closed. The caller holds
-   the ledger of a watched card. */
+   the ledger of a watched card. Who holds the lock of a dead process's slot frees it; where that
+   one is killed the next goes on. */
 static inline void fake_reap_locked(struct fake_card *card)
 {
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
     uint32_t seen = atomic_load(&card->seen);
     for (uint32_t i = 0; fd >= 0 && i < seen && i < FAKE_PROCESSES; i++) {
         struct fake_process *process = &card->processes[i];
-        uint32_t alive = 1;
-        if (atomic_load(&process->state) != 1 || !fake_lock(fd, F_OFD_GETLK, i) ||
-            !atomic_compare_exchange_strong(&process->state, &alive, 2))
+        if (atomic_load(&process->state) == 0 || !fake_lock(fd, F_OFD_SETLK, i))
             continue;
+        atomic_store(&process->state, 2);
         for (int g = 0; g < FAKE_GPUS; g++)
             atomic_fetch_sub(&card->gpus[g].used, atomic_exchange(&process->bytes[g], 0));
         for (int s = 0; s < FAKE_SHARED; s++)

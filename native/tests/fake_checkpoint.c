@@ -6,6 +6,7 @@
    - no-lock, no-checkpoint, no-restore, no-unlock: that call fails, and nothing has changed; with
      -once the first time only
    - fails, fails-once: cuCheckpointProcessRestore leaves the process failed for ever
+   - dies: the process is killed while cuCheckpointProcessRestore is under way
    - shares: it counts as one that shares memory, as those do that exported or imported some or have
      managed memory
    - slow: each call takes 30 ms
@@ -13,6 +14,8 @@
    BERTH_FAKE_HOST_MIB, of the process that calls, is how much all checkpointed processes may hold
    in the host's memory. */
 #include "fake_inside.h"
+
+#include <sched.h>
 
 enum { ILLEGAL_STATE = 401 };
 typedef struct {
@@ -31,6 +34,7 @@ static const struct {
     { "fails", FAKE_FAILS },
     { "shares", FAKE_SHARES },
     { "slow", FAKE_SLOW },
+    { "dies", FAKE_DIES },
 };
 
 void fake_checkpoint_begins(void)
@@ -84,6 +88,15 @@ static bool is_unkind(struct fake_process *process, uint32_t bit)
     if (atomic_load(&process->unkind) & bit)
         return true;
     return (atomic_fetch_and(&process->unkind, ~once) & once) != 0;
+}
+
+static void kill_and_reap(struct fake_process *process)
+{
+    kill((pid_t)process->pid, SIGKILL);
+    while (atomic_load(&process->state) != 0) {
+        sched_yield();
+        fake_reap_dead();
+    }
 }
 
 /* Whether a process was stopped by a signal: the driver moves only what runs. */
@@ -190,6 +203,8 @@ DO cuCheckpointProcessRestore(int pid, void *args)
         atomic_store(&process->checkpoint, FAKE_FAILED);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+    if (is_unkind(process, FAKE_DIES))
+        kill_and_reap(process);
     fake_lock_ledger(fake_card);
     fake_reap_locked(fake_card);
     for (uint32_t g = 0; g < fake_card->gpu_count && wrong == CUDA_SUCCESS; g++)
@@ -205,6 +220,14 @@ DO cuCheckpointProcessRestore(int pid, void *args)
         atomic_fetch_add(&process->bytes[g], bytes);
         if (!atomic_load(&fake_card->watched))
             atomic_fetch_add(&fake_card->gpus[g].used, bytes);
+    }
+    /* One that was killed meanwhile may have been looked through already: it holds nothing. */
+    if (atomic_load(&process->state) != 1)
+        wrong = CUDA_ERROR_INVALID_VALUE;
+    for (int g = 0; g < FAKE_GPUS && wrong == CUDA_ERROR_INVALID_VALUE; g++) {
+        uint64_t bytes = atomic_exchange(&process->bytes[g], 0);
+        if (!atomic_load(&fake_card->watched))
+            atomic_fetch_sub(&fake_card->gpus[g].used, bytes);
     }
     fake_unlock_ledger(fake_card);
     return wrong;

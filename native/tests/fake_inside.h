@@ -11,9 +11,10 @@
    - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
    - slow: cuCtxSetLimit takes a while
    - hmm: memory of the system can be prefetched to the card
+   - unnamed: a stream of a green context names no context, as drivers before CUDA 13 may
 
    BERTH_FAKE_ERRORS=NAME:N:CODE,… has the Nth call of NAME, and all after it where N is 0, answer
-   CODE. */
+   CODE; if that is less than 0 the process dies by the signal -CODE. */
 #ifndef BERTH_FAKE_INSIDE_H
 #define BERTH_FAKE_INSIDE_H
 #include "fake.h"
@@ -104,6 +105,7 @@ struct physical {
     uint32_t gpu, handles, maps;
     int fd;
     uint64_t file;
+    bool for_tiles;
     struct fake_shared *shared; /* NULL: never exported to a file */
     struct physical *next;
 };

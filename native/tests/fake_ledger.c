@@ -177,6 +177,8 @@ CUresult fake_injected(const char *name)
             break;
         if (strcmp(wanted, name) == 0) {
             seen[i].calls++;
+            if (code < 0)
+                raise(-code);
             if (nth == 0 || seen[i].calls == nth)
                 return code;
         }

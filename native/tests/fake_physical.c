@@ -121,7 +121,9 @@ DO cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigne
     if (!fake_charge(gpu, counted))
         return CUDA_ERROR_OUT_OF_MEMORY;
     fake_books();
-    *handle = fake_physical_new(gpu, counted)->id;
+    struct physical *made = fake_physical_new(gpu, counted);
+    made->for_tiles = (prop->usage & CU_FOR_TILES) != 0;
+    *handle = made->id;
     fake_books_done();
     return CUDA_SUCCESS;
 }

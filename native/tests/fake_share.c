@@ -119,6 +119,19 @@ void fake_parts_gone(struct CUctx_st *context)
     drop_parts(NULL, context);
 }
 
+/* Whole tiles, of memory that was made for them. */
+static bool fits_tiles(const CUmap_info *info, const struct physical *physical)
+{
+    bool whole = info->part_type == 1
+                     ? info->part.tail.size != 0 && info->part.tail.offset % TILE_BYTES == 0
+                     : info->part.level.width != 0 && info->part.level.height != 0 &&
+                           info->part.level.depth != 0 && info->part.level.x % TILE_SIDE == 0 &&
+                           info->part.level.y % TILE_SIDE == 0 &&
+                           info->part.level.width % TILE_SIDE == 0 &&
+                           info->part.level.height % TILE_SIDE == 0;
+    return whole && info->device_mask != 0 &&
+           (info->operation != CU_OPERATION_MAP || (physical != NULL && physical->for_tiles));
+}
 DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
 {
     CUresult wrong = fake_given(fake_in_context(__func__), list);
@@ -130,7 +143,7 @@ DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         bool maps = list[i].operation == CU_OPERATION_MAP;
         struct physical *physical = maps ? fake_physical(list[i].handle) : NULL;
-        if (list[i].device_mask == 0 || (maps && physical == NULL))
+        if (!fits_tiles(&list[i], physical))
             result = CUDA_ERROR_INVALID_VALUE;
         else
             set_tiles(&list[i], physical);
@@ -436,6 +449,8 @@ DO cuCtxGetLimit(size_t *value, int limit)
         return wrong;
     if (limit < 0 || limit >= CU_LIMITS)
         return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_SYNC_DEPTH) /* gone since compute capability 9.0 */
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = first_limits[limit] + fake_context->limits[limit];
     return CUDA_SUCCESS;
 }
@@ -474,6 +489,8 @@ DO cuCtxSetLimit(int limit, size_t value)
     CUresult wrong = fake_in_context(__func__);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    if (limit == CU_LIMIT_SYNC_DEPTH)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (fake_like("slow")) /* it waits for the GPU, before and after */
         usleep(50);
     fake_books();

@@ -195,23 +195,34 @@ SNIPPET(cuMemImportFromShareableHandle) /* after the original's release: it is o
 static void maps_parts(CUresult (*map)(CUmap_info *, unsigned, CUstream))
 {
     CUarray array;
-    CUhandle handle, other;
+    CUhandle handle, other, plain;
     CUdeviceptr a;
     CUarray3d_desc desc = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
-    CUalloc_prop on_device = { .type = 1, .location = { 1, 0 } };
+    CUalloc_prop for_tiles = on_device;
+    for_tiles.usage = CU_FOR_TILES;
     start();
     OK(cuArray3DCreate_v2(&array, &desc));
     HELD(0);
-    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
+    OK(cuMemCreate(&plain, 2 * MIB, &on_device, 0));
+    OK(cuMemCreate(&handle, 40 * MIB, &for_tiles, 0));
     CUmap_info part = {
         .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
     };
     part.part.level.width = 256;
+    part.part.level.height = 64;
+    part.part.level.depth = 1;
+    part.part.level.height = 32; /* half a tile */
+    CHECK(map(&part, 1, NULL) != CUDA_SUCCESS);
+    part.part.level.height = 64;
+    part.handle = plain; /* not made for tiles */
+    CHECK(map(&part, 1, NULL) != CUDA_SUCCESS);
+    OK(cuMemRelease(plain));
+    part.handle = handle;
     OK(map(&part, 1, NULL));
     OK(cuMemRelease(handle));
     HELD(40 * MIB);
     OOM(cuMemAlloc_v2(&a, 30 * MIB));
-    OK(cuMemCreate(&other, 20 * MIB, &on_device, 0));
+    OK(cuMemCreate(&other, 20 * MIB, &for_tiles, 0));
     part.handle = other;
     OK(map(&part, 1, NULL)); /* in the place of the first */
     OK(cuMemRelease(other));
@@ -219,10 +230,9 @@ static void maps_parts(CUresult (*map)(CUmap_info *, unsigned, CUstream))
     part.operation = CU_OPERATION_UNMAP;
     OK(map(&part, 1, NULL));
     HELD(0);
-    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
-    part = (CUmap_info){
-        .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
-    };
+    OK(cuMemCreate(&handle, 40 * MIB, &for_tiles, 0));
+    part.operation = CU_OPERATION_MAP;
+    part.handle = handle;
     OK(map(&part, 1, NULL));
     OK(cuMemRelease(handle));
     CHECK(map(&part, 1, NULL) != CUDA_SUCCESS); /* the handle is gone */

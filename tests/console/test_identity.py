@@ -19,8 +19,8 @@ from berth.cli.app import app
 from berth.console.certificate import fingerprint, is_loopback, own_certificate
 from berth.console.identity import COOKIE, CSRF_HEADER, Doorkeeper, user, viewer
 from berth.console.roles import Role, Viewer
-from berth.console.server import HEADERS, MOST_BODY
-from berth.console.settings import Settings
+from berth.console.server import HEADERS, MOST_BODY, listening
+from berth.console.settings import Listen, Settings
 from berth.errors import SettingError
 from tests.console.world import World
 
@@ -261,6 +261,12 @@ def test_what_other_machines_reach_is_told_from_loopback(host: str, only_here: b
     assert is_loopback(host) is only_here
 
 
+def test_a_browser_that_opens_the_address_before_the_server_runs_waits_rather_than_being_refused() -> None:
+    with listening(Listen("127.0.0.1", 0)) as bound, socket.create_connection(bound.getsockname()):
+        bound.accept()[0].close()
+
+
+@pytest.mark.slow
 def test_an_address_that_is_taken_is_named_with_the_cause(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

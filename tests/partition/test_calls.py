@@ -117,17 +117,22 @@ def test_a_way_past_the_limit_is_closed(card: Card, hole: str) -> None:
 
 
 FALLBACKS = {
-    "cuStreamGetDevice:0:801": 0,
-    "cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801": 10,
-    "cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801,cuStreamGetCtx:0:801": 30,
+    "": {"cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801": 0},
+    "unnamed": {
+        "cuStreamGetDevice:0:801": 0,
+        "cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801": 10,
+        "cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801,cuStreamGetCtx:0:801": 30,
+    },
 }
 """What an older driver cannot tell of a stream, and how many combinations are refused for it."""
 
 
-@pytest.mark.parametrize("errors", FALLBACKS)
-def test_a_stream_whose_gpu_is_unknown_is_refused_and_never_uncounted(card: Card, errors: str) -> None:
-    card.settings = {"BERTH_FAKE_GPUS": "2", "BERTH_FAKE_ERRORS": errors}
-    assert card.run("check", "streams_and_contexts") == (0, TABLE.format(0, FALLBACKS[errors]))
+@pytest.mark.parametrize(("like", "errors"), [(like, row) for like in FALLBACKS for row in FALLBACKS[like]])
+def test_a_stream_whose_gpu_is_unknown_is_refused_and_never_uncounted(
+    card: Card, like: str, errors: str
+) -> None:
+    card.settings = {"BERTH_FAKE_GPUS": "2", "BERTH_FAKE_ERRORS": errors, "BERTH_FAKE_LIKE": like}
+    assert card.run("check", "streams_and_contexts") == (0, TABLE.format(0, FALLBACKS[like][errors]))
 
 
 def test_a_gpu_that_reaches_the_systems_memory_is_told_of_once_with_what_turns_it_off(card: Card) -> None:
@@ -428,6 +433,7 @@ def test_one_killed_at_any_moment_of_its_start_delays_no_other(card: Card) -> No
         assert card.run("check", "linear") == (0, "")  # its limit of time is what a stuck lock would reach
 
 
+@pytest.mark.slow
 def test_three_hundred_processes_start_together_on_a_cold_region(card: Card) -> None:
     """Nobody waits for a lock that another holds, and every one has a slot of its own."""
     started = [card.start("check", "up") for _ in range(300)]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.partition.conftest import CARDS, Card
 
-from berth.partition import Limit, create, find
+from berth.partition import Limit, create, find, remove
 from berth.partition.checkpoint import LOCKED, NOT_READY, RUNNING, Calls, start_of, suspend
 
 DONE = {"done": True, "why": "", "no_room": False, "lost": False, "again": False}
@@ -217,6 +217,15 @@ def test_a_process_that_dies_meanwhile_is_no_failure(made: Suspended) -> None:
     two.communicate()
     assert made.do("resume") == DONE
     assert made.says(one, "take 60") == "yes"
+
+
+def test_one_that_is_killed_while_it_comes_back_leaves_nothing_on_its_card(made: Suspended) -> None:
+    made.member(30, BERTH_FAKE_CHECKPOINT="dies")
+    assert made.do("suspend") == DONE
+    assert made.do("resume") == DONE
+    remove("a", root=made.root)
+    made.make("b", 200)
+    made.member(200, name="b")
 
 
 def test_a_card_that_strangers_filled_meanwhile_keeps_it_suspended(made: Suspended) -> None:

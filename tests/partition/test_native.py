@@ -275,6 +275,7 @@ def test_an_ended_container_is_cleared_before_its_cgroup_goes_if_it_is_seen_firs
     assert (limits_of(one.group), limits_of(containers)[0]) == ((0, UNLIMITED), 0)
 
 
+@pytest.mark.slow
 def test_a_container_that_starts_again_at_its_path_leaves_nothing_above_it(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
@@ -291,6 +292,7 @@ def test_a_container_that_starts_again_at_its_path_leaves_nothing_above_it(
     assert limits_of(containers)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_container_at_a_path_that_another_partitions_had_keeps_its_own_limit(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
@@ -337,6 +339,7 @@ def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum
     assert [refusal.asked_bytes >> 20 for refusal in seen.refusals] == [600]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "linked", "left"),
     [(0, False, (0, UNLIMITED)), (12345, False, (GIB, GIB)), (0, True, (GIB, GIB))],

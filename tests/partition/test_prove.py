@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.partition.conftest import Berth, Card
 
 from berth.partition.proof import divider
 from berth.partition.regions import read, regions_in
 
 Apart = Callable[..., tuple[int, str]]
-STRICT = {"BERTH_FAKE_STEP_KIB": "2048", "BERTH_FAKE_LIKE": "hmm,nodes"}
+STRICT = {"BERTH_FAKE_STEP_KIB": "2048", "BERTH_FAKE_LIKE": "hmm,nodes", "BERTH_FAKE_GREEN_KIB": "6144"}
 DOCUMENTED = {"no-environment", "counters-restored", "counters-removed"}
 BY_CHANCE = {"race-map", "race-retain", "capture-race"}
 """Each needs a moment that does not come in every run."""
@@ -38,11 +39,12 @@ def test_berth_holds_against_every_way_but_those_that_its_documentation_names(be
     assert all(row["seen_bytes"] <= 64 << 20 for row in rows if row["way"] not in DOCUMENTED)
 
 
-def verdicts_where_nothing_limits(berth_apart: Apart, *ways: str) -> dict[str, str]:
+def verdicts_where_nothing_limits(
+    berth_apart: Apart, *ways: str, mem: str = "64M", **variables: str
+) -> dict[str, str]:
     options = [word for way in ways for word in ("--way", way)]
-    code, text = berth_apart(
-        *("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--json"), *options, **STRICT
-    )
+    words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", mem, "--json")
+    code, text = berth_apart(*words, *options, **STRICT, **variables)
     assert code == 1
     return {row["way"]: row["verdict"] for row in rows_of(text)}
 
@@ -61,6 +63,13 @@ def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
     assert verdicts_where_nothing_limits(berth_apart, *ways) == dict.fromkeys(ways, "passed")
 
 
+def test_no_array_of_a_limit_of_gigabytes_is_larger_than_a_card_takes(berth_apart: Apart) -> None:
+    ways = ("linear-v1", "array", "array-v1", "array-3d", "mipmap", "lookup-old")
+    verdicts = verdicts_where_nothing_limits(berth_apart, *ways, mem="16G", BERTH_FAKE_MEM_MIB="65536")
+    assert verdicts == dict.fromkeys(ways, "passed")
+
+
+@pytest.mark.slow
 def test_every_way_passes_where_nothing_limits_unless_it_needs_luck_or_another_driver(
     berth_apart: Apart,
 ) -> None:
@@ -70,6 +79,23 @@ def test_every_way_passes_where_nothing_limits_unless_it_needs_luck_or_another_d
     untried = {way for way, verdict in verdicts.items() if verdict == "not tried"}
     assert held - BY_CHANCE == FREED
     assert untried == {"counters", "counters-restored", "counters-removed"}
+
+
+def test_a_way_that_gets_nothing_or_dies_proves_nothing_and_says_why(berth_apart: Apart) -> None:
+    errors = {
+        "array": ("cuArrayCreate_v2:0:1", "the driver gave it nothing, with error 1"),
+        "array-v1": ("cuArrayCreate:0:201", "a driver of 64 bits refuses calls of 32 bits with error 201"),
+        "graph-child": ("cuGraphAddNode:0:801", "the driver has no child graphs with memory"),
+        "graph-streams": ("cuGraphLaunch:0:2", "the driver gave it nothing, with error 2"),
+        "mapped-twice": ("cuMemUnmap:0:-11", "it was ended by signal 11"),
+    }
+    options = [word for way in errors for word in ("--way", way)]
+    words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--json", *options)
+    injected = ",".join(error for error, _ in errors.values())
+    rows = rows_of(berth_apart(*words, **STRICT, BERTH_FAKE_ERRORS=injected)[1])
+    assert [(row["way"], row["verdict"], row["why"]) for row in rows] == [
+        (way, "not tried", why) for way, (_, why) in errors.items()
+    ]
 
 
 def test_a_way_that_nothing_limits_takes_twice_the_limit_at_most(card: Card, berth_apart: Apart) -> None:

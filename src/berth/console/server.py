@@ -256,11 +256,14 @@ class _Server(uvicorn.Server):
 
 
 def listening(listen: Listen) -> sockets.socket:
-    """The socket of an address, before anything is written for it. Raises LiveError if it cannot listen."""
+    """A socket that listens on an address: from now on callers wait for the server rather than being refused. Raises
+    LiveError if it cannot listen."""
     config = uvicorn.Config("", log_level="warning", host=listen.host, port=listen.port)
     logging.disable()  # uvicorn logs why it cannot listen, and exits
     try:
-        return config.bind_socket()
+        bound = config.bind_socket()
+        bound.listen(config.backlog)
+        return bound
     except (OSError, SystemExit) as error:
         why = error.__context__ if isinstance(error, SystemExit) else error
         cause = cause_of(why) if isinstance(why, OSError) else str(why)

@@ -256,15 +256,22 @@ def _changed(part: Partition, given: Mapping[str, Any]) -> Limit:
 
 
 def remove(
-    name: str, *, force: bool = False, driver_folder: Path | None = None, root: Path | None = None
+    name: str,
+    *,
+    force: bool = False,
+    unfinished: bool = False,
+    driver_folder: Path | None = None,
+    root: Path | None = None,
 ) -> None:
     """Take a partition away; one in use is kept unless forced, and its processes keep their limits.
 
-    An instance of MIG goes first: where the driver does not give it up, the partition stays.
+    An instance of MIG goes first: where the driver does not give it up, the partition stays. With `unfinished`, for
+    names that only the caller gives, a folder whose maker was killed before it had a region goes too.
     """
     root = root or root_folder()
-    check_there(name, root)
     folder = root / name
+    if not (unfinished and folder.is_dir()):
+        check_there(name, root)
     _check_writable(folder)
     if not force:
         _check_idle(name, root)

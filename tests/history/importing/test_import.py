@@ -136,6 +136,7 @@ def test_a_row_that_changed_replaces_the_old_one(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_columns_that_a_later_export_lacks_keep_their_values(tmp_path: Path) -> None:
     history = open_history(tmp_path / "h")
     read(history, exports.write(tmp_path / "1", [exports.line()]))
@@ -146,6 +147,7 @@ def test_columns_that_a_later_export_lacks_keep_their_values(tmp_path: Path) -> 
     assert list(history.records()) == before
 
 
+@pytest.mark.slow
 def test_an_import_that_is_cut_off_leaves_nothing_and_the_next_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ def test_an_import_that_is_cut_off_leaves_nothing_and_the_next_goes_on(
     ]
 
 
+@pytest.mark.slow
 def test_who_reads_while_imports_publish_sees_what_was_there_when_it_began(tmp_path: Path) -> None:
     history = open_history(tmp_path / "h")
     read(history, exports.write(tmp_path / "0", [exports.line(JobIDRaw=1)]))

@@ -179,7 +179,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[Source, dict[str, ob
         pytest.param(
             *pair,
             id=f"{pair[0].__name__}-{pair[1].__name__}",
-            marks=[pytest.mark.slow] if number % 5 else [],
+            marks=[pytest.mark.slow] if number % 24 else [],
         )
         for number, pair in enumerate(permutations(SOURCES, 2))
     ],
@@ -197,6 +197,7 @@ def test_what_one_source_does_not_tell_stays_as_the_other_told_it(
     assert (told(both), both.index().records) == (expected, before)
 
 
+@pytest.mark.slow
 def test_an_application_told_from_more_stays_where_names_are_hidden(tmp_path: Path) -> None:
     key = read_key(tmp_path / "key", tmp_path / "h")
     history = open_history(tmp_path / "h")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from berth.live.driver.snapshot import Stranger
 from berth.live.local.snapshot import gpus_of
 from tests.live.local.world import World, berth
@@ -37,6 +39,7 @@ def test_a_job_waits_for_a_partition_that_the_queue_did_not_make_and_why_names_i
     assert world.wait(job) == {job: ("completed", 0)}
 
 
+@pytest.mark.slow
 def test_a_partition_that_a_killed_queue_left_is_removed(world: World) -> None:
     job = world.submit("while [ ! -e go ]; do sleep 0.02; done", mem="30G")
     world.until(lambda: world.state_of(job) == "running", "it runs")
@@ -51,3 +54,18 @@ def test_a_partition_that_a_killed_queue_left_is_removed(world: World) -> None:
     world.until(lambda: not left.exists(), "it is removed while the queue is up")
     (world.folder / "go").touch()
     assert world.wait(job) == {job: ("completed", 0)}
+
+
+def test_a_partition_that_a_broker_was_killed_in_the_making_of_is_removed(world: World) -> None:
+    world.kill_broker()
+    world.module, module = "tests.live.local.killed_maker", world.module
+    world.up(ready=False)
+    job = world.submit("true", mem="30G")
+    assert world.broker is not None
+    world.broker.wait()
+    root = Path(world.environment["BERTH_ROOT"])
+    assert [path.name for path in root.glob("job-*/*")] == ["ld.so.preload"]
+    world.module = module
+    world.up()
+    assert world.wait(job) == {job: ("completed", 0)}
+    world.until(lambda: not [*root.glob("job-*")], "no folder is left")

@@ -118,7 +118,7 @@ def test_a_job_outlives_the_refusal_of_the_first_policy() -> None:
         job = world.submit("true")
         (world.folder / "seen").touch()
         assert world.broker is not None
-        assert world.broker.wait(60) == 2
+        assert world.broker.wait(600) == 2
         assert (world.folder / "errors").read_text().endswith("no policy 'no-such-yet'\n")
         world.options = []
         world.up()

@@ -76,6 +76,18 @@ def test_a_job_that_waits_for_a_profile_holds_up_no_job_with_one(policy: str) ->
     assert begun["waits"][0] >= min(ended.values())
 
 
+@pytest.mark.parametrize("policy", ["pairs", "learned"])
+def test_jobs_that_wait_for_a_profile_put_no_others_together(policy: str) -> None:
+    """What is worth starting is worth more the more jobs wait for the GPUs, of those that may share one."""
+    names = ["resnet152", "vgg16", "HOOMD"]
+    known = [job(f"k{at}", name, 1000 * at + 1) for at, name in enumerate(names)]
+    waiting = [job(f"w{at}", "LAMMPS", 2) for at in range(15)]
+    first, last = [job("first", "LAMMPS", 0), known[0]], known[1:]
+    alone, _ = run(policy, [*first, *last], gpus=2, known=names)
+    beside, _ = run(policy, [*first, *waiting, *last], gpus=2, known=names)
+    assert [beside[one.id] for one in known] == [alone[one.id] for one in known]
+
+
 def test_an_application_that_stays_unknown_is_served_in_its_turn() -> None:
     """One run tells nothing of it where nobody records: its jobs then wait as others do, and all end."""
     jobs = sorted(

@@ -219,7 +219,7 @@ def withdraw(name: str) -> None:
     """Take the partition of a job that has ended away, in use or not. An agent writes nothing into it meanwhile: its
     folder would stay, and hold room. Raises PartitionError if the partition is not there."""
     with room_kept(FILES):
-        remove(name, force=True)
+        remove(name, force=True, unfinished=True)
 
 
 class NodeTenants:

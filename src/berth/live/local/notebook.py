@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Server:
     job_id: str
     port: int
     address: str
-    """With the token, for a browser on this machine."""
+    """With the token if the server asks for one, for a browser on this machine."""
 
 
 def start(submit: Callable[[Flags, list[str]], list[str]], flags: Flags) -> Server:
@@ -76,7 +77,7 @@ def _runtime_folder() -> str:
 
 
 def _started(job_id: str, token: str, folder: str) -> Server:
-    waited_s, explained = 0.0, False
+    begun_s, said_to_wait = time.monotonic(), None
     with Connection(find_socket()) as connection:
         while True:
             (job,) = connection.ask({"do": "job", "id": job_id})["jobs"]
@@ -85,23 +86,41 @@ def _started(job_id: str, token: str, folder: str) -> Server:
                 raise LiveError(
                     f"job {job_id} {job['state']} before Jupyter answered{reason}; see: berth logs {job_id}"
                 )
-            if (found := _written_down(token, folder)) is not None:
-                path = str(found["url"]).rstrip("/")
-                return Server(job_id, int(found["port"]), f"{path}/?token={token}")
-            if waited_s >= REASON_AFTER_S and not explained and (why := waiting_reason(job_id)):
-                explained = True
+            if (found := _written_down(token, folder)) is not None and _listens(int(found["port"])):
+                path, asked = str(found["url"]).rstrip("/"), found["token"]
+                if not (asked or found["password"]):
+                    print(
+                        "berth: your Jupyter configuration asks for no token and no password: every user of this"
+                        " machine can open the server",
+                        file=sys.stderr,
+                    )
+                return Server(job_id, int(found["port"]), f"{path}/?token={asked}" if asked else f"{path}/")
+            waits = job["state"] in ("waiting", "held")
+            if time.monotonic() - begun_s >= REASON_AFTER_S and waits != said_to_wait:
+                said_to_wait = waits
+                why = waiting_reason(job_id) or f"starts Jupyter; its output: berth logs {job_id}"
                 print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
             time.sleep(LOOK_S)
-            waited_s += LOOK_S
+
+
+def _listens(port: int) -> bool:
+    """Whether the server takes connections: Jupyter writes its address down before."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def _written_down(token: str, folder: str) -> dict[str, str | int] | None:
-    """What Jupyter has written down of the server with this token; None: nothing yet."""
+    """What Jupyter has written down of the server that was started with this token; None: nothing yet.
+
+    A configuration may set another token or none, so the server is known by its environment.
+    """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in names:
         if name.startswith("jpserver-") and name.endswith(".json"):
             with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
                 found: dict[str, str | int] = json.load(file)
-                if found.get("token") == token:
-                    return found
+                with open(f"/proc/{found['pid']}/environ", "rb") as environment:
+                    if f"JUPYTER_TOKEN={token}".encode() in environment.read().split(b"\0"):
+                        return found
     return None

@@ -416,7 +416,7 @@ class Runner:
             os.unlink(os.path.join(self._places.allotments, entry.id))
         if entry.slots:
             with contextlib.suppress(BerthError):
-                remove(self.partition_of(entry), force=True)
+                remove(self.partition_of(entry), force=True, unfinished=True)
 
     def forget(self, entry: Entry, start: int) -> None:
         Run(self._places.runs, entry.id, start).remove()
@@ -508,7 +508,7 @@ class Runner:
         if Run(self._places.runs, *_split(self._run_of_partition(partition))).shim_lives():
             return
         try:
-            remove(partition, force=True)
+            remove(partition, force=True, unfinished=True)
         except BerthError as error:
             self._log("partition-left", name=partition, why=str(error))
             return

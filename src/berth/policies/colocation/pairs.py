@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
+from sortedcontainers import SortedList
 
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
@@ -139,20 +140,24 @@ class Pairs(Colocating):
             and self.compares(self._cluster)
         )
 
+    def _cold(self, queue: Queue) -> list[SortedList]:
+        """The waiting jobs of applications of which nothing is known, those that ask for the same together."""
+        if not self.knowledge.learns:
+            return []
+        lanes = queue.lanes(_row_of, as_queued)
+        return [entries for _, entries in lanes.items() if self._is_cold(entries[0][2])]
+
     def _explore(self, queue: Queue, cluster: Cluster, board: PairBoard, now_ms: int) -> Iterator[Placement]:
         """Run one job of each application without a profile alone, on an idle GPU or the next that is empty, before all
         others: as long as nothing is known of it, its jobs take whole GPUs."""
-        lanes = queue.lanes(_row_of, as_queued)
-        cold = sorted(
-            (entries[0][1], lane) for lane, entries in lanes.items() if self._is_cold(entries[0][2])
-        )
+        cold = sorted(self._cold(queue), key=lambda entries: entries[0][1])
         kept, board.kept = board.kept, {}
         if not cold:
             return
         board.look(cluster, now_ms, self._left_ms(now_ms), certain=self._certain)
         begun = self.whole.alone(cluster)
         left = max(1, len(board.slots) // EXPLORED) - len(begun)
-        for job in [lanes[lane][0][2] for _, lane in cold]:
+        for job in [entries[0][2] for entries in cold]:
             if left <= 0:
                 return
             if job.application in begun:
@@ -314,10 +319,12 @@ class Pairs(Colocating):
         at_row = np.zeros(len(rows), np.int64)
         found = np.zeros((int(table.length.sum()), 3), np.int64)
         blocked = np.zeros((len(board.classes.many), len(rows)), np.bool_)
+        # Jobs that may not share yet gain nothing by what is started here.
+        waiting = len(queue) - sum(map(len, self._cold(queue)))
         why = NO_SCORE
         while why in (NO_SCORE, NO_CLASS):
             why = start_best(
-                board.classes, gpus, table, empty_ms, many, len(queue), 1 / len(board.slots),
+                board.classes, gpus, table, empty_ms, many, waiting, 1 / len(board.slots),
                 int(work_ms[kind[:, 0]].mean()), blocked, at_row, found, counts, asked,
                 self.network is not None, self.network or NO_NETWORK, *self._scratch, now_ms,
             )  # fmt: skip

@@ -200,7 +200,7 @@ class Allotments:
         parts = [each for each in found if isinstance(each, Partition)]
         damaged = len(parts) < len(found)  # nothing can start in what is damaged
         idle = not any(part.processes for part in parts)
-        self._remove_region(name, force=force or damaged or idle, known=bool(found))
+        self._remove_region(name, force=force or damaged or idle)
         if self._device_nodes is not None and (self._device_nodes / name).exists():
             shutil.rmtree(self._device_nodes / name)
         gone = self.given.pop(name, None)
@@ -271,14 +271,10 @@ class Allotments:
             if card is not None and plain_uuid(card.uuid) not in there:
                 create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
 
-    def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
-        """Take a folder of regions away; `known`: it has been seen that some are there."""
-        if not os.path.exists(f"{self.root}/{name}"):
-            return
-        if known or regions_of(name, self.root):
-            remove(name, force=force, root=self.root)
-        else:  # a folder in which no region was finished
-            shutil.rmtree(self.root / name)
+    def _remove_region(self, name: str, *, force: bool) -> None:
+        """Take a folder of regions away, if it is there."""
+        if os.path.exists(f"{self.root}/{name}"):
+            remove(name, force=force, unfinished=True, root=self.root)
 
 
 def _list(cards: Iterable[int]) -> str:
