@@ -128,7 +128,7 @@ def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Call
     goes_through_everything(make_policy(quick(name), Setting(3, knowledge=knowledge)), knowledge)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", some(EVERY))
 def test_gangs_lose_no_task_though_starts_fail_memory_runs_out_and_nodes_go(name: str) -> None:
     knowledge = Recorded()
     policy = make_policy(quick(name), Setting(3, knowledge=knowledge))
