@@ -215,6 +215,7 @@ def test_a_start_that_fails_is_tried_again_later_and_says_when_it_is_to_be_asked
     assert placed(decide(brain, now_ms=3000)) == {"1": [0]}
 
 
+@pytest.mark.slow
 def test_under_learned_an_unknown_application_runs_alone_and_shares_once_it_is_recorded(
     tmp_path: Path,
 ) -> None:

@@ -19,6 +19,7 @@ from berth.errors import LiveError
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.places import Places
 from berth.live.local.protocol import Connection
+from berth.live.local.runs import Run
 from tests import command as in_process
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -187,12 +188,8 @@ class World:
                 self.broker.kill()
             self.broker.wait()
         for path in (self.state / "runs").glob("*/began"):
-            words = path.read_text().split()
-            if words:
-                try:
-                    os.killpg(int(words[0]), signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
+            job, _, start = path.parent.name.rpartition("-")
+            Run(self.places.runs, job, int(start)).end_orphans()  # another process may have the number of one
         for pid in self.shims():
             _kill(pid)
         groups = Cgroups(hashlib.sha256(str(self.state).encode()).hexdigest()[:6])

@@ -87,6 +87,7 @@ def full_batch(count: int = 90) -> tuple[Cluster, list[Job]]:
     return Cluster(nodes), jobs
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_changes_nothing() -> None:
     cluster, jobs = full_batch()
     batch = batch_of(jobs, cluster)
