@@ -60,6 +60,7 @@ def serve(gpus: int, waiting: int, state: Path) -> None:
     token = Doorkeeper(settings).tokens.add("bench", Role.VIEWER)
     config = uvicorn.Config(create_app(settings, [source]), log_level="warning", ws="none", port=0)
     bound = config.bind_socket()
+    bound.listen()
     print(f"http://127.0.0.1:{bound.getsockname()[1]}/login?token={token}", flush=True)
 
     def change() -> None:

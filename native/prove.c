@@ -66,7 +66,8 @@ static const struct {
 };
 
 static uint64_t limit_bytes, step_bytes, most_bytes;
-enum { STEPS = 8 }; /* twice the limit in this number of steps */
+static uint64_t piece_bytes; /* a step that 32 bits can say and an array can hold */
+enum { STEPS = 8 };          /* twice the limit in this number of steps */
 static _Atomic uint64_t held_bytes;
 static _Atomic CUresult first_error;
 static int contexts = 1; /* of this process, while it holds what it has */
@@ -206,7 +207,7 @@ static void end_old(void)
             end_old();                                  \
     }
 #define FILLS(...) FILLS_IN(begin, __VA_ARGS__)
-FILLS_IN(begin_old, way_linear_v1, step_bytes, cuMemAlloc, cuMemAlloc(&at, (unsigned)step_bytes),
+FILLS_IN(begin_old, way_linear_v1, piece_bytes, cuMemAlloc, cuMemAlloc(&at, (unsigned)piece_bytes),
          unsigned at)
 FILLS(way_pitch, step_bytes, cuMemAllocPitch_v2,
       cuMemAllocPitch_v2(&at, &pitch, 4096, step_bytes / 4096, 4), CUdeviceptr at;
@@ -221,18 +222,18 @@ FILLS(way_managed_host, step_bytes, cuMemAllocManaged, cuMemAllocManaged(&at, st
       CUdeviceptr at)
 /* As wide as a card's mipmapped arrays can be, of texels of 16 bytes: none is too high. */
 enum { WIDE = 32768, ROW_BYTES = 16 * WIDE };
-FILLS(way_array, step_bytes, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
-      CUarray_desc plane = { WIDE, step_bytes / ROW_BYTES, 0x20, 4 })
-FILLS_IN(begin_old, way_array_v1, step_bytes, cuArrayCreate, cuArrayCreate(&array, &plane),
+FILLS(way_array, piece_bytes, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
+      CUarray_desc plane = { WIDE, piece_bytes / ROW_BYTES, 0x20, 4 })
+FILLS_IN(begin_old, way_array_v1, piece_bytes, cuArrayCreate, cuArrayCreate(&array, &plane),
          CUarray array;
-         CUarray_desc_v1 plane = { WIDE, (unsigned)(step_bytes / ROW_BYTES), 0x20, 4 })
+         CUarray_desc_v1 plane = { WIDE, (unsigned)(piece_bytes / ROW_BYTES), 0x20, 4 })
 FILLS(way_array_small, 64u << 10, cuArrayCreate_v2, cuArrayCreate_v2(&array, &plane), CUarray array;
       CUarray_desc plane = { 128, 128, 0x20, 1 })
-FILLS(way_cube, step_bytes, cuArray3DCreate_v2, cuArray3DCreate_v2(&array, &cube), CUarray array;
-      CUarray3d_desc cube = { 256, 256, step_bytes >> 20, 0x20, 4, 0 })
-FILLS(way_mipmap, step_bytes, cuMipmappedArrayCreate, cuMipmappedArrayCreate(&mipmap, &plane, 1),
+FILLS(way_cube, piece_bytes, cuArray3DCreate_v2, cuArray3DCreate_v2(&array, &cube), CUarray array;
+      CUarray3d_desc cube = { 256, 256, piece_bytes >> 20, 0x20, 4, 0 })
+FILLS(way_mipmap, piece_bytes, cuMipmappedArrayCreate, cuMipmappedArrayCreate(&mipmap, &plane, 1),
       CUmipmap mipmap;
-      CUarray3d_desc plane = { WIDE, step_bytes / ROW_BYTES, 0, 0x20, 4, 0 })
+      CUarray3d_desc plane = { WIDE, piece_bytes / ROW_BYTES, 0, 0x20, 4, 0 })
 FILLS(way_small, 64u << 10, cuMemAlloc_v2, cuMemAlloc_v2(&at, 64u << 10), CUdeviceptr at)
 static void way_rounding(void) /* the driver may take 2 MiB for each: only NVML sees that */
 {
@@ -611,7 +612,9 @@ static void *end_captures(void *count)
             (void)cuStreamEndCapture(stream, &graph);
     return NULL;
 }
-static void way_capture_race(void) /* a capture that another thread ends amid the call */
+/* A capture that another thread ends amid the call. No driver promises to survive that: graphs are
+   not for two threads at once. */
+static void way_capture_race(void)
 {
     static _Atomic int goes_on = 1;
     pthread_t other;
@@ -1208,7 +1211,7 @@ static void way_lookup_old(void)
     WITH(cuGetProcAddress);
     MUST(cuGetProcAddress, "cuMemAlloc", &found, 2000, 0);
     CUresult (*allocate)(unsigned *, unsigned) = (CUresult (*)(unsigned *, unsigned))found;
-    FILL(step_bytes, allocate(&at, (unsigned)step_bytes));
+    FILL(piece_bytes, allocate(&at, (unsigned)piece_bytes));
     end_old();
 }
 static void
@@ -1492,6 +1495,7 @@ int main(int count, char **words)
     own_region = words[3];
     limit_bytes = limit_mib * MIB;
     step_bytes = 2 * limit_bytes / STEPS / (2 * MIB) * (2 * MIB);
+    piece_bytes = step_bytes < 2048 * MIB ? step_bytes : 2048 * MIB;
     most_bytes = 2 * limit_bytes;
     for (int i = 0; i < WAYS; i++)
         if (strcmp(ways[i].name, words[1]) == 0) {

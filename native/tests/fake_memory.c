@@ -250,6 +250,17 @@ static uint64_t pixels(size_t width, size_t height, size_t depth, int format, un
     return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * bytes * channels;
 }
 
+/* The extents that cards of compute capability 9.0 take. */
+static bool within(size_t width, size_t height, size_t depth, unsigned flags, bool mipmapped)
+{
+    bool layered = (flags & (CU_ARRAY_LAYERED | CU_ARRAY_CUBEMAP)) != 0;
+    if (depth != 0 && !layered)
+        return width <= 16384 && height <= 16384 && depth <= 16384;
+    if (layered || mipmapped)
+        return width <= 32768 && height <= 32768 && depth <= 2048;
+    return width <= 131072 && height <= 65536;
+}
+
 static CUresult make_array(CUarray *array, uint64_t bytes, unsigned flags)
 {
     struct CUarray_st *made = calloc(1, sizeof *made);
@@ -273,11 +284,13 @@ static CUresult make_array(CUarray *array, uint64_t bytes, unsigned flags)
         CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);             \
         if (wrong != CUDA_SUCCESS)                                                           \
             return wrong;                                                                    \
+        if (!within(d->width, d->height, depth, flags, false))                               \
+            return CUDA_ERROR_INVALID_VALUE;                                                 \
         return make_array(array, pixels(d->width, d->height, depth, d->format, d->channels), \
                           flags);                                                            \
     }
-MAKES_ARRAY(cuArrayCreate, CUarray_desc_v1, 1, 0)
-MAKES_ARRAY(cuArrayCreate_v2, CUarray_desc, 1, 0)
+MAKES_ARRAY(cuArrayCreate, CUarray_desc_v1, 0, 0)
+MAKES_ARRAY(cuArrayCreate_v2, CUarray_desc, 0, 0)
 MAKES_ARRAY(cuArray3DCreate, CUarray3d_desc_v1, d->depth, d->flags)
 MAKES_ARRAY(cuArray3DCreate_v2, CUarray3d_desc, d->depth, d->flags)
 #undef MAKES_ARRAY
@@ -298,6 +311,8 @@ DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned le
     CUresult wrong = fake_given(fake_given(CUDA_SUCCESS, mipmap), d);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    if (!within(d->width, d->height, d->depth, d->flags, true))
+        return CUDA_ERROR_INVALID_VALUE;
     bool flat = (d->flags & (CU_ARRAY_LAYERED | CU_ARRAY_CUBEMAP)) != 0;
     for (unsigned level = 0; level < levels; level++) {
         size_t w = d->width >> level, h = d->height >> level,

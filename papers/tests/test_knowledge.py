@@ -128,6 +128,7 @@ def test_an_inflation_tells_what_was_believed_and_who_plans_for_usual_requests_g
     assert found("fgd", "oracle") != found("fgd", "user")  # which users do not tell of
 
 
+@pytest.mark.slow
 def test_co_location_under_wrong_run_times_is_another_for_who_goes_by_them() -> None:
     def found(knowledge: str) -> dict[str, float]:
         result = measure_colocation(
@@ -153,6 +154,7 @@ def test_the_network_beside_greedy_believes_what_the_runs_do() -> None:
     assert 0 < learns.decisions < true.decisions  # what is not recorded yet runs alone
 
 
+@pytest.mark.slow
 def test_a_run_that_was_kept_under_one_kind_is_not_taken_for_one_under_another(tmp_path: Path) -> None:
     def found(knowledge: str, keep: Path | None = tmp_path) -> list[float]:
         outcomes = measure_utilisation(
@@ -169,6 +171,7 @@ def test_a_run_that_was_kept_under_one_kind_is_not_taken_for_one_under_another(t
     assert len(written) == 2  # the one takes the other's place, as under other conditions
 
 
+@pytest.mark.slow
 def test_co_location_that_was_stopped_under_another_kind_leaves_the_first_as_it_was(tmp_path: Path) -> None:
     def found(knowledge: str, stop_at: float | None = None) -> list[object]:
         def heard(done: float, _: float, __: str) -> None:

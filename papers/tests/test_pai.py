@@ -85,6 +85,7 @@ def test_bad_rows_and_settings_are_told(tmp_path: Path) -> None:
         pai(write(path, 20), jobs=10, orders=["LIFO"])
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_and_nothing_else(tmp_path: Path) -> None:
     path = write(tmp_path / "sample.csv", 20)
     command = [

@@ -201,6 +201,7 @@ def test_a_measure_that_nobody_took_is_said_to_be_unknown(tmp_path: Path) -> Non
     assert [row["share"] for row in answer["rows"]] == [None]
 
 
+@pytest.mark.slow
 def test_who_wastes_what_comes_first(history: Path) -> None:
     told = json.loads(
         berth("stats", "--by", "user", "--measure", "idle-gpu-hours", "--history", history, "--json")
@@ -223,6 +224,7 @@ def test_who_wastes_what_comes_first(history: Path) -> None:
         berth("report", "x.html", "--measure", "gpu-use", "--history", history)
 
 
+@pytest.mark.slow
 def test_a_users_report_is_of_that_user_alone(history: Path, tmp_path: Path) -> None:
     assert berth("report", tmp_path / "r.html", "--only", "user=bob", "--history", history).endswith(
         ": 1 job\n"

@@ -14,7 +14,7 @@ from tests.console.world import World
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 """Its program, or None where there is none."""
-PATIENCE_MS = 120_000
+PATIENCE_MS = 600_000
 """How long a page may take on a machine that has other things to do."""
 
 

@@ -119,6 +119,7 @@ def test_the_board_for_slurm_shows_metrics_that_the_console_has(world: World) ->
     )
 
 
+@pytest.mark.slow
 def test_whatever_is_asked_nothing_breaks(world: World) -> None:
     import schemathesis  # here, as it takes a second of every process that collects the tests
 

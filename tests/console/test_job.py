@@ -244,6 +244,7 @@ def test_coordinators_of_an_account_see_its_jobs(beside_slurm: World, user: str,
     assert (found["own"], found["ending"] is not None, found["controls"]) == (sees, sees, user == "ann")
 
 
+@pytest.mark.slow
 def test_a_waiting_job_has_its_start_interval(tmp_path: Path) -> None:
     look = look_of(gpus=8, waiting=2)
     jobs = tuple(replace(each, starts_from_ms=5000, starts_to_ms=9000) for each in look.jobs)

@@ -46,6 +46,7 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     for block in blocks(ROOT / "README.md", "python"):
         script = tmp_path / "block.py"
@@ -115,6 +116,7 @@ def test_the_policy_of_the_docs_works_as_written(tmp_path: Path) -> None:
     assert "mine:emptiest_node" in run(["bash", "-ec", command], tmp_path)
 
 
+@pytest.mark.slow
 def test_the_knowledge_of_the_docs_works_as_written_and_changes_what_is_done(tmp_path: Path) -> None:
     page = ROOT / "docs" / "policies.md"
     (tmp_path / "mine.py").write_text(blocks(page, "python")[1])

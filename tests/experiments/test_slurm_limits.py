@@ -73,6 +73,7 @@ def account_and_qos(user: str) -> tuple[str, str]:
     return ("bio", "normal") if user in ("u1", "u2", "u3") else ("lab", "small")
 
 
+@pytest.mark.slow
 def test_a_history_made_under_limits_gives_back_its_waits_once_they_are_imported(
     files: tuple[Path, Path], tmp_path: Path
 ) -> None:

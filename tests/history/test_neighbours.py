@@ -76,6 +76,7 @@ def beside(folder: Path, job: str) -> list[list[str] | None]:
     ]
 
 
+@pytest.mark.slow
 def test_those_on_its_gpus_while_it_ran_were_beside_it(folder: Path) -> None:
     assert {job: beside(folder, job) for job in "123456"} == {
         "1": [["2@n1:1", "3@n1:0"]],

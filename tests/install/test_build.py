@@ -26,6 +26,7 @@ def build(kind: str, out: Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "told"),
     [
@@ -56,6 +57,7 @@ def addresses(folder: Path) -> list[str]:
     return [line for line in metadata.splitlines() if line.startswith("Project-URL")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["", "https://example.org/me/berth"])
 def test_a_wheel_names_the_repository_that_released_it_and_no_other(url: str, tmp_path: Path) -> None:
     assert build("wheel", tmp_path, BERTH_NATIVE="0", BERTH_URL=url).returncode == 0
@@ -88,6 +90,7 @@ def test_the_papers_are_a_wheel_of_their_own_that_declares_what_it_adds(tmp_path
     assert "genetic-paper = berth_papers.genetic.policy:GeneticPaper" in declared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "told"),
     [
@@ -105,6 +108,7 @@ def test_a_build_that_cannot_be_as_asked_says_why(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_source_brings_what_compiles_it(tmp_path: Path) -> None:
     assert build("sdist", tmp_path).returncode == 0
     (packed,) = tmp_path.iterdir()

@@ -302,6 +302,7 @@ def test_begun_empty_every_job_is_done_and_applications_share_once_they_were_see
         assert not shared
 
 
+@pytest.mark.slow
 def test_its_run_times_come_to_be_those_of_the_applications() -> None:
     jobs = list(workload_jobs("random", 60, 5))
     known = make_knowledge("history?begin=empty", jobs, MODEL)

@@ -99,6 +99,7 @@ def test_three_slots_give_the_seven_virtual_slots_of_the_thesis() -> None:
         assert np.array_equal(virtual[action], np.asarray(seen.jobs)[member].sum(axis=0))
 
 
+@pytest.mark.slow
 def test_a_start_is_allowed_where_every_resource_stays_within_capacity_in_every_step() -> None:
     task = thesis_task()
     environment = Compiled(task, make_speeds("time-sliced"), settings=Settings(4))
@@ -148,6 +149,7 @@ def test_the_return_is_minus_the_total_time() -> None:
     assert earned == pytest.approx(-ends.max() / 1000, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_step_is_compiled_once() -> None:
     environment = small()
     step_itself = Environment.step

@@ -128,6 +128,7 @@ def test_wrong_beliefs_change_what_is_seen_and_not_what_it_costs() -> None:
     assert np.array_equal(player.worth_s(worlds, player.rules), told.worth_s(worlds, told.rules))
 
 
+@pytest.mark.slow
 def test_a_training_is_the_same_for_a_seed_and_goes_on_from_its_state() -> None:
     def trained(iterations: int, state=None):
         learner = ForecastLearner(domains(), FEW)

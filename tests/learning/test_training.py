@@ -205,6 +205,7 @@ def test_a_model_of_another_view_is_no_start() -> None:
         make(Plan("rule", validation=1, sets=1), start=model)
 
 
+@pytest.mark.slow
 def test_the_training_curve_shows_returns_and_measurements() -> None:
     learner = Wandering()
     found = train(learner, norm, TrainingSettings(6, measure_every=3))

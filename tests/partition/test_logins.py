@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 from tests.partition.conftest import Card
+from tests.ports import free_ports
 
 from berth import partition as partitions
 from berth.partition.gpus import gpus
@@ -75,9 +75,7 @@ def test_the_limit_holds_over_ssh(machine: tuple[Card, str], tmp_path: Path) -> 
     if server is None or client is None:
         pytest.skip("no ssh and sshd")
     card, script = machine
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
     (tmp_path / "sshd").write_text(

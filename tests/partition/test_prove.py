@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.partition.conftest import Berth, Card
 
 from berth.partition.proof import divider
@@ -38,11 +39,12 @@ def test_berth_holds_against_every_way_but_those_that_its_documentation_names(be
     assert all(row["seen_bytes"] <= 64 << 20 for row in rows if row["way"] not in DOCUMENTED)
 
 
-def verdicts_where_nothing_limits(berth_apart: Apart, *ways: str) -> dict[str, str]:
+def verdicts_where_nothing_limits(
+    berth_apart: Apart, *ways: str, mem: str = "64M", **variables: str
+) -> dict[str, str]:
     options = [word for way in ways for word in ("--way", way)]
-    code, text = berth_apart(
-        *("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--json"), *options, **STRICT
-    )
+    words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", mem, "--json")
+    code, text = berth_apart(*words, *options, **STRICT, **variables)
     assert code == 1
     return {row["way"]: row["verdict"] for row in rows_of(text)}
 
@@ -61,6 +63,13 @@ def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
     assert verdicts_where_nothing_limits(berth_apart, *ways) == dict.fromkeys(ways, "passed")
 
 
+def test_no_array_of_a_limit_of_gigabytes_is_larger_than_a_card_takes(berth_apart: Apart) -> None:
+    ways = ("linear-v1", "array", "array-v1", "array-3d", "mipmap", "lookup-old")
+    verdicts = verdicts_where_nothing_limits(berth_apart, *ways, mem="16G", BERTH_FAKE_MEM_MIB="65536")
+    assert verdicts == dict.fromkeys(ways, "passed")
+
+
+@pytest.mark.slow
 def test_every_way_passes_where_nothing_limits_unless_it_needs_luck_or_another_driver(
     berth_apart: Apart,
 ) -> None:

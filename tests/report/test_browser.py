@@ -73,6 +73,7 @@ def test_a_page_is_as_wide_as_its_screen(browser: Chromium, path: Path, width: i
     assert browser.errors == []
 
 
+@pytest.mark.slow
 def test_a_phone_shows_two_policies_of_the_table(browser: Chromium, path: Path) -> None:
     browser.resize(420, 844, mobile=True)
     browser.open(path, DRAWN)
@@ -84,6 +85,7 @@ def test_a_phone_shows_two_policies_of_the_table(browser: Chromium, path: Path) 
     assert ends[-1] <= 420
 
 
+@pytest.mark.slow
 def test_nothing_of_a_report_can_be_uploaded(browser: Chromium, path: Path) -> None:
     browser.resize(1400, 900)  # a narrow page has no buttons
     browser.open(path, DRAWN)
@@ -98,6 +100,7 @@ def test_nothing_of_a_report_can_be_uploaded(browser: Chromium, path: Path) -> N
     assert refused == "TypeError"
 
 
+@pytest.mark.slow
 def test_a_page_has_loaded_once_every_plot_is_drawn(browser: Chromium, path: Path) -> None:
     browser.open(path, "true")  # as a program that prints pages does, which waits for no more
     assert browser.evaluate(DRAWN)

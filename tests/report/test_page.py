@@ -176,6 +176,7 @@ def test_one_seed_has_no_intervals() -> None:
     assert "±" not in render(report(runs=made_runs(seeds=(1,))))
 
 
+@pytest.mark.slow
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> None:
     path = tmp_path / "report.html"
     write(report(), path)
@@ -186,6 +187,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> Non
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_large_report_is_of_moderate_size() -> None:
     policies = ("fifo+first-fit", "fifo+best-fit", "sjf+first-fit", "sjf+best-fit", "fifo+random")
     text = render(report(runs=made_runs(policies, range(5), jobs=300)))

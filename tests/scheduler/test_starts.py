@@ -180,6 +180,7 @@ def starts_after(
     return interval
 
 
+@pytest.mark.slow
 def test_intervals_get_wider_when_they_miss_and_count_what_they_held() -> None:
     forecast, now_ms = StartForecast(), 0
     widths = []
@@ -225,9 +226,8 @@ def test_what_no_forecast_has_learned_is_refused(wrong: dict[str, object]) -> No
         Learned.from_json(json.dumps({**learned, **wrong}))
 
 
-@pytest.mark.parametrize(
-    "sigma", [pytest.param(0.8, marks=pytest.mark.slow), 1.0, pytest.param(1.2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma", [0.8, 1.0, 1.2])
 def test_eight_of_ten_intervals_hold_whatever_the_spread_of_run_times_really_is(sigma: float) -> None:
     random = Random(7)
     forecast, now_ms, held = StartForecast(), 0, 0

@@ -92,6 +92,7 @@ def test_a_comparison_has_them_as_metrics_and_none_without_prices() -> None:
     assert "Energy" not in {metric.name for metric in metrics_of(run.summary for run in plain.runs)}
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_price_list_and_goes_on_with_kept_runs(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text("[gpu_hour]\ndefault = 2\n")
     command = ["compare", "synthetic:demo", "--policies", "fifo+first-fit", "--json", "--seeds", "1",

@@ -81,6 +81,7 @@ def test_openb_without_times_submits_all_at_once_for_ever(real_data: Find) -> No
     assert [job.id for job in jobs] == [f"openb-pod-{index:04d}" for index in range(8324)]
 
 
+@pytest.mark.slow
 def test_openb_on_another_cluster_is_checked_against_that(real_data: Find) -> None:
     path = real_data("openb_v2023/openb_pod_list_gpuspec10.csv.gz")
     skipped: list[TraceError] = []
@@ -107,6 +108,7 @@ def test_philly_is_82247_jobs_that_ask_for_15_percent_of_2490_gpus(real_data: Fi
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_real_trace_converted_is_the_same_trace(real_data: Find, tmp_path: Path) -> None:
     jobs = list(traces.read(real_data("openb_v2023/openb_pod_list_gpuspec10.csv.gz")))
     for name in ("jobs.csv.gz", "jobs.parquet"):

@@ -27,13 +27,14 @@ from berth_papers.baselines.deeprm import MODELS
 from berth_papers.baselines.image_learner import ImageLearner, PaperSettings
 from berth_papers.baselines.images import read_image_model
 from berth_papers.baselines.learners import DemandPlayer
+from tests.every_policy import some
 
 
 def equal(one, other) -> bool:
     return jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
-@pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean", "dqn", "dqn-as-printed"])
+@pytest.mark.parametrize("name", some(["dqn", "deeprm-max", "deeprm-mean", "dqn-as-printed"]))
 def test_every_learner_is_made_with_what_it_is_shown(name: str, tmp_path: Path) -> None:
     made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
     spec = learners()[name]
@@ -68,12 +69,14 @@ def learner_of(name: str) -> ImageLearner:
     return ImageLearner(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
 
 
+@pytest.mark.slow
 def test_another_seed_begins_with_other_weights() -> None:
     learner = learner_of("dqn")
     assert equal(learner.begin(5).network, learner.begin(5).network)
     assert not equal(learner.begin(5).network, learner.begin(6).network)
 
 
+@pytest.mark.slow
 def test_every_v_is_the_return_of_a_whole_trajectory_and_all_n_are_about_the_same_set() -> None:
     learner = learner_of("dqn")
     settings = learner.settings

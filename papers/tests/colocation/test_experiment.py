@@ -55,6 +55,7 @@ def test_an_outcome_is_what_one_works_out_by_hand() -> None:
     )  # two of the first tries of job two count for what they use, and its slowdown from its first start
 
 
+@pytest.mark.slow
 def test_runs_are_kept_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"seeds": (0, 1), "jobs": 4, "keep": tmp_path, "policies": POLICIES}
     calls: list[tuple[float, float]] = []
@@ -82,6 +83,7 @@ def test_runs_are_kept_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch:
             assert one.total_s * 1000 >= first.bounds["GPU_light", one.seed].total_ms
 
 
+@pytest.mark.slow
 def test_kept_bounds_are_those_of_the_same_jobs(tmp_path: Path) -> None:
     pytest.importorskip("highspy", reason="the bound needs the extra 'optimum'")
     asked = {"seeds": (0,), "policies": ("greedy",)}
@@ -152,6 +154,7 @@ def test_the_claims_of_the_json_follow_from_its_numbers() -> None:
     assert worse["within_5_pct_of_bound_on_average"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sets", [1, 2])
 def test_of_one_set_or_two_nothing_is_said_that_takes_an_interval(sets: int) -> None:
     three = made_up(95.0, 90.0, 60.0)
@@ -194,6 +197,7 @@ def test_points_of_the_frontier_that_are_one_have_one_label() -> None:
     assert frontier(one, {}, {}, "t").data[0].text == ("40 s, 80 s",)
 
 
+@pytest.mark.slow
 def test_what_the_thesis_says_is_in_the_json_and_what_is_doubtful_is_marked_where_it_stands() -> None:
     result = made_up(80.0, 90.0, 78.0)
     told = colocation_dict(result, [], [], {})["thesis"]
@@ -217,6 +221,7 @@ def test_what_the_thesis_says_is_in_the_json_and_what_is_doubtful_is_marked_wher
     assert "GPU_heavy +1.7 % (1.017)" in chapters[3].hint
 
 
+@pytest.mark.slow
 def test_where_the_untrained_network_is_better_is_told_set_by_set() -> None:
     result = made_up(80.0, 90.0, 78.0)
     name = "learned?model=untrained"
@@ -292,6 +297,7 @@ def test_the_title_names_the_workloads_that_were_run(workloads: tuple[str, ...],
     assert totals(result, policy_styles(one.policies)).title == f"Total time on {told} (figures 10–14)"
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
     interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)
@@ -320,6 +326,7 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert "Out of memory: CNN with vgg16, LAMMPS with LAMMPS, vgg16 with vgg16." in maps.hint
 
 
+@pytest.mark.slow
 def test_the_page_says_every_claim_as_the_json_does() -> None:
     interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)
@@ -342,6 +349,7 @@ def test_the_page_says_every_claim_as_the_json_does() -> None:
         assert len({row[0] for row in chapter.rows}) == len(chapter.rows)
 
 
+@pytest.mark.slow
 def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_json_say_so() -> None:
     interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)

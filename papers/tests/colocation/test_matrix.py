@@ -62,6 +62,7 @@ def test_what_is_added_is_told_against_the_best_rule_of_each_world() -> None:
     assert answer["added"][0]["high_pct"] is None
 
 
+@pytest.mark.slow
 def test_a_matrix_counts_every_job_and_goes_on_from_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

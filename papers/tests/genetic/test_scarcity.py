@@ -8,6 +8,7 @@ from berth_papers.inflate import Arrivals, inflate
 from tests.policies.genetic.test_scarcity import A100, T4, any_gpu, one_t4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "held_pct"), [("genetic?fragmentation=0", 100.0), ("genetic?fragmentation=0&scarcity=0", 50.0)]
 )

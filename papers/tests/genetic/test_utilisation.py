@@ -95,6 +95,7 @@ def test_everything_is_finished_under_every_policy_and_a_seed_gives_the_same_aga
     assert all(one.points.mean <= one.most_points for one in found)
 
 
+@pytest.mark.slow
 def test_only_missing_runs_are_run_and_kept_ones_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_batch_out_of_range_is_refused(batch: int) -> None:
         inflate([Node("n", 1)], [Job("j", 0, 1)], "fgd", seed=1, batch=batch)
 
 
+@pytest.mark.slow
 def test_the_commands_print_json_alone_and_write_a_report(tmp_path: Path) -> None:
     pytest.importorskip("highspy")
     run = CliRunner().invoke

@@ -328,6 +328,7 @@ def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
 
 def _show(result: Comparison, written: list[Path]) -> None:
     from berth.experiments.compare.table import rich_tables
+    from berth.policies.genetic.batch import grouped
 
     screen = console(soft_wrap=True)
     jobs = result.runs[0].summary.jobs
@@ -350,8 +351,8 @@ def _show(result: Comparison, written: list[Path]) -> None:
             f"{counted(never, 'job asks', 'jobs ask')} for what no node of this cluster has, even empty: rejected",
             file=sys.stderr,
         )
-        for shortage in result.never_fitting:
-            print(f"  {shortage}", file=sys.stderr)
+        for line in grouped(result.never_fitting):
+            print(f"  {line}", file=sys.stderr)
         if never > len(result.never_fitting):
             print(f"  and {never - len(result.never_fitting):,} more", file=sys.stderr)
     for run in result.runs:

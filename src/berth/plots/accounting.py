@@ -96,7 +96,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
                 "cmax": max(most, 2),
                 "showscale": len(np.unique(nodes)) > 1,
                 "colorbar": {
-                    "title": {"text": "nodes"},
+                    "title": {"text": "nodes", "font": {"size": 12}},
                     "thickness": 12,
                     "len": 0.9,
                     "outlinewidth": 0,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import plotly.graph_objects as go
 
 from berth.counts import counted
@@ -30,6 +31,8 @@ USAGE_LISTED = 200
 """At most this many rows of usage are in the page."""
 USAGE_SHOWN = 20
 """At most this many are shown at first; a box shows the others, and paper has all."""
+CALENDAR_DAYS = 28
+"""A calendar of a shorter time would be an empty year with a few cells."""
 APPLICATIONS = 6
 """At most this many applications, those with most GPU-hours, have distributions."""
 WITH_LINES = 4
@@ -71,7 +74,7 @@ def write_accounting(
         path,
         page=head,
         by=tuple(by),
-        measure=measure,
+        measure=measure.replace("gpu", "GPU"),
         sections=sections_of(tuple(chapters)),
         facts=_facts(totals),
         **_tables(tables, tuple(by), measure),
@@ -88,15 +91,13 @@ def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]
         _bars(tables, applications, measure),
     )
     if days := tables.daily_gpu_hours():
-        yield _chapter(
-            "GPU servers over time",
-            "Hours count on the day on which they passed, in UTC. The calendar counts a job on the day on which "
-            "it ended.",
-            [
-                ("servers", "GPUs held of each server type over time", plots.gpus_over_time(days)),
-                ("calendar", "GPU-hours of each day", plots.calendar(*tables.heat())),
-            ],
-        )
+        figures = [("servers", "GPUs held of each server type over time", plots.gpus_over_time(days))]
+        hint = "Hours count on the day on which they passed, in UTC."
+        ended, hours = tables.heat()
+        if np.ptp(ended) >= CALENDAR_DAYS:
+            figures.append(("calendar", "GPU-hours of each day", plots.calendar(ended, hours)))
+            hint += " The calendar counts a job on the day on which it ended."
+        yield _chapter("GPU servers over time", hint, figures)
     waits = tables.waits_by_cause()
     if len([hours for hours in waits.values() if hours]) > 1:
         yield _chapter(
@@ -140,12 +141,13 @@ def _chapter(title: str, hint: str, figures: Iterable[Named]) -> Chapter:
 
 
 def _bars(tables: Tables, applications: Sequence[Usage], measure: str) -> Iterator[Named]:
-    """Bars of what there is more than one of; of one alone the table above says all."""
+    """Bars of what more than one group used; of one alone the table above says all."""
     for rows, name, what in (
         (applications, "by-application", "application"),
         (tables.usage(("server",)), "by-server", "server type"),
         (tables.usage(("gpu",)), "by-gpu", "GPU"),
     ):
+        rows = [row for row in rows if row.measure(measure)]
         known = [row for row in rows if row.keys[0] not in (UNKNOWN, NO_GPU)] if name == "by-gpu" else rows
         if len(known) > 1:
             yield name, f"{measure} by {what}", plots.usage_bars(rows, measure, what)
@@ -185,7 +187,7 @@ def _facts(totals: Totals) -> tuple[tuple[str, str], ...]:
         ("On several nodes", _percent(totals.multi_node_share)),
         ("Waiting", _spread(totals.wait_s)),
         ("Run time", _spread(totals.run_s)),
-        ("Slowdown", _spread(totals.slowdown, "")),
+        ("Slowdown", _spread(totals.slowdown, "", "largest")),
     )
 
 
@@ -193,13 +195,13 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share * 100:.1f} %"
 
 
-def _spread(values: tuple[float | None, ...], unit: str = "s") -> str:
+def _spread(values: tuple[float | None, ...], unit: str = "s", most: str = "longest") -> str:
     if any(value is None for value in values):
         return "–"
-    median, p90, _, longest = (
+    median, p90, _, top = (
         (duration_text(value or 0.0) if unit else f"{value or 0.0:,.1f}") for value in values
     )
-    return f"median {median}, 90 % within {p90}, longest {longest}"
+    return f"median {median}, 90 % within {p90}, {most} {top}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +263,13 @@ def _tables(tables: Tables, by: tuple[str, ...], measure: str) -> dict[str, obje
 def _idle(
     names: tuple[str, ...], keys: Sequence[tuple[str, ...]], rows: Sequence[Usage]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows: idle and held GPU-hours, and the parts of GPUs, CPUs and memory that were used."""
+    """Head and rows: idle and held GPU-hours, and the parts that were used of GPUs, CPUs and memory, where measured."""
     idle_head, idle = hours_column("idle GPU-hours", [row.idle_gpu_hours for row in rows])
     held_head, held = hours_column("GPU-hours", [row.gpu_hours for row in rows])
+    measures = (("GPU use", "gpu-use"), ("CPU use", "cpu-use"), ("memory use", "mem-use"))
+    measured = {head: name for head, name in measures if any(row.known(name) is not None for row in rows)}
     cells = [
-        (*key, idle[at], held[at], *(_percent(row.known(name)) for name in ("gpu-use", "cpu-use", "mem-use")))
+        (*key, idle[at], held[at], *(_percent(row.known(name)) for name in measured.values()))
         for at, (key, row) in enumerate(zip(keys, rows, strict=True))
     ]
-    return (*names, idle_head, held_head, "GPU use", "CPU use", "memory use"), cells
+    return (*names, idle_head, held_head, *measured), cells

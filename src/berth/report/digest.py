@@ -83,6 +83,9 @@ def _answers(now: Totals, before: Totals | None, idlest: Usage | None) -> Iterat
         yield f"{lost}; of {_gpu_time(measured)} that were measured, {idle / measured * 100:.0f} % stood idle{most}."
     median, p90 = now.wait_s[:2]
     if median is not None and p90 is not None:
+        if p90 < 1:
+            yield "Nine of ten attempts did not wait."
+            return
         half = "did not wait" if median < 1 else f"waited at most {duration_text(median)}"
         yield f"Half of the attempts {half}, nine of ten waited at most {duration_text(p90)}."
 

@@ -30,6 +30,7 @@ def test_runs_come_in_the_order_that_was_asked_for_and_those_that_draw_nothing_o
     assert [(run.policy, run.seed) for run in result.runs] == [("random", 7), ("random", 3), ("fgd", 7)]
 
 
+@pytest.mark.slow
 def test_a_sweep_over_processes_gives_the_same() -> None:
     alone = berth.compare("synthetic:demo?jobs=60", ["random", "sjf"], seeds=2)
     together = berth.compare("synthetic:demo?jobs=60", ["random", "sjf"], seeds=2, processes=2)

@@ -232,6 +232,7 @@ def interrupted(
     return out, errors, process.returncode
 
 
+@pytest.mark.slow
 def test_what_fails_in_a_process_is_told_by_the_one_that_asked() -> None:
     with pytest.raises(PolicyError, match="the policy fails: ZeroDivisionError"):
         compare(TRACE, [f"{__name__}:fails", "random"], seeds=2, processes=2)

@@ -232,6 +232,7 @@ def test_a_smaller_cluster_keeps_the_outages_of_the_nodes_that_stay(tmp_path: Pa
     assert [(len(task.nodes), len(task.conditions.outages)) for _, task in plan.tasks()] == [(2, 2), (4, 4)]
 
 
+@pytest.mark.slow
 def test_the_page_has_one_panel_per_case_of_the_other_axes_with_the_same_range() -> None:
     found = sweep(tomllib.loads(PLAN))
     page = page_of(found, "berth sweep plan.toml", datetime(2026, 1, 2, tzinfo=UTC))

@@ -283,6 +283,7 @@ def test_records_of_before_there_were_clusters_and_limits_are_a_trace_still(tmp_
     assert list(traces.read(old)) == list(traces.read(path))
 
 
+@pytest.mark.slow
 def test_the_records_of_a_simulation_are_those_of_its_events_and_its_trace_again(tmp_path: Path) -> None:
     path, trace = tmp_path / "records.parquet", "synthetic:demo?jobs=80"
     asked = ["simulate", trace, "--policy", "sjf", "--seed", "3", "--records", str(path), "--json"]

@@ -41,7 +41,7 @@ from tests.partition.test_reconciling import forge, write
 AGENT = Path(__file__).with_name("node_agent.py")
 JOB = Path(__file__).parents[1] / "local" / "growing_job.py"
 CARD = Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384)
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 class Node:
@@ -183,6 +183,7 @@ def test_one_that_finds_less_room_than_it_was_promised_gets_the_rest_later(node:
     assert node.ends("red") == (0, ["holds 2000", "holds 6000"])
 
 
+@pytest.mark.slow
 def test_the_one_that_matters_least_leaves_for_one_that_grows_and_comes_back(node: Node) -> None:
     node.up("suspend")
     node.job("low", 6000, node.folder / "low-go", mib=6144, priority=1)
@@ -237,6 +238,7 @@ def throttles(node: Node) -> list[str]:
     return [each["why"] for each in log if each["event"] == "throttled"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("unkind", "leaves"), [("", True), ("shares", False)])
 def test_one_that_forges_its_counters_leaves_until_the_site_lets_it_back_or_is_throttled(
     node: Node, unkind: str, leaves: bool
@@ -300,6 +302,7 @@ def test_a_tenants_file_is_read_as_it_was_written_and_one_of_0_2_too(node: Node)
     remove("blue")
 
 
+@pytest.mark.slow
 def test_one_that_was_throttled_before_it_left_has_its_share_again_when_it_is_back(node: Node) -> None:
     node.up("off", "throttle")
     forger = node.job("forger", 3000, node.folder / "go")
@@ -345,6 +348,7 @@ def test_a_notebook_lends_its_memory_while_it_idles_and_its_next_call_takes_it_b
     assert node.ends("red") == (0, ["holds 2000", "holds 8000"])
 
 
+@pytest.mark.slow
 def test_a_notebook_comes_back_though_the_agent_was_killed_while_it_was_away(node: Node) -> None:
     node.up("suspend")
     lent_notebook(node)
@@ -358,6 +362,7 @@ def test_a_notebook_comes_back_though_the_agent_was_killed_while_it_was_away(nod
     assert node.ends("red")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_notebook_that_the_site_suspends_waits_for_the_site(node: Node) -> None:
     node.up("suspend")
     lent_notebook(node)
@@ -372,6 +377,7 @@ def test_a_notebook_that_the_site_suspends_waits_for_the_site(node: Node) -> Non
     assert node.ends("notebook")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grow", "leaves"), [("on", True), ("suspend", False)])
 def test_a_notebook_stays_unless_agent_and_site_let_it_leave(node: Node, grow: str, leaves: bool) -> None:
     node.up(grow)
@@ -432,6 +438,7 @@ def test_what_the_site_has_stopped_leaves_its_gpu_and_stays_stopped(node: Node) 
     assert node.ends("blue") == (0, ["holds 4000"])
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_while_it_comes_back_is_not_lost(node: Node) -> None:
     """As by Slurm, whose signal comes two seconds after `scontrol suspend`."""
     node.up()
@@ -488,6 +495,7 @@ def test_a_name_that_is_made_anew_is_another_job(node: Node) -> None:
     assert node.ends("blue") == (0, ["holds 3000", "holds 3000"])
 
 
+@pytest.mark.slow
 def test_there_is_one_agent_of_a_node(node: Node) -> None:
     node.up()
     second = subprocess.run(
@@ -527,6 +535,7 @@ def test_a_partition_is_withdrawn_when_no_agent_writes_into_it(node: Node) -> No
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_at_any_step_loses_nothing(node: Node) -> None:
     storm(node, kills=4, seed=1)
 

@@ -139,6 +139,7 @@ def test_a_pod_that_asks_for_a_new_node_goes_where_there_is_room_and_a_gang_stay
     assert {board.state(name) for name in ("g0", "g1", "uncounted")} == {State.WAITING}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_an_autoscaler_sees_a_released_pod_and_a_node_that_it_makes_gets_it(play: Played) -> None:
     async def test(world: World) -> None:

@@ -179,6 +179,7 @@ def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:
     assert request_of(other).gang == Gang("m", "train", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
     async def test(world: World) -> None:

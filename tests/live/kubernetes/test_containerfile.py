@@ -127,6 +127,7 @@ if "numba" in there:
 """Imports programs where only the packages of a lock file are, and has a steerer decide."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image", PROGRAMS)
 def test_an_image_has_every_package_that_its_programs_import(image: str) -> None:
     lock = (ROOT / "requirements" / f"{image}.lock").read_text()

@@ -30,6 +30,7 @@ async def fill(world: World, first: int, count: int) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_an_api_server_that_restarts_loses_nothing(play: Played, server: Server) -> None:
     async def test(world: World) -> None:
         for at in range(4):
@@ -68,6 +69,7 @@ def test_a_watch_gap_is_closed_by_listing_anew(play: Played, server: Server) -> 
     play(test)
 
 
+@pytest.mark.slow
 def test_a_vanished_node_gives_nothing_and_takes_nothing_with_it(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2)
@@ -90,6 +92,7 @@ def test_a_vanished_node_gives_nothing_and_takes_nothing_with_it(play: Played) -
     play(test)
 
 
+@pytest.mark.slow
 def test_a_steerer_that_dies_between_decision_and_patch_leaves_nothing_behind(
     play: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +130,7 @@ async def _two(world: World, bound: list[str]) -> list[str]:
     return bound
 
 
+@pytest.mark.slow
 def test_of_two_steerers_one_leads_and_the_other_takes_over(play: Played) -> None:
     async def test(world: World) -> None:
         for at in range(2):
@@ -162,6 +166,7 @@ def test_a_steerer_that_is_stopped_gives_up_its_lease(play: Played) -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_made_anew_at_its_patch_has_not_the_place_of_the_old_one(
     play: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +272,7 @@ def is_done(steering: Steering, pods: dict[str, Any]) -> bool:
     return seen == {name: pod["metadata"]["resourceVersion"] for name, pod in pods.items()}
 
 
+@pytest.mark.slow
 def test_two_who_both_take_themselves_for_the_leader_overcommit_nothing_for_long(play: Played) -> None:
     async def test(world: World) -> None:
         for at in range(2):

@@ -89,6 +89,7 @@ async def is_gated(world: World) -> bool:
     return bool(there)
 
 
+@pytest.mark.slow
 def test_the_webhook_changes_pods_as_the_policy_does(play: Played, server: Server, tmp_path: Path) -> None:
     if not server.is_at_least(36):
         pytest.skip(f"{server.assets.version} has no MutatingAdmissionPolicy")

@@ -25,6 +25,7 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import TEMPLATE, Install, helm_chart, manifests
 from berth.live.local.request import SHARED_MILLI
+from tests.every_policy import some
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
@@ -70,6 +71,7 @@ def right(method: str, path: str, params: dict[str, str]) -> tuple[str, str]:
     return resource, verb
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_the_steerer_has_every_right_that_it_uses_and_no_other(
     play: Played, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -240,6 +242,7 @@ def test_the_chart_keeps_every_option_and_its_release_may_have_any_namespace() -
     assert "metadata.namespace" in chart["templates/steerer.yaml"]  # where the Lease is
 
 
+@pytest.mark.slow
 def test_the_history_is_gathered_beside_the_steerer_and_kept_by_a_claim_of_the_operators() -> None:
     def parts(*words: str) -> tuple[Any, Any]:
         done = berth("install", "--image", IMAGE, "--dry-run", *words)
@@ -357,11 +360,13 @@ def test_nothing_is_made_while_the_namespace_is_being_deleted(
     assert server.asked == ["GET /version", "GET /api/v1/namespaces/berth-system"]
 
 
+@pytest.mark.slow
 def test_every_version_of_helm_gets_a_chart_with_a_version() -> None:
     chart = yaml.safe_load(helm_chart(Install(IMAGE), "1.2.3")["Chart.yaml"])
     assert (chart["apiVersion"], chart["version"]) == ("v2", "1.2.3")
 
 
+@pytest.mark.slow
 def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2)
@@ -398,7 +403,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("status",), ("why", "a"), ("steerer", "--once", "--no-elect"), ("uninstall",)]
+    "words", some([("status",), ("why", "a"), ("steerer", "--once", "--no-elect"), ("uninstall",)])
 )
 def test_a_server_that_cannot_be_reached_ends_a_command_that_ends_by_itself(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -417,6 +422,7 @@ def test_the_console_does_not_wait_for_a_server_that_is_not_there(
         asyncio.run(KubernetesSource(nowhere(tmp_path)).look())
 
 
+@pytest.mark.slow
 def test_quotas_are_installed_from_a_machine_without_what_the_policy_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -431,6 +437,7 @@ def test_quotas_are_installed_from_a_machine_without_what_the_policy_needs(
     assert isinstance(wrong.exception, SettingError)
 
 
+@pytest.mark.slow
 def test_where_only_advice_is_given_from_now_on_no_gate_is_left(play: Played, server: Server) -> None:
     async def test(world: World) -> None:
         await world.pod("a", milli=250, mem=20_000)
@@ -530,6 +537,7 @@ def test_what_no_steerer_could_run_with_is_refused_before_anything_is_made(
     assert refused.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_policy_that_only_the_image_has_is_installed() -> None:
     assert berth("install", "--image", IMAGE, "--dry-run", "--policy", "site.policies:ours").exit_code == 0
 

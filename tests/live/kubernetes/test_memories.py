@@ -165,6 +165,7 @@ def test_a_pod_is_known_by_its_application_else_its_kind_else_its_controller() -
     assert (request_of(owned).application, request_of(owned).owner) == ("n/resnet50", "resnet50")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_on_a_real_server_the_next_pod_of_an_application_gets_more(play: Played) -> None:
     async def test(world: World) -> None:

@@ -151,6 +151,7 @@ def test_an_annotation_and_a_group_are_refused() -> None:
     assert "expected one of them" in board.why("a")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_a_group_on_a_cluster_is_whole_or_waits(play: Played) -> None:
     crds, path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", names.PLUGINS_GROUP

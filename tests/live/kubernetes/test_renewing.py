@@ -98,6 +98,7 @@ def archive(folder: Path, kind: str, interval_ms: int, written_s: int) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.slow
 def test_the_newest_profile_of_a_run_alone_counts_and_a_damaged_archive_harms_no_other(
     tmp_path: Path,
 ) -> None:

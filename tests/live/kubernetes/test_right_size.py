@@ -156,6 +156,7 @@ def test_why_says_what_would_have_been_enough() -> None:
     assert job.why == f"{ENOUGH} are enough by its profile"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_on_a_real_server_a_pod_carries_what_is_enough(play: Played, tmp_path: Path) -> None:
     (tmp_path / "profiles").mkdir()

@@ -68,6 +68,7 @@ def test_pods_go_where_selectors_affinity_taints_and_cordons_allow(play: Played)
     play(test)
 
 
+@pytest.mark.slow
 def test_the_record_of_who_manages_a_pods_fields_is_left_to_those_who_apply_them(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2)
@@ -95,6 +96,7 @@ def test_the_record_of_who_manages_a_pods_fields_is_left_to_those_who_apply_them
     play(test)
 
 
+@pytest.mark.slow
 def test_what_pods_of_others_use_is_not_given_away(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2, cpu="4", resources={"nvidia.com/gpu": "2"})
@@ -138,6 +140,7 @@ def test_gangs_start_whole_or_not_at_all(play: Played) -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_another_steerer_takes_over_from_the_cluster_alone(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2)
@@ -160,6 +163,7 @@ def test_another_steerer_takes_over_from_the_cluster_alone(play: Played) -> None
     play(test)
 
 
+@pytest.mark.slow
 def test_nodes_come_and_go_and_change_while_pods_wait(play: Played) -> None:
     async def test(world: World) -> None:
         async with world.steerer():
@@ -206,6 +210,7 @@ def test_parts_of_memory_become_mib_of_the_card_that_is_chosen(play: Played) -> 
     play(test)
 
 
+@pytest.mark.slow
 def test_advice_is_told_and_nothing_done(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 1)
@@ -251,6 +256,7 @@ def test_a_pod_of_higher_priority_is_bound_when_its_victim_has_left(play: Played
     play(test)
 
 
+@pytest.mark.slow
 def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhere(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 1, resources={"example.com/nic": "0"})
@@ -283,6 +289,7 @@ def test_what_kube_scheduler_refuses_is_given_back_and_the_next_pod_goes_elsewhe
     play(test)
 
 
+@pytest.mark.slow
 def test_a_pod_of_which_kube_scheduler_says_nothing_is_told_and_its_part_goes_to_others(
     play: Played, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ async def told(world: World, **data: str) -> None:
     await world.patch(f"{PATH}/{names.TENANTS}", {"data": data})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_after_a_restart(
     play: Played,

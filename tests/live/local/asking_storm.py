@@ -14,6 +14,7 @@ from typing import Any
 
 from berth.errors import LiveError
 from berth.live.local.protocol import Connection
+from berth.live.local.runs import Run
 from berth.live.local.snapshot import jobs_of
 from berth.partition import partitions
 from tests.live.local.world import World
@@ -137,11 +138,12 @@ class _Storming:
 
     def _shoot(self, job: str) -> None:
         """Kill the program of a job, whatever it waits for."""
-        with suppress(OSError, ValueError, IndexError):
-            pid = int((self.world.state / "runs" / f"{job}-1" / "began").read_text().split()[0])
+        begun = Run(self.world.places.runs, job, 1).began()
+        if begun is not None and begun[0].alive:  # else another process may have its number
             self.shot.add(job)
-            os.kill(pid, signal.SIGKILL)
-            self.found.killed["tenant"] += 1
+            with suppress(ProcessLookupError):
+                os.kill(begun[0].pid, signal.SIGKILL)
+                self.found.killed["tenant"] += 1
 
     def _ask(self, what: str, job: str) -> None:
         """Ask without waiting for what comes of it."""

@@ -134,6 +134,7 @@ def test_a_client_says_what_to_do_about_a_socket_path_that_is_too_long(
         find_socket()
 
 
+@pytest.mark.slow
 def test_a_queue_whose_history_is_still_to_come_says_so(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
@@ -147,6 +148,7 @@ def test_a_queue_whose_history_is_still_to_come_says_so(tmp_path: Path) -> None:
     assert "come into it within half a minute of their end" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_path: Path) -> None:
     done = berth(shared, "job", "777")
     assert (done.returncode, done.stdout) == (2, "")
@@ -253,6 +255,7 @@ def test_a_broken_store_is_put_aside_for_its_last_good_copy(tmp_path: Path) -> N
     store.close()
 
 
+@pytest.mark.slow
 def test_jobs_that_were_started_after_the_last_good_copy_are_not_started_again(world: World) -> None:
     job = world.submit("echo once >> ran; while [ ! -e go ]; do sleep 0.02; done")
     world.until(lambda: world.state_of(job) == "running", "it runs")
@@ -294,6 +297,7 @@ def test_a_policy_that_crashes_three_times_gives_way_and_the_queue_says_so(world
     assert world.wait(good) == {good: ("completed", 0)}
 
 
+@pytest.mark.slow
 def test_a_policy_that_hangs_is_killed_and_no_job_stops() -> None:
     world = World(options=["--decide-s", "2"])
     try:

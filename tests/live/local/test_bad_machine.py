@@ -32,6 +32,7 @@ broker.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "code"), [("sweep", 0), ("close", 2)])
 def test_a_new_queue_whose_first_broker_fails_as_it_goes_down_keeps_all(at: str, code: int) -> None:
     world = World()
@@ -46,7 +47,7 @@ def test_a_new_queue_whose_first_broker_fails_as_it_goes_down_keeps_all(at: str,
             Path(world.places.runs).rename(world.state / "away")
         world.ask("down")
         assert world.broker is not None
-        assert world.broker.wait(60) == code
+        assert world.broker.wait(600) == code
         world.module = "berth.live.local"
         world.up()
         assert (world.state_of(job), world.output(job)) == ("completed", "done\n")
@@ -87,6 +88,7 @@ def test_on_a_full_disk_submissions_are_refused_and_what_has_happened_is_written
     store.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_that_refuses_nothing_but_submissions_is_told_until_there_is_room(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "queue.db"))
     used = store._writer.execute("PRAGMA page_count").fetchone()[0]

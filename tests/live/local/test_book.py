@@ -231,6 +231,7 @@ def run_out_of_memory_once(world: FakeWorld) -> None:
             world.commit_before_brain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["begin", "row", "commit", "written"])
 def test_whenever_a_broker_is_killed_what_ran_out_of_memory_runs_once_again_with_more(
     step: str, tmp_path: Path

@@ -37,6 +37,7 @@ def test_an_estimate_ten_times_too_small_is_queued_again_with_what_was_measured(
     assert 10_000 <= second["share"][1] < 12_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_what_ran_out_of_memory_is_queued_again_whenever_the_broker_is_killed(written: bool) -> None:
     """Before its end could be written, and after it was while the brain does not answer."""
@@ -95,6 +96,7 @@ def test_an_exit_code_without_a_refused_call_is_a_failure(shared: World) -> None
     assert shared.wait(job) == {job: ("failed", 1)}
 
 
+@pytest.mark.slow
 def test_what_a_stranger_holds_is_not_given_away(world: World) -> None:
     environment = {
         **os.environ, "LD_LIBRARY_PATH": str(ROOT / "build" / "native" / "fake"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from berth.live.driver.snapshot import Stranger
 from berth.live.local.snapshot import gpus_of
 from tests.live.local.world import World, berth
@@ -37,6 +39,7 @@ def test_a_job_waits_for_a_partition_that_the_queue_did_not_make_and_why_names_i
     assert world.wait(job) == {job: ("completed", 0)}
 
 
+@pytest.mark.slow
 def test_a_partition_that_a_killed_queue_left_is_removed(world: World) -> None:
     job = world.submit("while [ ! -e go ]; do sleep 0.02; done", mem="30G")
     world.until(lambda: world.state_of(job) == "running", "it runs")

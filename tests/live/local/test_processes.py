@@ -41,12 +41,14 @@ def test_parameters_make_the_product_and_stand_in_the_command(shared: World) -> 
     assert [shared.output(each) for each in ids] == ["1 8\n", "1 16\n", "2 8\n", "2 16\n"]
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_a_job_that_ignores_sigterm(shared: World) -> None:
     job = shared.submit("trap '' TERM; echo on; while :; do sleep 0.1; done", gpus=0, time="3s", grace="0.3")
     assert shared.wait(job) == {job: ("timeout", 137)}
     assert shared.output(job) == "on\n"
 
 
+@pytest.mark.slow
 def test_a_time_limit_holds_while_the_queue_is_down() -> None:
     world = World(gpus="")
     try:
@@ -244,6 +246,7 @@ def test_a_job_whose_shim_was_killed_runs_on_and_its_exit_comes_to_the_broker(wo
     assert world.wait(job) == {job: ("failed", 6)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rerun", [False, True])
 def test_an_exit_that_nobody_can_know_is_unknown_and_runs_again_only_if_its_user_said_so(
     world: World, rerun: bool

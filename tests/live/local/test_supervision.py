@@ -89,6 +89,7 @@ def test_a_task_that_fails_for_ever_is_started_again_ever_more_rarely(
     assert (len(runs), pauses[:7], set(pauses[5:])) == (1101, [1, 2, 4, 8, 16, 30, 30], {30})
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_time_limits_hold_and_status_and_queue_say_what_is_wrong() -> None:
     world = World(module="tests.live.local.faulty_broker", options=["--record-s", "0.1"])
     try:

@@ -60,6 +60,7 @@ def test_a_job_that_unloads_the_library_is_found_reported_and_throttled(acting: 
     assert world.log().count('"event": "uncounted"') == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["with the broker up", "with the broker down", "after a broker's restart"])
 def test_it_has_its_share_again_when_the_difference_is_gone(acting: World, ends: str) -> None:
     world = acting
@@ -88,6 +89,7 @@ def test_it_has_its_share_again_when_the_difference_is_gone(acting: World, ends:
     assert world.wait(job) == {job: ("completed", 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
 def test_one_that_was_throttled_before_it_left_has_its_share_again_when_it_is_back(
     acting: World, restarts: bool
@@ -131,6 +133,7 @@ def test_it_is_suspended_with_the_process_that_nobody_counted(acting: World) -> 
     assert world.wait(job) == {job: ("completed", 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["suspend"])
 def test_it_is_throttled_where_it_cannot_be_suspended(acting: World) -> None:
     world = acting
@@ -149,5 +152,5 @@ def test_another_answer_to_uncounted_memory_is_refused(world: World) -> None:
     answer = berth(world, "up", "--uncounted", "kill")
     assert (answer.returncode, answer.stderr) == (
         2,
-        "berth: berth up: --uncounted 'kill'; there are report, throttle, suspend\n",
+        "berth: --uncounted 'kill'; there are report, throttle, suspend\n",
     )

@@ -19,11 +19,14 @@ from berth.errors import LiveError
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.places import Places
 from berth.live.local.protocol import Connection
+from berth.live.local.runs import Run
 from tests import command as in_process
 
 ROOT = Path(__file__).resolve().parents[3]
 BERTH = str(Path(sys.executable).with_name("berth"))
 PLAIN = "tests.live.local.plain_brain"
+PATIENCE_S = 600.0
+"""How long what must come is waited for: a busy machine compiles a policy for minutes."""
 
 
 class World:
@@ -121,7 +124,7 @@ class World:
         answer = self.ask("submit", cwd=str(self.folder), env={"PATH": os.environ["PATH"]}, jobs=told)
         return [str(each) for each in answer["ids"]]
 
-    def wait(self, *ids: str, timeout: float = 120.0) -> dict[str, tuple[str, int | None]]:
+    def wait(self, *ids: str, timeout: float = PATIENCE_S) -> dict[str, tuple[str, int | None]]:
         """State and exit code of jobs, when they have ended."""
         answer = self.ask("wait", ids=list(ids), timeout=timeout)
         assert answer["late"] == 0, self.log()
@@ -144,7 +147,7 @@ class World:
         """The broker's log."""
         return Path(self.places.log).read_text() if Path(self.places.log).exists() else ""
 
-    def until(self, holds: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
+    def until(self, holds: Callable[[], bool], what: str, timeout: float = PATIENCE_S) -> None:
         """Wait until something holds; fails after a long time, with the log."""
         end = time.monotonic() + timeout
         while not holds():
@@ -185,12 +188,8 @@ class World:
                 self.broker.kill()
             self.broker.wait()
         for path in (self.state / "runs").glob("*/began"):
-            words = path.read_text().split()
-            if words:
-                try:
-                    os.killpg(int(words[0]), signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
+            job, _, start = path.parent.name.rpartition("-")
+            Run(self.places.runs, job, int(start)).end_orphans()  # another process may have the number of one
         for pid in self.shims():
             _kill(pid)
         groups = Cgroups(hashlib.sha256(str(self.state).encode()).hexdigest()[:6])

@@ -33,7 +33,8 @@ def known(kind: str) -> Knowledge:
     [
         *product(("greedy",), KINDS),
         *(pytest.param("learned", kind, marks=pytest.mark.slow) for kind in KINDS),
-        *((other, "noisy") for other in ("tetris-sharing", "deeprm-max", "sjf-expected+greedy")),
+        pytest.param("deeprm-max", "noisy", marks=pytest.mark.slow),
+        *((other, "noisy") for other in ("tetris-sharing", "sjf-expected+greedy")),
     ],
 )
 def test_a_card_that_shrinks_below_what_runs_there_loses_no_job(policy: str, kind: str) -> None:

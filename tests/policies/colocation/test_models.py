@@ -64,6 +64,7 @@ def test_a_model_that_was_trained_for_another_mode_is_used_with_a_warning(
     assert not caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interference", ["mps", "time-sliced"])
 def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(interference: str) -> None:
     model = make_interference(interference)

@@ -36,7 +36,9 @@ def stream(count: int = 240) -> list[Job]:
     return sorted([*small, job("large", "resnet152", 30_000)], key=lambda one: one.submit_ms)
 
 
-@pytest.mark.parametrize("policy", ["greedy", "learned", "pairs", "tetris-sharing"])
+@pytest.mark.parametrize(
+    "policy", ["greedy", pytest.param("learned", marks=pytest.mark.slow), "pairs", "tetris-sharing"]
+)
 def test_a_job_that_fits_beside_nobody_is_overtaken_so_often_at_most(policy: str) -> None:
     later = 0
     for event in simulate(stream(), Cluster(ONE), policy, interference=MODEL):

@@ -87,6 +87,7 @@ def full_batch(count: int = 90) -> tuple[Cluster, list[Job]]:
     return Cluster(nodes), jobs
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_changes_nothing() -> None:
     cluster, jobs = full_batch()
     batch = batch_of(jobs, cluster)
@@ -180,11 +181,11 @@ def test_a_job_that_fits_nowhere_is_named_with_what_is_short_and_the_rest_is_pla
     batch = batch_of(list(asks.values()), cluster)
     assert [str(shortage_of(job, cluster)) for job in batch.lost] == [
         "job 'model' fits on no node: no node has GPU model A100",
-        "job 'gpus' fits on no node: it takes 8 × 1000 milli of GPU; no such node has more than 4 such GPUs free",
-        "job 'memory of the card' fits on no node: it takes 40000 MiB of GPU memory on each of 1 GPUs;"
+        "job 'gpus' fits on no node: 8 GPUs wanted; no such node has more than 4 free",
+        "job 'memory of the card' fits on no node: 40000 MiB of memory on 1 GPU wanted;"
         " no such node has more than 0 such, and the most that one has free is 32000 MiB",
-        "job 'cpu' fits on no node: it takes 9000 CPU milli; no such node has more than 8000 free",
-        "job 'memory' fits on no node: it takes 20000 MiB; no such node has more than 10000 free",
+        "job 'cpu' fits on no node: 9 CPU cores wanted; no such node has more than 8 free",
+        "job 'memory' fits on no node: 20000 MiB of memory wanted; no such node has more than 10000 free",
     ]
     assert list(decide(make_policy("genetic"), cluster, list(asks.values()))) == ["fine"]
 

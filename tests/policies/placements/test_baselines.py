@@ -23,6 +23,7 @@ def place_all(place, cluster: Cluster, jobs: list[Job]) -> list[tuple[tuple[int,
     return chosen
 
 
+@pytest.mark.slow
 def test_round_robin_goes_from_gpu_to_gpu_and_begins_again() -> None:
     cluster = Cluster([Node("a", 2, T4), Node("b", 1, T4)])
     jobs = [Job(f"j{at}", 0, 1, share=Share(300)) for at in range(5)]

@@ -39,6 +39,7 @@ def test_columns_by_their_names_make_jobs(table: Path) -> None:
     assert [job.id for job in berth.read(trace, file_order=True)] == ["late", "half", "first"]
 
 
+@pytest.mark.slow
 def test_the_map_goes_to_the_processes_of_a_sweep(table: Path) -> None:
     trace = berth.read_trace(table, columns={"id": "job_name", "submit": "submitted", "run": "secs"})
     result = berth.compare(trace, ["fgd", "sjf"], cluster="1x4:V100", processes=2)

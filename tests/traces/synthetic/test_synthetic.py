@@ -70,6 +70,7 @@ def test_poisson_has_exponential_gaps_and_works_of_the_mean_that_was_asked_for()
     assert [node.gpus for node in traces.read_nodes("synthetic:poisson?gpus=20")] == [8, 8, 4]
 
 
+@pytest.mark.slow
 def test_pai_like_has_the_published_machines_requests_and_skew_of_users() -> None:
     spec = "synthetic:pai-like?jobs=50000"
     nodes = traces.nodes_of(spec)

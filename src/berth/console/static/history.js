@@ -170,7 +170,7 @@
     if (dark) for (const trace of figure.data) if (trace.type === "parcoords") trace.rangefont = { color: "rgba(0,0,0,0)" };
     for (const trace of place.clientWidth < 560 ? figure.data : []) {
       if (trace.type !== "parcoords") continue;
-      trace.labelfont.size = 11;
+      trace.labelfont.size = 10;
       for (const axis of trace.dimensions) axis.visible = !figure.layout.meta.narrow_hides.includes(axis.label);
     }
     Plotly.newPlot(place, figure.data, berth.fitted(figure.layout, place.clientWidth), {

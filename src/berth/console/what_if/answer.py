@@ -169,6 +169,7 @@ def _sizes(question: Question, history: Path, progress: Any) -> tuple[SizesAnswe
 def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer, list[Picture]]:
     from berth.experiments.what_if import what_if
     from berth.history.store.folder import open_history
+    from berth.policies.genetic.batch import grouped
     from berth.traces.nodes import nodes_from_spec
 
     found = what_if(
@@ -197,7 +198,7 @@ def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer,
         rows=tuple(rows),
         error_makespan_pct=None if error is None else _number(error[1]),
         error_wait_pct=None if error is None else _number(error[2]),
-        never_fitting=tuple(str(shortage) for shortage in found.result.never_fitting),
+        never_fitting=tuple(grouped(found.result.never_fitting)),
         elsewhere=real.elsewhere,
         error_p90_pct=found.trust.error_pct,
         weeks=len(found.trust.weekly_errors_pct),

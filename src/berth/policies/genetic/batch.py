@@ -7,7 +7,7 @@ of them or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.cluster import Cluster
 from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
+from berth.counts import counted
 from berth.errors import SettingError
 from berth.model import NO_GPU, GpuSlot, Job, Placement
+from berth.tenants import WHOLE_MILLI
 
 MOST_GPUS = 63
 """Of a node: those of an instance are bits of a signed number of 64."""
@@ -37,6 +39,14 @@ class Shortage:
 
     def __str__(self) -> str:
         return f"job '{self.job.id}' fits on no node: {self.detail}"
+
+
+def grouped(shortages: Iterable[Shortage]) -> list[str]:
+    """What jobs are short of, those in one line that are short of the same."""
+    jobs: dict[str, list[str]] = {}
+    for each in shortages:
+        jobs.setdefault(each.detail, []).append(each.job.id)
+    return [f"{', '.join(ids)}: {detail}" for detail, ids in jobs.items()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +184,9 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
     left = np.maximum(cluster.free.milli, 0)
     able = (cluster.free.milli >= milli).sum(axis=1)
     with_mem = ((cluster.free.milli >= milli) & (cluster.free.gpu_mem_mib >= gpu_mem)).sum(axis=1)
-    kind = " or ".join(job.models) if job.models else "GPU"
+    wanted = counted(gpus, "GPU") if milli == WHOLE_MILLI else f"{milli / 10:g} % of {counted(gpus, 'GPU')}"
+    if job.models:
+        wanted += f" of model {' or '.join(job.models)}"
     checks = (
         (
             "GPU model",
@@ -186,20 +198,24 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
         (
             "GPUs",
             able >= gpus if gpus else None,
-            f"it takes {gpus} × {milli} milli of {kind}; no such node has more than {{0}} such GPUs free",
+            f"{wanted} wanted; no such node has more than {{0}} free",
         ),
         (
             "GPU memory",
             with_mem >= gpus if gpus else None,
-            f"it takes {gpu_mem} MiB of GPU memory on each of {gpus} GPUs; no such node has more than {{1}} such,"
-            " and the most that one has free is {4} MiB",
+            f"{gpu_mem} MiB of memory on {counted(gpus, 'GPU')} wanted; no such node has more than {{1}} such, and the"
+            " most that one has free is {4} MiB",
         ),
         (
             "CPU",
             cluster.free.cpu_milli >= cpu,
-            f"it takes {cpu} CPU milli; no such node has more than {{2}} free",
+            f"{cpu / 1000:g} CPU cores wanted; no such node has more than {{2:g}} free",
         ),
-        ("memory", cluster.free.mem_mib >= mem, f"it takes {mem} MiB; no such node has more than {{3}} free"),
+        (
+            "memory",
+            cluster.free.mem_mib >= mem,
+            f"{mem} MiB of memory wanted; no such node has more than {{3}} free",
+        ),
     )
     among = np.ones(len(left), dtype=np.bool_)
     for resource, passed, text in checks:
@@ -209,13 +225,13 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
             most = (
                 able[among].max(),
                 with_mem[among].max(),
-                cluster.free.cpu_milli[among].max(),
+                cluster.free.cpu_milli[among].max() / 1000,
                 cluster.free.mem_mib[among].max(),
                 cluster.free.gpu_mem_mib[among].max(initial=0),
             )
             return Shortage(job, resource, text.format(*most))
         among &= passed
     if job.nodes > 1:
-        detail = f"it runs on {job.nodes} nodes at once, and only {among.sum()} have room for a part of it"
+        detail = f"{job.nodes} nodes at once wanted; only {among.sum()} have room for a part of it"
         return Shortage(job, "nodes", detail)
     return Shortage(job, "together", "each resource is there, but not on one node")

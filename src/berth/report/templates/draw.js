@@ -86,7 +86,7 @@ const drawn = (async () => {
     for (const trace of figure.data) {
       if (trace.text?.of !== undefined) trace.text = figure.data[trace.text.of].text;
       if (trace.type === "parcoords" && place.clientWidth < 560) {
-        trace.labelfont.size = 11;
+        trace.labelfont.size = 10;
         for (const axis of trace.dimensions) axis.visible = !figure.layout.meta.narrow_hides.includes(axis.label);
       }
       // Between cells of a few pixels, gaps would be most of what is seen.
@@ -94,9 +94,12 @@ const drawn = (async () => {
     }
     if (place.clientWidth < 560) {
       for (const [key, axis] of Object.entries(figure.layout)) {
-        if (!key.startsWith("xaxis") || axis.ticktext?.length !== 12) continue;
-        // Of twelve months each third has room for its name.
-        for (const name of ["tickvals", "ticktext"]) axis[name] = axis[name].filter((_, at) => at % 3 === 0);
+        if (!key.startsWith("xaxis") || !(axis.ticktext?.length > 3)) continue;
+        // Of twelve months each third has room for its name; of times the first has, and one of each unit.
+        const texts = axis.ticktext;
+        const kept = (at) => (texts.length === 12 ? at % 3 === 0 : at === 0 || !/^10 /.test(texts[at]));
+        for (const name of ["tickvals", "ticktext"]) axis[name] = axis[name].filter((_, at) => kept(at));
+        axis.tickangle = 0;
       }
     }
     Plotly.newPlot(place, figure.data, figure.layout, {

@@ -234,6 +234,7 @@ def test_a_pod_that_uses_a_gpu_unasked_is_told_of(watched: Watched) -> None:
     assert [(name, reason) for name, reason, _ in watched.api.events] == [("stranger", "GpuWithoutLimit")]
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_recognised_and_what_was_needed_is_told(watched: Watched) -> None:
     pod = watched.pod(1, 0, 300, 4000)
     watched.process(pod)
@@ -286,6 +287,7 @@ def windows(world: Watched, count: int) -> None:
             asyncio.run(world.agent.record())
 
 
+@pytest.mark.slow
 def test_a_service_is_profiled_while_it_runs_and_an_end_that_completes_counts_more(watched: Watched) -> None:
     pod = watched.pod(1, 0, 300, 4000, application="chat")
     watched.process(pod)
@@ -306,6 +308,7 @@ def test_a_service_is_profiled_while_it_runs_and_an_end_that_completes_counts_mo
     assert (record.job_id, record.gpu_mem_peak) == ("default/pod1", 4000 / 81920)
 
 
+@pytest.mark.slow
 def test_each_gpu_of_a_pod_counts_in_its_profile(watched: Watched) -> None:
     pod = watched.pod(1, 0, 1000, 4000, gpus=2, application="wide")
     watched.process(pod)
@@ -320,6 +323,7 @@ def test_each_gpu_of_a_pod_counts_in_its_profile(watched: Watched) -> None:
     assert record.gpu_slots == ("here:0", "here:1")
 
 
+@pytest.mark.slow
 def test_images_and_arguments_that_change_are_one_application_with_a_spread(watched: Watched) -> None:
     for number, (image, mem_mib) in enumerate([("a:1 train", 4000), ("b:2 eval", 8000)], 1):
         pod = replace(watched.pod(number, 0, 300, mem_mib, application="mixed"), program=image)

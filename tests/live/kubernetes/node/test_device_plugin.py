@@ -120,6 +120,7 @@ def test_limits_are_read_only_inside_and_a_restart_of_the_container_keeps_its_re
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_fifty_pods_that_start_at_once_each_get_exactly_their_own_limits(folder: Path) -> None:
     """Allocate names no pod: in shuffled order, retried, with lost answers, nobody gets another's limits."""
     shares = {f"pod{n}": (n % 8, 20 + n, 1500 + 37 * n) for n in range(50)}
@@ -173,6 +174,7 @@ def test_containers_of_one_pod_take_their_gpus_in_their_order(folder: Path) -> N
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_restarted_kubelet_gets_the_plugin_again_and_old_pods_keep_their_limits(folder: Path) -> None:
     async def story() -> None:
         world = NodeWorld(folder)

@@ -68,6 +68,7 @@ async def listed(world: World, path: str) -> dict[str, Any]:
     return {each["metadata"]["name"]: each for each in items}
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.usefixtures("kube_scheduler")
 def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(

@@ -124,6 +124,7 @@ async def share(edits: Any, scratch: Path) -> list[tuple[float, int]]:
     return [(gpu["took_mib"], gpu["more"]) for gpu in json.loads(output.splitlines()[-1])["gpus"]]
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, folder: Path) -> None:
     async def story(world: World) -> None:
@@ -195,6 +196,7 @@ async def bound(world: World, name: str, gpu: int, mem_mib: int, **annotations: 
     return pod
 
 
+@pytest.mark.slow
 @needs_root
 def test_the_memory_of_a_pod_grows_and_the_cluster_is_told(play: Played, folder: Path) -> None:
     """As far as it says, while the card has room; what it took nobody else is given."""
@@ -269,6 +271,7 @@ def test_an_interactive_pod_lends_its_memory_while_it_idles(play: Played, folder
     play(story)
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_pod_leaves_its_gpu_for_another_and_comes_back(play: Played, folder: Path) -> None:
     async def story(world: World) -> None:
@@ -312,6 +315,7 @@ def test_a_pod_leaves_its_gpu_for_another_and_comes_back(play: Played, folder: P
     play(story)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_scheduler")
 @needs_root
 def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
