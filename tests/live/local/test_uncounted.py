@@ -152,5 +152,5 @@ def test_another_answer_to_uncounted_memory_is_refused(world: World) -> None:
     answer = berth(world, "up", "--uncounted", "kill")
     assert (answer.returncode, answer.stderr) == (
         2,
-        "berth: berth up: --uncounted 'kill'; there are report, throttle, suspend\n",
+        "berth: --uncounted 'kill'; there are report, throttle, suspend\n",
     )
