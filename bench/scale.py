@@ -1,11 +1,12 @@
 """How long the largest questions take by command, and how much memory: a million jobs, and sizes for 100,000.
 
-    python bench/scale.py [--jobs 1000000] [--sized 100000] [--parts million,sizes,shares]
+    python bench/scale.py [--jobs 1000000] [--sized 100000] [--parts million,sizes,runs,shares]
 
 `million` writes the jobs as CSV and replays them on 1,024 GPUs with `berth simulate`. `sizes` lets `berth size` scan
-three policies on two processes, for jobs that ask for 80 % of 320 GPUs. `shares` samples both commands in this process
-every 5 ms of processor time, and tells whose code was running: that of the simulation (engine, scheduler, policy,
-cluster, knowledge), of traces, of statistics, or any other. Writes bench/results/scale.json.
+three policies on two processes, for jobs that ask for 80 % of 320 GPUs. `runs` scans them in this process, one policy
+after the other: which simulations, and their processor time. `shares` samples both commands in this process every 5 ms
+of processor time, and says whose code was running: that of the simulation (engine, scheduler, policy, cluster,
+knowledge), of traces, of statistics, or any other. Writes bench/results/scale.json.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ import time
 import traceback
 from collections import Counter
 from contextlib import redirect_stdout, suppress
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+import numpy as np
+
 import berth
 from berth.cli import main as berth_command
-from berth.traces import write
+from berth.experiments.size import keep_of, smallest_sizes
+from berth.traces import read_nodes, read_trace, write
 from harness import save
 
 BERTH = str(Path(sys.executable).with_name("berth"))
@@ -117,12 +122,42 @@ def sizes_command(folder: Path, count: int, processes: int) -> tuple[str, ...]:
 
 
 def sizes(folder: Path, count: int) -> dict[str, float]:
-    wall_s, _, most_mib, output = timed(BERTH, *sizes_command(folder, count, 2))
+    wall_s, own_s, most_mib, output = timed(BERTH, *sizes_command(folder, count, 2))
     points = len(json.loads(output)["points"])
     print(
-        f"{count:,} jobs, 3 policies, {points} sizes, two processes: {wall_s:.1f} s (asked 60 for 60 sizes)"
+        f"{count:,} jobs, 3 policies, {points} sizes, two processes: {wall_s:.1f} s (asked 60 for 60 sizes),"
+        f" {own_s:.1f} s of processor time"
     )
-    return {"jobs": count, "points": points, "seconds": wall_s, "most_mib": most_mib}
+    return {
+        "jobs": count, "points": points, "seconds": wall_s, "processor_seconds": own_s, "most_mib": most_mib,
+    }  # fmt: skip
+
+
+def runs(folder: Path, count: int) -> dict[str, dict[str, object]]:
+    """Of each policy the sizes that are simulated, the processor seconds of all of them, and of those that fail after
+    what part of the jobs that is certain: a tenth of all has waited longer than the target."""
+    file, nodes = sizes_command(folder, count, 1)[1], read_nodes("40x8")
+    jobs = tuple(read_trace(file).jobs(nodes=nodes))
+    keep, found = keep_of("p90-wait"), {}
+    for policy in POLICIES.split(","):
+        begin_s = time.process_time()
+        sizes = smallest_sizes(jobs, nodes, [policy], keep)
+        own_s, points = time.process_time() - begin_s, sizes.curves[0].points
+        keep = replace(keep, target=sizes.target)
+        fails_after = {
+            point.cluster.count: round(
+                float(np.searchsorted(np.cumsum(point.run.wait_s > sizes.target), count / 10)) / count, 2
+            )
+            for point in points
+            if not point.keeps
+        }
+        found[policy] = {
+            "nodes": [point.cluster.count for point in points],
+            "processor_seconds": own_s,
+            "fails_after": fails_after,
+        }
+        print(policy, found[policy])
+    return found
 
 
 def main() -> None:
@@ -137,6 +172,7 @@ def main() -> None:
         found: dict[str, object] = {
             **({"million": million(folder, asked.jobs)} if "million" in parts else {}),
             **({"sizes": sizes(folder, asked.sized)} if "sizes" in parts else {}),
+            **({"runs": runs(folder, asked.sized)} if "runs" in parts else {}),
         }
         if "shares" in parts:
             commands = {

@@ -8,8 +8,9 @@ their node, which is charged by what is copied. Lost are the GPU-hours held that
 
 Then serving pods of a public trace, if it is there, idle as they did: a sample of no use every 57 s or more in a row is
 a gap. One that is suspended frees its GPU until its gap ends, less the time that it moves. The next call waits for
-two moves, since another has to leave first. Each rule decides on each gap by the gaps of the same pod before. The best
-in hindsight knows how long each gap is; no rule can. Net are GPU-hours freed, less ten for each hour waited.
+two moves, one away and one back, since another has to leave first. Each rule decides on each gap by the gaps of the
+same pod before. The best in hindsight knows how long each gap is; no rule can. Net are GPU-hours freed, less ten for
+each hour waited.
 
 Then the processes of a partition on a fake GPU are suspended and resumed in turn, beside three neighbours. Bytes lost
 are those that the driver does not show any more. Two of the neighbours launch kernels without a pause, each limited to
@@ -113,17 +114,18 @@ def lost(name: str, jobs: int, seed: int) -> dict[str, dict[str, float]]:
 def idle(folder: Path) -> list[dict[str, Any]]:
     """GPU-hours that each rule frees, and the waits that it costs."""
     card = GpuModel("", mem_mib=96 << 10)
-    gaps: list[tuple[int, float, float]] = []  # pod, s, how long it moves
+    gaps: list[tuple[int, float, float]] = []  # pod, s, how long it moves, away and back
     for pod, profile in enumerate(read_genai(folder, card)):
         step_s, idles = profile.interval_ms / 1000, profile.usage[:, 0] == 0
         edges = np.flatnonzero(np.diff([0, *idles, 0]))
         for begin, end in zip(edges[::2], edges[1::2], strict=True):
             held_mib = float(profile.usage[begin, 1]) * card.mem_mib
-            gaps.append((pod, float(end - begin) * step_s, START_S + held_mib / MIB_PER_S))
+            moves_s = sum(START_S + held_mib / mib_per_s for mib_per_s in MIB_PER_S.values())
+            gaps.append((pod, float(end - begin) * step_s, moves_s))
     before: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_GAPS))
     times_s: dict[str, list[float]] = defaultdict(list)
-    for pod, gap_s, move_s in gaps:
-        cost_s = cost_of(move_s)
+    for pod, gap_s, moves_s in gaps:
+        cost_s = cost_of(moves_s)
         times_s["learned"].append(reclaim_s(before[pod], cost_s))
         times_s["break-even"].append(cost_s)
         for fixed_s in FIXED_S:
@@ -133,7 +135,7 @@ def idle(folder: Path) -> list[dict[str, Any]]:
     idle_s = sum(gap_s for _, gap_s, _ in gaps)
     rows = []
     for rule, each_s in times_s.items():
-        left = [(gap_s - time_s, 2 * move_s) for (_, gap_s, move_s), time_s in zip(gaps, each_s, strict=True)]
+        left = [(gap_s - time_s, moves_s) for (_, gap_s, moves_s), time_s in zip(gaps, each_s, strict=True)]
         freed_s = [max(0.0, away_s - moves_s) for away_s, moves_s in left if away_s > 0]
         waits_s = [moves_s for away_s, moves_s in left if away_s > 0]
         net_s = sum(away_s - (1 + PATIENCE) * moves_s for away_s, moves_s in left if away_s > 0)

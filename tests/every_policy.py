@@ -1,4 +1,4 @@
-"""Laws that hold for every policy: two run in `make test` for each, the others for some; CI runs all for all."""
+"""Laws that hold for every policy, scheme or seed: `make test` runs two for each policy and others for some."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 ONE_IN = 8
 
 
-def some(names: Iterable[str]) -> list[Any]:
+def some(names: Iterable[object]) -> list[Any]:
     """All names as parameters of a test; all but one in eight are slow."""
     return [
         pytest.param(name, marks=[pytest.mark.slow] if number % ONE_IN else [])

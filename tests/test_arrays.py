@@ -82,6 +82,7 @@ def test_numba_is_imported_when_a_kernel_is_first_called_and_takes_the_place_of_
     assert done.stdout == "False CPUDispatcher\n"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_defined_while_another_thread_loads_numba_can_be_called(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -128,6 +128,7 @@ def test_an_inflation_tells_what_was_believed_and_who_plans_for_usual_requests_g
     assert found("fgd", "oracle") != found("fgd", "user")  # which users do not tell of
 
 
+@pytest.mark.slow
 def test_co_location_under_wrong_run_times_is_another_for_who_goes_by_them() -> None:
     def found(knowledge: str) -> dict[str, float]:
         result = measure_colocation(

@@ -266,6 +266,7 @@ def test_a_browser_that_opens_the_address_before_the_server_runs_waits_rather_th
         bound.accept()[0].close()
 
 
+@pytest.mark.slow
 def test_an_address_that_is_taken_is_named_with_the_cause(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

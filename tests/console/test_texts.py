@@ -125,12 +125,14 @@ def is_written(template: str) -> bool:
     return any(words <= there for there in written())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", COMPOSED)
 def test_what_other_parts_compose_is_still_said_so(text: str) -> None:
     """A sentence that is worded anew in the broker needs its template here worded anew."""
     assert is_written(text)
 
 
+@pytest.mark.slow
 def test_a_sentence_that_nobody_composes_any_more_is_noticed() -> None:
     assert not is_written("its time to begin has not come")
 

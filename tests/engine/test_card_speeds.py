@@ -216,7 +216,8 @@ def test_a_warning_is_one_line_on_standard_error(tmp_path: Path) -> None:
     words = ["simulate", str(tmp_path / "t.csv"), "--cluster", "1x4:K80", "--speeds", "gavel", "--json"]
     command = [sys.executable, "-c", "from berth.cli import main; main()", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert done.stderr == (
+    progress = "1 × 1 runs: "  # is shown where it takes seconds, as it does while kernels compile
+    assert [line for line in done.stderr.splitlines() if not line.startswith(progress)] == [
         "berth: gavel has no speeds of 1 applications of the jobs, such as 'mine': these are taken to be as fast on"
-        " every card\n"
-    )
+        " every card"
+    ]

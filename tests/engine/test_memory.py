@@ -39,7 +39,7 @@ from tests.examples import examples
 
 CARD = GpuModel("X", mem_mib=100)
 ONE_GPU = Cluster([Node("n", gpus=1, gpu_model=CARD)])
-COPIES = Suspension(mbps=1 << 20, setup_ms=7)
+COPIES = Suspension(mbps=1 << 20, back_mbps=1 << 20, setup_ms=7)
 POLICIES = (
     "fifo+first-fit",
     "easy+priority+worst-fit",

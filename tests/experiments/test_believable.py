@@ -86,8 +86,8 @@ def replayed(folder: Path, policy: str) -> WhatIf:
     [
         ("fifo+first-fit", ""),
         ("easy+fifo+best-fit", "partition:"),
-        ("priority+best-fit", "partition:"),
-        ("passing+fifo+first-fit", ""),
+        pytest.param("priority+best-fit", "partition:", marks=pytest.mark.slow),
+        pytest.param("passing+fifo+first-fit", "", marks=pytest.mark.slow),
     ],
 )
 def test_the_policy_that_made_a_history_gives_back_its_waits(

@@ -119,6 +119,7 @@ def test_jobs_without_gpus_have_nothing_to_limit() -> None:
         advise_limits((Job("a", 0, 1, gpus=0),), NODES, POLICY, AS_THE_TRACE_SAYS)
 
 
+@pytest.mark.slow
 def test_the_command_says_its_error_and_how_to_set_the_limit(tmp_path: Path) -> None:
     history_of(hog(), tmp_path)
     words = ["advise", "--history", str(tmp_path / "history"), "--cluster", "2x4:V100", "--policy", POLICY]

@@ -108,6 +108,7 @@ def test_a_build_that_cannot_be_as_asked_says_why(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_source_brings_what_compiles_it(tmp_path: Path) -> None:
     assert build("sdist", tmp_path).returncode == 0
     (packed,) = tmp_path.iterdir()

@@ -17,6 +17,7 @@ from berth.interference.mig import COMPUTE, mig
 from berth.interference.named import published_names
 from berth.interference.speeds import crossed, effective_milli, pcie_shared
 from berth.interference.time_sliced import SWITCH_MILLI, time_sliced
+from tests.every_policy import some
 
 Usage = NDArray[np.int32]
 ROW = st.tuples(*(st.integers(0, most) for most in (1000, 90_000, 1000, 1000)))
@@ -90,7 +91,7 @@ def test_leading_axes_are_as_many_calls(model: str) -> None:
         assert each[at].tolist() == speeds(usage[0, 0], present[at], CARD_MIB).tolist()
 
 
-@pytest.mark.parametrize("model", SPEEDS)
+@pytest.mark.parametrize("model", some(SPEEDS))
 def test_jax_says_the_same_to_the_bit(model: str) -> None:
     jax = pytest.importorskip("jax", reason="the extra 'learn' is not installed")
     draw = np.random.default_rng(2)

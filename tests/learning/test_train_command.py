@@ -23,7 +23,7 @@ def berth(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("--curve", "c.pdf"), "c.pdf: expected a name that ends in .html"),
         (("--curve", "none/c.html"), "there is no folder none"),
         (("--out", "none/model.npz"), "there is no folder none"),
-        (("--slots", "11"), "11 is not in the range"),
+        (("--slots", "11"), "11; expected 1 to 10"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_the_training(

@@ -433,6 +433,7 @@ def test_one_killed_at_any_moment_of_its_start_delays_no_other(card: Card) -> No
         assert card.run("check", "linear") == (0, "")  # its limit of time is what a stuck lock would reach
 
 
+@pytest.mark.slow
 def test_three_hundred_processes_start_together_on_a_cold_region(card: Card) -> None:
     """Nobody waits for a lock that another holds, and every one has a slot of its own."""
     started = [card.start("check", "up") for _ in range(300)]

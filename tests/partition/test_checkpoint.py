@@ -122,6 +122,7 @@ def test_a_suspended_partition_frees_its_card_and_its_promise_and_runs_on_with_a
     assert made.do("resume") == DONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unkind", "why"),
     [
@@ -146,6 +147,7 @@ def test_too_little_memory_of_the_host_suspends_none(made: Suspended) -> None:
     assert (made.says(one, "held"), made.says(two, "held")) == ("30", "40")
 
 
+@pytest.mark.slow
 def test_a_failure_that_passes_is_tried_again(made: Suspended) -> None:
     one = made.member(30, BERTH_FAKE_CHECKPOINT="no-restore-once,no-unlock-once")
     assert made.do("suspend") == DONE
@@ -153,6 +155,7 @@ def test_a_failure_that_passes_is_tried_again(made: Suspended) -> None:
     assert made.says(one, "held") == "30"
 
 
+@pytest.mark.slow
 def test_one_that_a_signal_has_stopped_is_not_lost_and_comes_back_when_it_goes_on(made: Suspended) -> None:
     one, two = made.member(30), made.member(40)
     assert made.do("suspend") == DONE
@@ -185,6 +188,7 @@ class Stopping(Calls):
         return NOT_READY
 
 
+@pytest.mark.slow
 def test_one_that_a_signal_stops_while_it_leaves_is_not_lost(made: Suspended) -> None:
     one = made.member(30)
     found = suspend("a", Stopping(one.pid), made.root)
@@ -210,6 +214,7 @@ def test_what_the_driver_has_lost_is_said(made: Suspended) -> None:
     assert made.do("resume")["lost"]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_meanwhile_is_no_failure(made: Suspended) -> None:
     one, two = made.member(30), made.member(40)
     assert made.do("suspend") == DONE
@@ -228,6 +233,7 @@ def test_one_that_is_killed_while_it_comes_back_leaves_nothing_on_its_card(made:
     made.member(200, name="b")
 
 
+@pytest.mark.slow
 def test_a_card_that_strangers_filled_meanwhile_keeps_it_suspended(made: Suspended) -> None:
     one = made.member(80)
     assert made.do("suspend") == DONE

@@ -293,6 +293,7 @@ def test_a_run_inside_a_run_does_not_get_other_limits(
     )
 
 
+@pytest.mark.slow
 def test_a_run_inside_a_partition_joins_no_other(berth: Berth, card: Card) -> None:
     for name in ("blue", "red"):
         berth("partition", "create", name, "--mem", "64M", "--fake-gpu")

@@ -120,6 +120,7 @@ def test_a_region_cut_short_ends_its_own_processes_and_no_others(berth: Berth, c
     assert running["red"].returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "status"),
     [

@@ -241,6 +241,7 @@ def test_a_container_gets_the_pipes_and_the_limits(berth: Berth, mps: Path, root
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=64M" in device["containerEdits"]["env"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("note", ["", "{}", "[]", '{"kind": "mgi"}', '{"kind": "mps"}'])
 def test_a_damaged_note_is_named_and_its_partition_can_be_removed(
     berth: Berth, mps: Path, root: Path, note: str

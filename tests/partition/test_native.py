@@ -233,6 +233,7 @@ def test_it_is_chosen_where_the_machine_can_and_root_asks_for_itself(
     assert "--native, --mps and --mig exclude each other" in berth_apart(*words)[1]
 
 
+@pytest.mark.slow
 def test_a_second_gpu_that_is_refused_leaves_the_first_its_cgroup_and_limit(
     berth_apart: Berth, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +246,7 @@ def test_a_second_gpu_that_is_refused_leaves_the_first_its_cgroup_and_limit(
     assert (limits_of(group), limits_of(group.parent)[0]) == ((2 * GIB, 2 * GIB), 2 * GIB)
 
 
+@pytest.mark.slow
 def test_a_containers_own_cgroup_has_the_limit_and_leaves_nothing_above_it(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
@@ -261,6 +263,7 @@ def test_a_containers_own_cgroup_has_the_limit_and_leaves_nothing_above_it(
     assert (limits_of(containers)[0], limits_of(own), limits_of(own.parent)[0]) == (0, (GIB, GIB), GIB)
 
 
+@pytest.mark.slow
 def test_an_ended_container_is_cleared_before_its_cgroup_goes_if_it_is_seen_first(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
@@ -275,6 +278,7 @@ def test_an_ended_container_is_cleared_before_its_cgroup_goes_if_it_is_seen_firs
     assert (limits_of(one.group), limits_of(containers)[0]) == ((0, UNLIMITED), 0)
 
 
+@pytest.mark.slow
 def test_a_container_that_starts_again_at_its_path_leaves_nothing_above_it(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
@@ -291,6 +295,7 @@ def test_a_container_that_starts_again_at_its_path_leaves_nothing_above_it(
     assert limits_of(containers)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_container_at_a_path_that_another_partitions_had_keeps_its_own_limit(
     berth_apart: Berth, root: Path, card: Card, containers: Path
 ) -> None:
@@ -320,6 +325,7 @@ def test_a_program_that_joins_by_mounts_alone_after_the_last_exec_is_limited_by_
         assert subprocess.run(command, env=environment, check=False).returncode == status
 
 
+@pytest.mark.slow
 def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum(
     berth_apart: Berth, root: Path, card: Card, containers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +343,7 @@ def test_of_two_containers_each_has_the_drivers_limit_and_libberth_keeps_the_sum
     assert [refusal.asked_bytes >> 20 for refusal in seen.refusals] == [600]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "linked", "left"),
     [(0, False, (0, UNLIMITED)), (12345, False, (GIB, GIB)), (0, True, (GIB, GIB))],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.partition.conftest import Berth, Card
 
 from berth.partition.proof import divider
@@ -68,6 +69,7 @@ def test_no_array_of_a_limit_of_gigabytes_is_larger_than_a_card_takes(berth_apar
     assert verdicts == dict.fromkeys(ways, "passed")
 
 
+@pytest.mark.slow
 def test_every_way_passes_where_nothing_limits_unless_it_needs_luck_or_another_driver(
     berth_apart: Apart,
 ) -> None:

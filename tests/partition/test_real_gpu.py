@@ -23,6 +23,7 @@ def run(*words: str | Path) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("native")
 def test_all_of_it_runs_and_the_file_says_on_what(tmp_path: Path) -> None:
     """How well a share is kept and what calls cost is not asked here, on cores that others use."""
@@ -49,6 +50,7 @@ def test_all_of_it_runs_and_the_file_says_on_what(tmp_path: Path) -> None:
             assert all(one["launches"] > 0 for one in step["figures"].values())
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_passed_is_found(tmp_path: Path, native: Path) -> None:
     """Without the library nothing is refused, and the script says so."""
     program = tmp_path / "without.py"

@@ -74,6 +74,7 @@ def test_a_resize_that_one_gpu_has_no_room_for_changes_none(card: Card) -> None:
     assert limits(root) == [(4096, 0, False), (4096, 0, False)]
 
 
+@pytest.mark.slow
 def test_a_resize_that_cannot_ask_the_card_says_so(card: Card) -> None:
     """In a process of its own: this one has loaded the fake driver."""
     if find_library("nvidia-ml") is not None:

@@ -68,6 +68,7 @@ def run(card: Card, program: str, *runners: Runner, **limits: str | None) -> lis
     return [(one["share_pct"], one["longest_launch_ms"]) for one in answers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("blocks", [1, 132, 2000, 20000])
 @pytest.mark.parametrize("core_pct", [10, 20, 50, 80])
@@ -204,6 +205,7 @@ def beside(card: Card, kind: str, *words: tuple[str, dict[str, str | None]]) -> 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kernel", VARYING)
 @pytest.mark.parametrize("wait", ["", " sync"])
@@ -236,6 +238,7 @@ def test_a_burst_keeps_to_its_share_where_nvml_does_not_tell_what_is_left(
     assert first <= 40 + POINTS  # of the 40 that the other leaves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TELLING)
 @pytest.mark.parametrize("kernel", ["vary_100_5000_4", "even_1000"])
 def test_kernels_whose_launches_differ_keep_to_their_share_beside_others(
@@ -280,6 +283,7 @@ def test_where_nvml_does_not_tell_what_computes_no_share_is_exceeded(
     assert second <= 50 + POINTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TELLING)
 @pytest.mark.parametrize("wait", ["", " sync"])
 def test_short_kernels_beside_long_ones_get_their_share_in_every_second(

@@ -14,6 +14,7 @@ from berth.knowledge import Oracle
 from berth.model import Event, EventKind, Job, Node, Outage, Share, gang_of
 from berth.policies import ORDERS, Setting, make_policy
 from berth.profiles import THESIS_GPU, thesis_profiles
+from tests.every_policy import some
 from tests.policies.test_live_contract import EVERY, EVICTING, quick
 
 MINUTE_MS = 60_000
@@ -94,7 +95,7 @@ def test_every_policy_starts_gangs_whole_and_every_task_ends(name: str, seed: in
     assert finished == sorted(task.id for job in jobs for task in job.tasks or (job,))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", some(EVERY))
 def test_gangs_are_queued_again_whole_when_nodes_are_lost(name: str) -> None:
     jobs = workload(3)
     events = run(name, jobs, nodes(), (Outage(1, 9_000, 30_000), Outage(0, 50_000, 55_000)))

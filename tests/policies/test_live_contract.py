@@ -4,9 +4,10 @@ go, a stranger on a GPU."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -109,14 +110,25 @@ def account_is_right(loop: LiveLoop) -> None:
         assert mem_mib + strangers.mem_mib <= card_mib + owed.gpu_mem_mib[slot]
 
 
-@pytest.mark.parametrize("know", [User, Recorded, learning], ids=["user", "recorded", "history"])
-@pytest.mark.parametrize("name", EVERY)
+def known(names: Sequence[str]) -> list[Any]:
+    """Each policy with each knowledge; of those with more than a user's, one policy in eight is not slow."""
+    kinds = {"user": User, "recorded": Recorded, "history": learning}
+    return [
+        pytest.param(
+            name, know, id=f"{name}-{kind}", marks=[pytest.mark.slow] if kind != "user" and number % 8 else []
+        )
+        for number, name in enumerate(names)
+        for kind, know in kinds.items()
+    ]
+
+
+@pytest.mark.parametrize(("name", "know"), known(EVERY))
 def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Callable[[], Knowledge]) -> None:
     knowledge = know()
     goes_through_everything(make_policy(quick(name), Setting(3, knowledge=knowledge)), knowledge)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", some(EVERY))
 def test_gangs_lose_no_task_though_starts_fail_memory_runs_out_and_nodes_go(name: str) -> None:
     knowledge = Recorded()
     policy = make_policy(quick(name), Setting(3, knowledge=knowledge))
@@ -198,8 +210,7 @@ def goes_through_everything(
     return loop
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in (*PEEKS, *CLOCKED)])
-@pytest.mark.parametrize("know", [User, Recorded, learning], ids=["user", "recorded", "history"])
+@pytest.mark.parametrize(("name", "know"), known([name for name in EVERY if name not in (*PEEKS, *CLOCKED)]))
 def test_the_simulator_and_the_loop_start_the_same_jobs_at_the_same_time_on_the_same_gpus(
     name: str, know: Callable[[], Knowledge]
 ) -> None:

@@ -84,7 +84,12 @@ def test_the_reports_table_is_in_the_order_of_its_measure(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("jobs", "drawn"), [("vasp caffe vasp", "vasp"), ("vasp caffe vasp caffe", "both"), ("vasp", "vasp")]
+    ("jobs", "drawn"),
+    [
+        ("vasp caffe vasp", "vasp"),
+        pytest.param("vasp caffe vasp caffe", "both", marks=pytest.mark.slow),
+        pytest.param("vasp", "vasp", marks=pytest.mark.slow),
+    ],
 )
 def test_an_application_of_one_attempt_has_no_lines_beside_others(
     jobs: str, drawn: str, tmp_path: Path
@@ -159,7 +164,9 @@ def test_only_and_dimensions_are_checked(history: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("jobs", "lines"), [(14, 14), (500, 500), (501, 1)])
+@pytest.mark.parametrize(
+    ("jobs", "lines"), [pytest.param(14, 14, marks=pytest.mark.slow), (500, 500), (501, 1)]
+)
 def test_up_to_500_attempts_each_is_a_line_and_of_more_the_like_are_one(
     tmp_path: Path, jobs: int, lines: int
 ) -> None:

@@ -102,6 +102,9 @@ def test_the_csv_of_bars_names_them_and_does_not_number_them(
 
 
 def test_the_csv_of_the_calendar_has_a_line_for_each_day(browser: Chromium, page: tuple[int, Path]) -> None:
+    if page[0] == 10:  # of less than four weeks: a calendar would be an empty year
+        assert browser.evaluate("document.getElementById('calendar-data') === null")
+        return
     figure = "JSON.parse(document.getElementById('calendar-data').textContent)"
     lines = browser.evaluate(f"csvOf({figure})").splitlines()
     assert lines[0] == "day,value"

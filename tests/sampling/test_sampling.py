@@ -116,6 +116,7 @@ def test_two_nodes_of_a_job_are_put_together(tmp_path: Path) -> None:
     assert [r.gpu_use_mean for r in history.records()] == [pytest.approx(0.5)]
 
 
+@pytest.mark.slow
 def test_each_try_of_a_requeued_job_has_its_own_use(tmp_path: Path) -> None:
     rows = [
         exports.line(State="NODE_FAIL", Submit=BASE_S, Eligible=BASE_S, Start=BASE_S, End=BASE_S + 100),
@@ -197,6 +198,7 @@ def sampled(history: History) -> list[tuple[object, ...]]:
         ).fetchall()
 
 
+@pytest.mark.slow
 def test_only_what_was_appended_to_a_segment_is_read(tmp_path: Path) -> None:
     spool, once, parts = tmp_path / "spool", open_history(tmp_path / "once"), open_history(tmp_path / "parts")
     all_lines = sorted(

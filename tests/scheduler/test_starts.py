@@ -180,6 +180,7 @@ def starts_after(
     return interval
 
 
+@pytest.mark.slow
 def test_intervals_get_wider_when_they_miss_and_count_what_they_held() -> None:
     forecast, now_ms = StartForecast(), 0
     widths = []

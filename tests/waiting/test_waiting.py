@@ -294,6 +294,7 @@ def test_who_is_new_and_more_gpus_than_ever_are_warned_of(trained: Path, tmp_pat
     assert told.stdout.startswith("median ")
 
 
+@pytest.mark.slow
 def test_questions_to_a_history_with_pseudonyms_are_asked_by_its_key(tmp_path: Path) -> None:
     key = read_key(tmp_path / "key", tmp_path / "h")
     read_key(tmp_path / "other", tmp_path / "h")
@@ -459,6 +460,7 @@ def test_a_refit_learns_from_no_wait_that_had_not_ended_by_then() -> None:
     assert judged_on(later, learned, tested).mse_log10 == pytest.approx(once.mse_log10, rel=0.2)
 
 
+@pytest.mark.slow
 def test_each_import_learns_a_kept_model_anew_and_predictions_tell_what_their_interval_held(
     tmp_path: Path,
 ) -> None:
@@ -484,6 +486,7 @@ def test_each_import_learns_a_kept_model_anew_and_predictions_tell_what_their_in
     assert f"in the last 30 days {held:,} of {told:,} waits lay within theirs" in said
 
 
+@pytest.mark.slow
 def test_an_import_makes_no_model_where_there_was_none_and_keeps_one_that_cannot_be_learned(
     tmp_path: Path,
 ) -> None:

@@ -128,6 +128,7 @@ def test_the_bound_holds_where_using_less_is_felt_otherwise() -> None:
     assert 0.99 * least.total_ms < exactly <= least.total_ms
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(drawn=models_and_rows(), data=st.data())
 def test_the_bound_is_below_the_shortest_schedule_of_any_profiles(

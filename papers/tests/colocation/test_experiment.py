@@ -83,6 +83,7 @@ def test_runs_are_kept_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch:
             assert one.total_s * 1000 >= first.bounds["GPU_light", one.seed].total_ms
 
 
+@pytest.mark.slow
 def test_kept_bounds_are_those_of_the_same_jobs(tmp_path: Path) -> None:
     pytest.importorskip("highspy", reason="the bound needs the extra 'optimum'")
     asked = {"seeds": (0,), "policies": ("greedy",)}
@@ -220,6 +221,7 @@ def test_what_the_thesis_says_is_in_the_json_and_what_is_doubtful_is_marked_wher
     assert "GPU_heavy +1.7 % (1.017)" in chapters[3].hint
 
 
+@pytest.mark.slow
 def test_where_the_untrained_network_is_better_is_told_set_by_set() -> None:
     result = made_up(80.0, 90.0, 78.0)
     name = "learned?model=untrained"
@@ -295,6 +297,7 @@ def test_the_title_names_the_workloads_that_were_run(workloads: tuple[str, ...],
     assert totals(result, policy_styles(one.policies)).title == f"Total time on {told} (figures 10–14)"
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
     interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)

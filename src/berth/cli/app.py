@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections import UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -128,6 +129,16 @@ _WORDS = "berth.words"
 UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
 
 
+_PLAINER: Final = (
+    ("a valid int range", "a whole number"),
+    ("a valid float range", "a number"),
+    (r" is not in the range x>=(\S+)$", r"; expected \1 or more"),
+    (r" is not in the range (\S+)<=x<=(\S+)$", r"; expected \1 to \2"),
+    (r"^Got unexpected extra argument\S* \((.*)\)$", r"'\1' is one argument too many; leave it out"),
+)
+"""What Typer says, and what berth says instead."""
+
+
 @contextmanager
 def _in_one_line() -> Iterator[None]:
     """End with one line and status 2 for a mistake in the words of the command line."""
@@ -137,9 +148,8 @@ def _in_one_line() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
             raise
         message = error.format_message().rstrip(".")
-        message = message.replace("a valid int range", "a whole number").replace(
-            "a valid float range", "a number"
-        )
+        for theirs, ours in _PLAINER:
+            message = re.sub(theirs, ours, message)
         path = error.ctx.command_path if error.ctx else "berth"
         print(f"berth: {message}; see: {path} --help", file=sys.stderr)
         raise typer.Exit(2) from error
@@ -154,7 +164,11 @@ class _Command(TyperCommand):
             both = {*parameter.opts, *parameter.secondary_opts}
             if parameter.secondary_opts and both <= {*args}:
                 raise UsageError(f"{' and '.join(sorted(both))} exclude each other: choose one", ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            error.ctx = error.ctx or ctx  # the parser names no command
+            raise
 
 
 def _declare(group: typer.Typer) -> None:

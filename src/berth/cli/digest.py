@@ -53,8 +53,9 @@ def digest(
             raise SettingError(
                 f"{history} has no user '{user}'; it has {', '.join(unknown.known) or 'none'}{more}"
             )
+        now = Tables(database, Period(begin_ms, end_ms, only))
         text = digest_text(
-            Tables(database, Period(begin_ms, end_ms, only)),
+            now,
             Tables(database, Period(begin_ms - days * DAY_MS, begin_ms, only)),
             title=f"GPUs of {user}" if user else "GPUs",
             period=f"Attempts that ended from {day_text(begin_ms)} to {day_text(end_ms - DAY_MS)}, "
@@ -62,7 +63,7 @@ def digest(
             one_user=bool(user),
             first=first,
         )
-        last_ms = Tables(database, Period(only=only)).totals().last_ms
+        last_ms = None if now.totals().jobs else Tables(database, Period(only=only)).totals().last_ms
     print(text, end="")
-    if last_ms is not None and last_ms < begin_ms:
+    if last_ms is not None:
         print(f"The last one ended on {day_text(last_ms)}: add --to {day_text(last_ms + DAY_MS)}.")

@@ -445,7 +445,7 @@ def edit(
     """Change a waiting job, or the time limit, grace period, retries, name or comment of a running one."""
     flags = _given(context.params)
     if not flags:
-        raise LiveError("berth edit: name at least one option to change, such as --mem 8G")
+        raise LiveError("name at least one option to change, such as --mem 8G")
     client.control("edit", ids, as_json, flags=flags)
 
 
@@ -565,7 +565,7 @@ def up(
     given = _given(context.params)
     if uninstall:
         if given or install or as_json:
-            raise LiveError("berth up: --uninstall goes alone; leave the other options out")
+            raise LiveError("--uninstall goes alone; leave the other options out")
         starting.uninstall()
         return
     values, _ = flags_of("up", option_names(context.command))

@@ -375,7 +375,7 @@ class Run:
             self.memory.back(run)
         cost = self.suspension if self.memory is None else self.memory.suspension
         if cost is not None:
-            run.left_us += cost.takes_ms(run, parked_mib, self.cluster.nodes) * 1000
+            run.left_us += cost.takes_ms(run, parked_mib, self.cluster.nodes, back=True) * 1000
         self._wait_for_copies(run, now_ms)
         self.idle_outages = 0
         if self.sharing is None:

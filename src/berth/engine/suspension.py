@@ -12,22 +12,25 @@ from berth.model import Node
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """How long a suspension takes, and a resumption as long. All GPUs of a job copy at once."""
+    """How long a suspension and a resumption take. All GPUs of a job copy at once. The speeds are those of an H200 with
+    driver 580: 1,700 to 2,400 MB/s away and 7,400 to 7,800 back (`bench/partition_real_gpu.py`)."""
 
-    mbps: int = 8000
-    """How fast a GPU's memory is copied to that of its node and back, MB/s, unless its model's PCIe link is slower."""
+    mbps: int = 2000
+    """How fast a GPU's memory is copied to that of its node, MB/s, unless its model's PCIe link is slower."""
+    back_mbps: int = 7000
+    """The same back to the GPU."""
     setup_ms: int = 500
     """To stop the job's processes, or let them go on, whatever they hold."""
 
     def __post_init__(self) -> None:
-        if self.mbps < 1 or self.setup_ms < 0:
+        if min(self.mbps, self.back_mbps) < 1 or self.setup_ms < 0:
             raise SettingError(
-                f"a suspension copies {self.mbps} MB/s and takes {self.setup_ms} ms besides; expected 1 or more, and 0"
-                " or more"
+                f"a suspension copies {self.mbps} MB/s, and {self.back_mbps} back, and takes {self.setup_ms} ms too;"
+                " expected 1 or more, and 0 or more"
             )
 
-    def takes_ms(self, run: Running, held_mib: int, nodes: Sequence[Node]) -> int:
-        """How long one way takes for a run that holds this much of each of its GPUs."""
+    def takes_ms(self, run: Running, held_mib: int, nodes: Sequence[Node], *, back: bool = False) -> int:
+        """How long it takes away from the GPU, or back, for a run that holds this much of each of its GPUs."""
         links = [model.pcie_mbps for slot in run.slots if (model := nodes[slot.node].gpu_model) is not None]
-        mbps = min([self.mbps, *(link for link in links if link)])
+        mbps = min([self.back_mbps if back else self.mbps, *(link for link in links if link)])
         return self.setup_ms + -(-(held_mib << 20) // (mbps * 1000))

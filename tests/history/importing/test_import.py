@@ -15,6 +15,7 @@ from berth.history.store.folder import History, open_history
 from berth.history.store.import_result import ImportResult, Options, Rejected, Rejections
 from berth.model import Record, RecordState, Share
 from berth.statistics.tables import Tables
+from tests.every_policy import some
 from tests.history import exports
 
 HOUR_MS = 3_600_000
@@ -136,6 +137,7 @@ def test_a_row_that_changed_replaces_the_old_one(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_columns_that_a_later_export_lacks_keep_their_values(tmp_path: Path) -> None:
     history = open_history(tmp_path / "h")
     read(history, exports.write(tmp_path / "1", [exports.line()]))
@@ -146,6 +148,7 @@ def test_columns_that_a_later_export_lacks_keep_their_values(tmp_path: Path) -> 
     assert list(history.records()) == before
 
 
+@pytest.mark.slow
 def test_an_import_that_is_cut_off_leaves_nothing_and_the_next_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +223,7 @@ def test_sentinels_are_no_values(tmp_path: Path) -> None:
 SENTINELS = (2**32 - 3, 2**32 - 2, 2**32 - 1, 2**64 - 3, 2**64 - 2, 2**64 - 1)
 
 
-@pytest.mark.parametrize("mark", SENTINELS)
+@pytest.mark.parametrize("mark", some(SENTINELS))
 def test_a_mark_for_no_number_is_never_0(tmp_path: Path, mark: int) -> None:
     nothing = {"NodeList": "", "AllocTRES": "cpu=1,gres/gpu=2", "ReqTRES": ""}
     rows = [
@@ -385,7 +388,7 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", some(SAMPLES))
 def test_every_row_of_the_samples_is_accounted_for(
     name: str, tmp_path: Path, real_data: Callable[[str], Path]
 ) -> None:

@@ -78,6 +78,7 @@ def test_jobstats_series_become_the_means_of_jobs(tmp_path: Path) -> None:
     assert use(history) == [(0.5, 0.25), (0.4, 0.0625)]
 
 
+@pytest.mark.slow
 def test_pieces_that_overlap_count_once(tmp_path: Path) -> None:
     history = a_history(tmp_path)
     import_series(history, [jobstats(tmp_path / "a.json", end_s=BASE_S + 900)])
@@ -119,6 +120,7 @@ def test_what_is_no_series_is_refused(tmp_path: Path, text: str, words: str) -> 
         import_series(open_history(tmp_path / "h"), [tmp_path / "x"])
 
 
+@pytest.mark.slow
 def test_two_clusters_whose_nodes_have_the_same_names_keep_each_their_own(tmp_path: Path) -> None:
     history = a_history(tmp_path)
     import_text(history, tmp_path / "f", Options("d"))
@@ -227,6 +229,7 @@ def test_metrics_that_come_one_by_one_are_put_together(tmp_path: Path) -> None:
     assert use(history) == [(0.6, 0.25)]
 
 
+@pytest.mark.slow
 def test_metrics_that_were_asked_for_at_other_seconds_are_put_together_too(tmp_path: Path) -> None:
     def at(name: str, away_s: int, value: int) -> dict[str, object]:
         labels = {
@@ -242,6 +245,7 @@ def test_metrics_that_were_asked_for_at_other_seconds_are_put_together_too(tmp_p
     assert use(history) == [(0.6, 0.25)]
 
 
+@pytest.mark.slow
 def test_which_job_had_the_gpu_may_be_told_last(tmp_path: Path) -> None:
     history = a_history(tmp_path)
     answers = json.loads(jobstats(tmp_path / "all").read_text())
@@ -254,6 +258,7 @@ def test_which_job_had_the_gpu_may_be_told_last(tmp_path: Path) -> None:
     assert use(history) == [(0.5, 0.25), (0.4, 0.0625)]
 
 
+@pytest.mark.slow
 def test_a_job_keeps_what_was_measured_when_another_comes_to_the_same_gpu_and_hour(tmp_path: Path) -> None:
     history = a_history(tmp_path)
     for job, begin in (("1", 0), ("2", 10)):

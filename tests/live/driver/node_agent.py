@@ -42,5 +42,6 @@ async def serve(folder: Path, grow: str, uncounted: str = "report") -> None:
 
 
 if __name__ == "__main__":
-    suspending.START_S, suspending.MIB_PER_S, suspending.LEAST_MIB = 1e-3, 800_000.0, 1 << 40
+    suspending.START_S, suspending.LEAST_MIB = 1e-3, 1 << 40
+    suspending.MIB_PER_S.update(dict.fromkeys(suspending.MIB_PER_S, 800_000.0))
     asyncio.run(serve(Path(sys.argv[1]), *sys.argv[2:]))

@@ -183,6 +183,7 @@ def test_one_that_finds_less_room_than_it_was_promised_gets_the_rest_later(node:
     assert node.ends("red") == (0, ["holds 2000", "holds 6000"])
 
 
+@pytest.mark.slow
 def test_the_one_that_matters_least_leaves_for_one_that_grows_and_comes_back(node: Node) -> None:
     node.up("suspend")
     node.job("low", 6000, node.folder / "low-go", mib=6144, priority=1)
@@ -494,6 +495,7 @@ def test_a_name_that_is_made_anew_is_another_job(node: Node) -> None:
     assert node.ends("blue") == (0, ["holds 3000", "holds 3000"])
 
 
+@pytest.mark.slow
 def test_there_is_one_agent_of_a_node(node: Node) -> None:
     node.up()
     second = subprocess.run(

@@ -92,6 +92,7 @@ def test_a_vanished_node_gives_nothing_and_takes_nothing_with_it(play: Played) -
     play(test)
 
 
+@pytest.mark.slow
 def test_a_steerer_that_dies_between_decision_and_patch_leaves_nothing_behind(
     play: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_steerer_that_is_stopped_gives_up_its_lease(play: Played) -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_made_anew_at_its_patch_has_not_the_place_of_the_old_one(
     play: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:

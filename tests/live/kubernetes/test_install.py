@@ -25,6 +25,7 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import TEMPLATE, Install, helm_chart, manifests
 from berth.live.local.request import SHARED_MILLI
+from tests.every_policy import some
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
@@ -359,6 +360,7 @@ def test_nothing_is_made_while_the_namespace_is_being_deleted(
     assert server.asked == ["GET /version", "GET /api/v1/namespaces/berth-system"]
 
 
+@pytest.mark.slow
 def test_every_version_of_helm_gets_a_chart_with_a_version() -> None:
     chart = yaml.safe_load(helm_chart(Install(IMAGE), "1.2.3")["Chart.yaml"])
     assert (chart["apiVersion"], chart["version"]) == ("v2", "1.2.3")
@@ -401,7 +403,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("status",), ("why", "a"), ("steerer", "--once", "--no-elect"), ("uninstall",)]
+    "words", some([("status",), ("why", "a"), ("steerer", "--once", "--no-elect"), ("uninstall",)])
 )
 def test_a_server_that_cannot_be_reached_ends_a_command_that_ends_by_itself(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -420,6 +422,7 @@ def test_the_console_does_not_wait_for_a_server_that_is_not_there(
         asyncio.run(KubernetesSource(nowhere(tmp_path)).look())
 
 
+@pytest.mark.slow
 def test_quotas_are_installed_from_a_machine_without_what_the_policy_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -534,6 +537,7 @@ def test_what_no_steerer_could_run_with_is_refused_before_anything_is_made(
     assert refused.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_policy_that_only_the_image_has_is_installed() -> None:
     assert berth("install", "--image", IMAGE, "--dry-run", "--policy", "site.policies:ours").exit_code == 0
 

@@ -140,6 +140,7 @@ def test_gangs_start_whole_or_not_at_all(play: Played) -> None:
     play(test)
 
 
+@pytest.mark.slow
 def test_another_steerer_takes_over_from_the_cluster_alone(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 2)
@@ -209,6 +210,7 @@ def test_parts_of_memory_become_mib_of_the_card_that_is_chosen(play: Played) -> 
     play(test)
 
 
+@pytest.mark.slow
 def test_advice_is_told_and_nothing_done(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 1)

@@ -86,7 +86,12 @@ def test_parts_that_shrink_to_what_is_enough_are_not_counted_as_they_were_asked_
 @pytest.mark.usefixtures("kube_scheduler")
 @pytest.mark.parametrize(
     ("asks", "fit"),
-    [([{}] * 3, 2), ([{"milli": 400}] * 6, 5), ([{"mem": 60_000}] * 3, 2), ([{}, {}, {"mem": 1000}], 2)],
+    [
+        pytest.param([{}] * 3, 2, marks=pytest.mark.slow),
+        pytest.param([{"milli": 400}] * 6, 5, marks=pytest.mark.slow),
+        pytest.param([{"mem": 60_000}] * 3, 2, marks=pytest.mark.slow),
+        ([{}, {}, {"mem": 1000}], 2),
+    ],
     ids=["whole", "compute", "memory", "mixed"],
 )
 def test_kube_scheduler_alone_gives_no_more_than_two_cards_have(

@@ -134,6 +134,7 @@ def test_a_client_says_what_to_do_about_a_socket_path_that_is_too_long(
         find_socket()
 
 
+@pytest.mark.slow
 def test_a_queue_whose_history_is_still_to_come_says_so(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
@@ -147,6 +148,7 @@ def test_a_queue_whose_history_is_still_to_come_says_so(tmp_path: Path) -> None:
     assert "come into it within half a minute of their end" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_path: Path) -> None:
     done = berth(shared, "job", "777")
     assert (done.returncode, done.stdout) == (2, "")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.live.local.world import World, berth
 
 GATE = "echo ran >> ran-$BERTH_JOB_ID; while [ ! -e go ]; do sleep 0.02; done; exit 3"
@@ -18,6 +20,7 @@ def _break(world: World, *, copy: bool) -> None:
         Path(world.places.copy).unlink()
 
 
+@pytest.mark.slow
 def test_a_job_that_was_submitted_and_started_after_the_copy_is_taken_up_again(world: World) -> None:
     job, array = world.submit(GATE, mem="4G"), world.submit("true", gpus=0, array="1-2", begin="now+1h")
     ended = world.submit("exit 5", mem="1G")

@@ -96,6 +96,7 @@ def test_an_exit_code_without_a_refused_call_is_a_failure(shared: World) -> None
     assert shared.wait(job) == {job: ("failed", 1)}
 
 
+@pytest.mark.slow
 def test_what_a_stranger_holds_is_not_given_away(world: World) -> None:
     environment = {
         **os.environ, "LD_LIBRARY_PATH": str(ROOT / "build" / "native" / "fake"),

@@ -663,5 +663,5 @@ def test_an_answer_to_growth_that_is_none_is_refused(shared: World) -> None:
     answer = berth(shared, "up", "--grow", "maybe")
     assert (answer.returncode, answer.stderr) == (
         2,
-        "berth: berth up: --grow 'maybe'; there are off, on and suspend\n",
+        "berth: --grow 'maybe'; there are off, on and suspend\n",
     )

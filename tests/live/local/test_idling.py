@@ -29,7 +29,7 @@ from tests.live.local.world import PLAIN, World, berth
 JOB = str(Path(__file__).with_name("growing_job.py"))
 COMES_BACK = partitions.Wish(0, 1, 1, (1 << 64) - 1, 0)
 MOVE_S = 2.0
-COST_S = cost_of(MOVE_S)
+COST_S = cost_of(2 * MOVE_S)
 
 
 # When to leave
@@ -72,7 +72,7 @@ class Office:
         self.machine.watch.is_busy = lambda entry: entry.id in self.busy
         machine = self.machine
         driver = SimpleNamespace(
-            move_s=lambda entry: MOVE_S * entry.share[1] / 4096,
+            moves_s=lambda entry: 2 * MOVE_S * entry.share[1] / 4096,
             why_not=lambda entry: self.why_not.get(entry.id, ""),
         )
         self.idling = Idling(machine.host, machine.growth, driver)  # type: ignore[arg-type]

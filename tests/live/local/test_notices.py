@@ -135,6 +135,7 @@ def test_a_command_runs_in_the_jobs_folder_or_in_the_root_where_that_has_gone(tm
     assert (tmp_path / "in").read_text() == f"{folder}\n/\n"
 
 
+@pytest.mark.slow
 def test_what_fails_is_sent_again_told_in_the_log_and_then_forgotten(
     inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

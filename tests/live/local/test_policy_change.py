@@ -127,6 +127,7 @@ def test_a_job_outlives_the_refusal_of_the_first_policy() -> None:
         world.close()
 
 
+@pytest.mark.slow
 def test_a_brain_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_link, "START_S", 1.0)
     monkeypatch.chdir(of_link.__file__.partition("/src/")[0])
@@ -203,6 +204,7 @@ async def _until(holds: Any) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_flags_of_up_that_differ_are_refused_or_heeded() -> None:
     world = World(gpus="1xA100-80G")
     try:

@@ -246,6 +246,7 @@ def test_a_job_whose_shim_was_killed_runs_on_and_its_exit_comes_to_the_broker(wo
     assert world.wait(job) == {job: ("failed", 6)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rerun", [False, True])
 def test_an_exit_that_nobody_can_know_is_unknown_and_runs_again_only_if_its_user_said_so(
     world: World, rerun: bool

@@ -127,7 +127,7 @@ def test_a_mistake_in_berth_toml_is_told_with_its_place(
         ('[notify]\non = "ends"', "line 2: --notify-on 'ends'; there are start, end"),
         (
             '[up]\nper-gpu = 0\n[submit]\nmem = "8G"',
-            "line 2: berth up: --per-gpu '0'; expected a number of jobs",
+            "line 2: --per-gpu '0'; expected a number of jobs",
         ),
         ('[up]\nfake-gpus = "4xA100-80Q"', "line 2: --fake-gpus '4xA100-80Q'; write NxMODEL-SIZE"),
     ],

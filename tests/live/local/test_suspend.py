@@ -111,6 +111,7 @@ def test_a_suspended_job_lends_its_gpu_and_runs_on_with_all_it_held(world: World
     assert 0 < attempt["suspended_ms"] < attempt["end_ms"] - attempt["start_ms"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unkind", ["no-lock", "shares"])
 def test_a_job_that_cannot_be_suspended_runs_on_and_its_user_is_told_why(world: World, unkind: str) -> None:
     job = holds(world, 1000, "go", unkind=unkind)
@@ -503,6 +504,7 @@ def test_a_job_that_dies_while_it_is_suspended_is_over(world: World) -> None:
     assert world.wait(world.submit("true"))
 
 
+@pytest.mark.slow
 def test_what_the_driver_has_lost_ends_and_runs_again_if_its_user_said_so(world: World) -> None:
     job = holds(world, 1000, "go", unkind="fails", rerun=True, grace="1s")
     world.ask("suspend", ids=[job])

@@ -133,6 +133,7 @@ def test_it_is_suspended_with_the_process_that_nobody_counted(acting: World) -> 
     assert world.wait(job) == {job: ("completed", 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["suspend"])
 def test_it_is_throttled_where_it_cannot_be_suspended(acting: World) -> None:
     world = acting
@@ -151,5 +152,5 @@ def test_another_answer_to_uncounted_memory_is_refused(world: World) -> None:
     answer = berth(world, "up", "--uncounted", "kill")
     assert (answer.returncode, answer.stderr) == (
         2,
-        "berth: berth up: --uncounted 'kill'; there are report, throttle, suspend\n",
+        "berth: --uncounted 'kill'; there are report, throttle, suspend\n",
     )

@@ -16,6 +16,7 @@ from tests.waiting.test_waiting import a_trained_history, run
 pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
 
 
+@pytest.mark.slow
 def test_predict_wait_asks_behind_this_machines_own_queue(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

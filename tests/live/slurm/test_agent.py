@@ -378,6 +378,7 @@ def test_a_suspension_is_given_up_when_the_agent_has_died(
     assert node.ends("7")[0] == 0
 
 
+@pytest.mark.slow
 def test_one_that_the_driver_does_not_move_runs_on_and_nothing_is_ordered(node: Node) -> None:
     node.up()
     node.job("7", 3000, node.folder / "go", mib=4096, unkind="no-lock")

@@ -23,6 +23,7 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 MODES = ("time-sliced", "mps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("part", [slice(0, OF_QUEUE), slice(OF_QUEUE, INPUTS)], ids=["queue", "forecast"])
 def test_the_network_that_ships_heeds_what_it_is_shown(mode: str, part: slice) -> None:

@@ -23,6 +23,7 @@ from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress, joint_progress
 from berth.policies.colocation.learned import Learned, LearnedSettings
 from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles, workload_jobs
+from tests.every_policy import some
 
 PROFILES = thesis_profiles()
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -46,7 +47,7 @@ def total_ms(events: Sequence[Event]) -> int:
 
 
 @pytest.mark.parametrize("model", ["mps", "time-sliced"])
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", some(WORKLOADS))
 def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_memory(
     workload: str, model: str
 ) -> None:
@@ -60,6 +61,7 @@ def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_mem
         assert total_ms(events) <= sum(job.work_ms for job in jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mps", "time-sliced"])
 def test_where_no_two_of_all_that_wait_fit_together_dqn_starts_whom_greedy_starts(model: str) -> None:
     jobs = workload_jobs("GPUmemory_heavy", 8, 7)

@@ -19,6 +19,7 @@ from berth.policies import make_policy
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.rules import TRAITS, traits
 from berth.profiles import THESIS_GPU, thesis_profiles, workload_jobs
+from tests.every_policy import some
 
 OPPONENTS = ("random-sharing", "rule", "pair-packer", "rollouts", "dqn", "tetris-sharing?within=memory")
 OPPONENTS += ("deeprm-max?within=memory", "deeprm-mean?within=memory")
@@ -32,7 +33,7 @@ def test_rollouts_go_on_where_a_job_stands_still_for_want_of_a_slice(knowledge: 
     assert sum(event.kind == EventKind.FINISH for event in events) == len(jobs)
 
 
-@pytest.mark.parametrize("policy", OPPONENTS)
+@pytest.mark.parametrize("policy", some(OPPONENTS))
 @pytest.mark.parametrize("knowledge", ["oracle", "noisy?run=0.1&memory=0.03&pair=0.1"])
 def test_an_opponent_ends_every_job_and_is_the_same_for_a_seed(policy: str, knowledge: str) -> None:
     jobs = workload_jobs("random", 7, 3)

@@ -269,6 +269,7 @@ def test_with_arrivals_it_ends_jobs_sooner_than_sharing_at_once_and_than_never_s
     assert found["learned"] < 0.98 * found["fifo+best-fit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["learned", "random-sharing", "rule"])
 def test_no_job_waits_for_ever_for_a_gpu_whose_tenants_outlive_what_is_believed(policy: str) -> None:
     cluster = Cluster([Node("node", gpus=3, gpu_model=THESIS_GPU)])

@@ -123,6 +123,7 @@ def test_skipping_lists_each_bad_row_and_yields_the_good_ones(bad: Bad, tmp_path
     assert len(jobs) == bad.good_jobs
 
 
+@pytest.mark.slow
 def test_a_gzip_that_is_cut_short_yields_what_could_be_read_and_is_told(tmp_path: Path) -> None:
     rows = "".join(
         f"pod-{index:05d},{index * 7919 % 9973},1024,0,0,,{index},{index + 9},{index}\n"

@@ -44,10 +44,10 @@ AWAY_MS = 1_800_000
 """A job that has not asked comes back in its turn after this time: it may wait in a call that berth does not see."""
 
 
-def cost_of(move_s: float) -> float:
-    """For how many seconds of idling a job that moves in `move_s`, one way, costs as much as being suspended: it moves
-    twice, and its user waits until it is back and the one that came is gone."""
-    return 2 * (1 + PATIENCE) * move_s
+def cost_of(moves_s: float) -> float:
+    """For how many seconds of idling a job that moves away and back in `moves_s` costs as much as being suspended: it
+    moves twice, and its user waits until it is back and the one that came is gone."""
+    return (1 + PATIENCE) * moves_s
 
 
 def reclaim_s(gaps_s: Sequence[float], cost_s: float) -> float:
@@ -187,10 +187,9 @@ class Idling(Generic[T]):
         """What suspending a job is worth: the memory that it frees, for each second that it costs; 0: it has not idled
         for long enough yet."""
         try:
-            move_s = self._suspending.move_s(job)
+            cost_s = cost_of(self._suspending.moves_s(job))
         except (BerthError, OSError):
             return 0.0
-        cost_s = cost_of(move_s)
         idle_s = now_s - self._idle[job.id].since_s
         if idle_s < reclaim_s(self._gaps_s[self._host.application_of(job)], cost_s):
             return 0.0

@@ -30,8 +30,8 @@ START_S = 0.5
 """How long it takes at least: a process is started for it, and the driver stops and starts contexts."""
 AGAIN_S = 1.0
 """The pause before a job is moved again for which the driver gave no answer, or which could not come back."""
-MIB_PER_S = 8_000.0
-"""How fast the driver is believed to move what a job holds, until it has: half of PCIe 4."""
+MIB_PER_S = {SUSPENDING: 2_000.0, RESUMING: 7_000.0}
+"""How fast the driver is believed to move what a job holds, until it has: what an H200 gave (`engine.Suspension`)."""
 LEAST_MIB = 1024
 """A job that holds less tells nothing of that."""
 MOST_SILENT, SILENT_S = 10, 2 * MOVE_S
@@ -56,8 +56,8 @@ class Suspending(Generic[T]):
         """Why no job can be suspended; empty if jobs can be."""
         self.refusals: dict[str, str] = {}
         """Why jobs could not be suspended when that was tried last."""
-        self.mib_per_s = MIB_PER_S
-        """How fast the driver moved the last job that was large enough to tell."""
+        self.mib_per_s = dict(MIB_PER_S)
+        """How fast the driver moved the last job that was large enough to tell, away and back."""
 
     def why_not(self, entry: T) -> str:
         """Why a running job cannot be suspended, as far as that is known before; empty if it may be."""
@@ -168,8 +168,9 @@ class Suspending(Generic[T]):
             if not why:
                 began_s = time.monotonic()
                 outcome = await self._run(what, self._host.partition_of(entry))
-                if leaves and outcome is not None and outcome.done and held_mib > LEAST_MIB:
-                    self.mib_per_s = held_mib * len(entry.slots) / (time.monotonic() - began_s)
+                moved_mib = held_mib if leaves else entry.parked_mib
+                if outcome is not None and outcome.done and moved_mib > LEAST_MIB:
+                    self.mib_per_s[what] = moved_mib * len(entry.slots) / (time.monotonic() - began_s)
             if entry.start != start or not self._is_there(entry):
                 return  # it has ended meanwhile
             if outcome is None:
@@ -221,9 +222,10 @@ class Suspending(Generic[T]):
             host.stayed(entry)
             self._runs_on(entry)
 
-    def move_s(self, entry: T) -> float:
-        """How long it takes to move what a job holds, one way."""
-        return START_S + self._held_mib(entry) / self.mib_per_s
+    def moves_s(self, entry: T) -> float:
+        """How long it takes to move what a job holds, away and back."""
+        held_mib = self._held_mib(entry)
+        return sum(START_S + held_mib / mib_per_s for mib_per_s in self.mib_per_s.values())
 
     def _held_mib(self, entry: T) -> int:
         counted = sum(-(-part.used_bytes >> 20) for part in find(self._host.partition_of(entry)))

@@ -197,7 +197,7 @@ class Cron:
         if not ok:
             if "no crontab for" in output or "No such file" in output:
                 return []
-            raise LiveError(f"berth up: `crontab -l` failed, so the crontab is left as it is: {output}")
+            raise LiveError(f"`crontab -l` failed, so the crontab is left as it is: {output}")
         lines = output.splitlines(keepends=True)
         return lines if not lines or lines[-1].endswith("\n") else [*lines[:-1], lines[-1] + "\n"]
 

@@ -185,7 +185,7 @@ def _print_what_is_waited_for() -> None:
 def wait(ids: list[str], *, every: bool, timeout_s: float | None, as_json: bool) -> int:
     """Wait until jobs have ended; returns the first exit status that is not 0, or 124 after `timeout_s`."""
     if not ids and not every:
-        raise LiveError("berth wait: name jobs, or use --all")
+        raise LiveError("name jobs, or use --all")
     message: Message = {"do": "wait", "ids": ids, "all": every}
     if timeout_s is not None:
         message["timeout"] = timeout_s
@@ -219,7 +219,7 @@ def control(
     name: str, ids: list[str], as_json: bool, *, every: bool = False, flags: Flags | None = None
 ) -> None:
     if not ids and not every:
-        raise LiveError(f"berth {name}: name jobs by their ids, as `berth queue` shows them")
+        raise LiveError("name jobs by their ids, as `berth queue` shows them")
     message: Message = {"do": name, "ids": ids, "all": every}
     if flags is not None:
         message["flags"] = flags

@@ -25,7 +25,7 @@ def up(values: Flags, as_json: bool) -> None:
     places = Places(state_folder())
     places.check()
     if as_json and values.get("foreground"):
-        raise LiveError("berth up: --foreground prints no answer; leave --json out")
+        raise LiveError("--foreground prints no answer; leave --json out")
     words = [sys.executable, "-m", "berth.live.local", *_words(values)]
     if values.get("foreground"):
         os.execv(sys.executable, words)
@@ -62,7 +62,7 @@ def install(given: Flags, configured: Flags, as_json: bool) -> None:
     places, values = Places(state_folder()), {**configured, **given}
     places.check()
     if values.get("foreground"):
-        raise LiveError("berth up: --install starts the queue as a service; leave --foreground out")
+        raise LiveError("--install starts the queue as a service; leave --foreground out")
     boot, why = starter()
     if why:
         print(f"berth: {why}", file=sys.stderr)
@@ -103,15 +103,15 @@ def check(values: Flags) -> None:
     if "metrics" in values:
         check_metrics(str(values["metrics"]))
     if values.get("grow", "off") not in ("off", "on", "suspend"):
-        raise LiveError(f"berth up: --grow '{values['grow']}'; there are off, on and suspend")
+        raise LiveError(f"--grow '{values['grow']}'; there are off, on and suspend")
     if values.get("uncounted", "report") not in ANSWERS:
-        raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are {', '.join(ANSWERS)}")
+        raise LiveError(f"--uncounted '{values['uncounted']}'; there are {', '.join(ANSWERS)}")
     if "cpus" in values and not re.fullmatch(r"\d+(\.\d+)?", str(values["cpus"])):
-        raise LiveError(f"berth up: --cpus '{values['cpus']}'; expected a number of CPU cores, such as 8")
+        raise LiveError(f"--cpus '{values['cpus']}'; expected a number of CPU cores, such as 8")
     if "per_gpu" in values and not re.fullmatch(r"[1-9]\d{0,2}", str(values["per_gpu"])):
-        raise LiveError(f"berth up: --per-gpu '{values['per_gpu']}'; expected a number of jobs, 1 to 999")
+        raise LiveError(f"--per-gpu '{values['per_gpu']}'; expected a number of jobs, 1 to 999")
     if values.get("no_gpus") and "fake_gpus" in values:
-        raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
+        raise LiveError("--no-gpus and --fake-gpus exclude each other; leave one out")
 
 
 def _up_already(values: Flags, answer: Message, as_json: bool) -> None:

@@ -174,6 +174,7 @@ def test_containers_of_one_pod_take_their_gpus_in_their_order(folder: Path) -> N
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_restarted_kubelet_gets_the_plugin_again_and_old_pods_keep_their_limits(folder: Path) -> None:
     async def story() -> None:
         world = NodeWorld(folder)

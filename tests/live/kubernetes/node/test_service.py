@@ -124,6 +124,7 @@ async def share(edits: Any, scratch: Path) -> list[tuple[float, int]]:
     return [(gpu["took_mib"], gpu["more"]) for gpu in json.loads(output.splitlines()[-1])["gpus"]]
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, folder: Path) -> None:
     async def story(world: World) -> None:
