@@ -88,7 +88,6 @@ def test_a_history_is_the_same_however_its_import_is_cut_or_repeated(lines, piec
         assert list(cut.records()) == list(whole.records())
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(10), deadline=None)
 @given(lines=rows)
 def test_tables_by_sql_are_those_of_the_records(lines) -> None:  # type: ignore[no-untyped-def]

@@ -115,7 +115,7 @@ def test_a_file_and_its_rows_one_by_one_give_the_same(lines: list[str], shards: 
         Options(cluster="neuron"),
         Options(key=b"k" * 32),
         pytest.param(Options(timezone="Asia/Seoul"), marks=pytest.mark.slow),
-        Options(encoding="latin-1"),
+        pytest.param(Options(encoding="latin-1"), marks=pytest.mark.slow),
         pytest.param(Options(tres_names=(("1", "cpu"), ("1001", "gres/gpu"))), marks=pytest.mark.slow),
     ],
     ids=["cluster", "pseudonyms", "zone", "latin-1", "numbered resources"],
