@@ -11,7 +11,7 @@ void test_grows(void)
     CUdeviceptr a, at;
     size_t pitch;
     CUarray array;
-    CUarray_desc desc = { .width = 1024, .height = 80 << 10, .format = 0x01, .channels = 1 };
+    CUarray_desc desc = { .width = 2048, .height = 40 << 10, .format = 0x01, .channels = 1 };
     CUarray3d_desc desc3d = {
         .width = 1024, .height = 1024, .depth = 80, .format = 0x01, .channels = 1
     };

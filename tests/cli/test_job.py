@@ -252,6 +252,14 @@ def test_jobs_of_a_history_with_pseudonyms_are_told_by_them(tmp_path: Path) -> N
     assert "The use of its GPUs was not measured" in told
 
 
+@pytest.mark.parametrize("end", ["2025-12-01", "2026-02-01"])
+def test_a_digest_of_an_empty_period_names_the_day_of_the_last_attempt(history: Path, end: str) -> None:
+    digest = berth("digest", "--to", end, "--history", history)
+    assert digest.endswith(
+        "No job ended in this period.\nThe last one ended on 2026-01-01: add --to 2026-01-02.\n"
+    )
+
+
 def test_a_digest_tells_an_operator_and_a_user_what_changed(history: Path, tmp_path: Path) -> None:
     before = line(
         90,
