@@ -84,8 +84,8 @@ enum {
 enum { CU_FUNCTION_LOCAL_BYTES = 3 }; /* of its attributes: for each thread */
 enum { CU_ATTRIBUTE_SMS = 16, CU_ATTRIBUTE_SM_THREADS = 39, CU_ATTRIBUTE_PAGEABLE = 88 };
 enum { CU_OPERATION_MAP = 1, CU_OPERATION_UNMAP = 2 };
-enum { CU_FOR_TILES = 1 };   /* a usage of memory: its only one */
-enum { CU_CHILD_MOVES = 1 }; /* a graph into its parent, which owns it from then on */
+enum { CU_FOR_TILES = 1 };   /* the only usage flag of memory: for tiles of sparse arrays */
+enum { CU_CHILD_MOVES = 1 }; /* the child graph moves into its parent, which owns it from then on */
 enum { CU_SHARE_FD = 1, CU_SHARE_FABRIC = 8, CU_FABRIC_BYTES = 64 };
 enum { CU_LOADING_EAGER = 1, CU_LOADING_LAZY = 2 };
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };

@@ -4,7 +4,7 @@
    berth-prove WAY LIMIT_MIB [REGION]   tries one: says `holds BYTES CONTEXTS ERROR`, `refused WHY`
    or `cannot WHY`, and keeps what it has until it reads a line or the end of its standard input
 
-   ERROR is the driver's answer to the first bytes that it did not give; 0: it gave all.
+   ERROR is the driver's answer to the first request that it refused; 0 if it refused none.
 
    It takes no more than twice the limit, of one GPU. It writes to the counters of a region of berth
    only if it is given that region, which nobody else may use. */
@@ -66,7 +66,7 @@ static const struct {
 };
 
 static uint64_t limit_bytes, step_bytes, most_bytes;
-static uint64_t piece_bytes; /* a step that 32 bits can say and an array can hold */
+static uint64_t piece_bytes; /* a step that fits in 32 bits and in one array */
 enum { STEPS = 8 };          /* twice the limit in this number of steps */
 static _Atomic uint64_t held_bytes;
 static _Atomic CUresult first_error;
@@ -190,9 +190,9 @@ static void begin_old(void)
 static void end_old(void)
 {
     char why[80];
-    snprintf(why, sizeof why, "a driver of 64 bits refuses calls of 32 bits with error %d",
-             atomic_load(&first_error));
-    if (atomic_load(&held_bytes) == 0)
+    CUresult error = atomic_load(&first_error);
+    snprintf(why, sizeof why, "a driver of 64 bits refuses calls of 32 bits with error %d", error);
+    if (atomic_load(&held_bytes) == 0 && error != CUDA_ERROR_OUT_OF_MEMORY)
         cannot(why);
 }
 /* A way that makes one call again and again, of so many bytes each. */
@@ -365,8 +365,8 @@ static void way_tiles(void)
     }
 }
 
-/* Two threads of which one undoes what the other takes hold of, at once. What is raced for lives by
-   its first mapping: a driver may crash by a handle of what is gone. */
+/* Two threads of which one undoes what the other takes hold of, at once. The memory raced for is
+   kept by its first mapping: a driver may crash on a handle whose memory is gone. */
 enum { RACES = 2000 };
 static _Atomic int race, racing; /* which one is run; how many threads are at it */
 static _Atomic int race_taken;   /* the last in which the first thread has made its call */
@@ -612,8 +612,8 @@ static void *end_captures(void *count)
             (void)cuStreamEndCapture(stream, &graph);
     return NULL;
 }
-/* A capture that another thread ends amid the call. No driver promises to survive that: graphs are
-   not for two threads at once. */
+/* A capture that another thread ends amid the call. No driver promises to survive that: two threads
+   may not use one graph at once. */
 static void way_capture_race(void)
 {
     static _Atomic int goes_on = 1;

@@ -363,8 +363,8 @@ static inline void fake_shared_leave(struct fake_card *card, struct fake_shared 
 }
 
 /* Frees what dead processes held, as a driver does when their files are closed. The caller holds
-   the ledger of a watched card. Who holds the lock of a dead process's slot frees it; where that
-   one is killed the next goes on. */
+   the ledger of a watched card. The process that holds the lock of a dead one's slot frees it; if
+   it is killed, the next goes on. */
 static inline void fake_reap_locked(struct fake_card *card)
 {
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);

@@ -221,7 +221,7 @@ DO cuCheckpointProcessRestore(int pid, void *args)
         if (!atomic_load(&fake_card->watched))
             atomic_fetch_add(&fake_card->gpus[g].used, bytes);
     }
-    /* One that was killed meanwhile may have been looked through already: it holds nothing. */
+    /* A process killed meanwhile may have been reaped already, and must hold nothing. */
     if (atomic_load(&process->state) != 1)
         wrong = CUDA_ERROR_INVALID_VALUE;
     for (int g = 0; g < FAKE_GPUS && wrong == CUDA_ERROR_INVALID_VALUE; g++) {

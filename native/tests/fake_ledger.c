@@ -177,10 +177,11 @@ CUresult fake_injected(const char *name)
             break;
         if (strcmp(wanted, name) == 0) {
             seen[i].calls++;
-            if (code < 0)
-                raise(-code);
-            if (nth == 0 || seen[i].calls == nth)
+            if (nth == 0 || seen[i].calls == nth) {
+                if (code < 0)
+                    raise(-code);
                 return code;
+            }
         }
         at = strchr(at, ',');
         at = at != NULL ? at + 1 : NULL;

@@ -209,7 +209,6 @@ static void maps_parts(CUresult (*map)(CUmap_info *, unsigned, CUstream))
         .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
     };
     part.part.level.width = 256;
-    part.part.level.height = 64;
     part.part.level.depth = 1;
     part.part.level.height = 32; /* half a tile */
     CHECK(map(&part, 1, NULL) != CUDA_SUCCESS);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import socket
@@ -21,7 +23,7 @@ from berth.console.identity import COOKIE, CSRF_HEADER, Doorkeeper, user, viewer
 from berth.console.roles import Role, Viewer
 from berth.console.server import HEADERS, MOST_BODY, listening
 from berth.console.settings import Listen, Settings
-from berth.errors import SettingError
+from berth.errors import LiveError, SettingError
 from tests.console.world import World
 
 WHO = Depends(viewer)
@@ -264,6 +266,19 @@ def test_what_other_machines_reach_is_told_from_loopback(host: str, only_here: b
 def test_a_browser_that_opens_the_address_before_the_server_runs_waits_rather_than_being_refused() -> None:
     with listening(Listen("127.0.0.1", 0)) as bound, socket.create_connection(bound.getsockname()):
         bound.accept()[0].close()
+
+
+def test_a_socket_that_cannot_listen_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[socket.socket] = []
+
+    def refuse(self: socket.socket, backlog: int) -> None:
+        bound.append(self)
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+    monkeypatch.setattr(socket.socket, "listen", refuse)
+    with pytest.raises(LiveError, match=r"cannot listen on 127\.0\.0\.1:0: .*already in use"):
+        listening(Listen("127.0.0.1", 0))
+    assert [each.fileno() for each in bound] == [-1]
 
 
 @pytest.mark.slow

@@ -316,6 +316,10 @@ def test_a_folder_that_is_no_partition_is_not_removed(berth: Berth, card: Card) 
     other.mkdir(parents=True)
     for name in ("other", "..", "."):
         assert berth("partition", "remove", name, "--force")[0] == 2
+    (card.folder / "root" / ".hidden").mkdir()
+    for name in ("", "..", ".hidden", "other/../other"):
+        with pytest.raises(PartitionError, match="no partition"):
+            partitions.remove(name, unfinished=True, root=card.folder / "root")
     assert other.is_dir()
 
 

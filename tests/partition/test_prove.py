@@ -98,6 +98,37 @@ def test_a_way_that_gets_nothing_or_dies_proves_nothing_and_says_why(berth_apart
     ]
 
 
+def test_a_card_that_is_full_is_not_taken_for_a_driver_that_refuses_calls_of_32_bits(
+    berth_apart: Apart,
+) -> None:
+    words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--json", "--way", "array-v1")
+    (row,) = rows_of(berth_apart(*words, **STRICT, BERTH_FAKE_ERRORS="cuArrayCreate:0:2")[1])
+    assert row["verdict"] == "not tried"
+    assert "32 bits" not in row["why"]
+    assert "error 2" in row["why"]
+
+
+def test_a_way_dies_by_a_signal_only_at_the_call_that_is_named(berth_apart: Apart) -> None:
+    errors = {"BERTH_FAKE_ERRORS": "cuMemUnmap:1000:-11"}
+    assert verdicts_where_nothing_limits(berth_apart, "mapped-twice", **errors) == {"mapped-twice": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("mem", "said"),
+    [
+        ((), "GPU 0 (cuDevicePrimaryCtxRetain answers 2), so no way past a limit can be tried; see what"),
+        (("--mem", "64M"), "GPU 0 under a limit of 64 MiB (cuDevicePrimaryCtxRetain answers 2), so no way"),
+    ],
+)
+def test_a_card_without_a_context_is_told_with_the_limit_only_where_one_holds(
+    mem: tuple[str, ...], said: str, berth_apart: Apart
+) -> None:
+    errors = {"BERTH_FAKE_ERRORS": "cuDevicePrimaryCtxRetain:0:2"}
+    code, text = berth_apart("partition", "prove", "--fake-gpu", *mem, **errors)
+    assert code == 2
+    assert f"a process gets no context on {said}" in " ".join(text.split())
+
+
 def test_a_way_that_nothing_limits_takes_twice_the_limit_at_most(card: Card, berth_apart: Apart) -> None:
     """Besides its contexts, and what a pool keeps."""
     ways = (

@@ -322,6 +322,19 @@ def test_causes_are_drawn_by_the_hours_waited_and_the_smallest_are_one_bar() -> 
     assert figure.layout.title.text == "Hours waited by cause"
 
 
+@pytest.mark.parametrize(("last", "has_one"), [("2026-01-27", False), ("2026-01-28", True)])
+def test_a_calendar_is_drawn_from_four_weeks_on(last: str, has_one: bool, tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=at, Start=f"{day}T00:00:00", End=f"{day}T01:00:00")
+        for at, day in enumerate(("2026-01-01", last), 1)
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    run("report", tmp_path / "out.html", "--history", tmp_path / "h", "--measure", "idle-gpu-hours")
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert ('id="calendar-data"' in page) is has_one
+    assert "of all idle GPU-hours in the period" in page
+
+
 def test_each_year_of_a_calendar_has_a_row() -> None:
     figure = calendar(np.array([18262, 20454]), np.array([1.0, 2.0]))  # 2020-01-01 and 2026-01-01
     assert [trace.yaxis for trace in figure.data] == ["y", "y2"]

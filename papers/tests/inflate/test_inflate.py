@@ -46,7 +46,7 @@ def published(path: Path) -> dict[tuple[str, str, int], NDArray[np.float64]]:
 def test_every_point_of_both_curves_is_the_published_one(
     policy: str, workload: str, real_data: RealData
 ) -> None:
-    """Seed 42 here, of which one pair in five is not slow; bench/fgd_exactness.py does all ten seeds."""
+    """Seed 42 here; one pair in five runs without `slow`. bench/fgd_exactness.py checks all ten seeds."""
     name = f"openb_pod_list_{workload}"
     nodes = read_nodes(real_data("openb_v2023/openb_node_list_gpu_node.csv.gz"))
     pods = list(read(real_data(f"openb_v2023/{name}.csv.gz"), nodes=nodes, file_order=True))

@@ -134,7 +134,8 @@ _PLAINER: Final = (
     ("a valid float range", "a number"),
     (r" is not in the range x>=(\S+)$", r"; expected \1 or more"),
     (r" is not in the range (\S+)<=x<=(\S+)$", r"; expected \1 to \2"),
-    (r"^Got unexpected extra argument\S* \((.*)\)$", r"'\1' is one argument too many; leave it out"),
+    (r"^Got unexpected extra argument\S* \((\S*)\)$", r"'\1' is one argument too many; leave it out"),
+    (r"^Got unexpected extra argument\S* \((.*)\)$", r"'\1' are too many arguments; leave them out"),
 )
 """What Typer says, and what berth says instead."""
 

@@ -420,7 +420,9 @@ def remove(
 def prove(
     mem: Annotated[
         str | None,
-        typer.Option(help="The limit to try, such as 4G.", show_default="256M and what eight contexts take"),
+        typer.Option(
+            help="The limit to try, such as 4G.", show_default="256M plus the size of eight contexts"
+        ),
     ] = None,
     gpu: Annotated[str, typer.Option(help="Index or UUID of the GPU.")] = "0",
     as_is: Annotated[
@@ -462,6 +464,7 @@ def prove(
         raise SettingError(
             f"LD_PRELOAD names {missing}, and there is no such file; the processes that try would run without it"
         )
+    asked_mib = None if mem is None else partitions.mem_mib(mem, "--mem")
     sweep()
     with run_folder() as scratch:
         if fake_gpu:  # NVML, which this process asks, and the processes that try share one card
@@ -471,11 +474,7 @@ def prove(
         tried = proof.chosen(names or ())
         library = {"LD_LIBRARY_PATH": str(partitions.fake_driver_folder())} if fake_gpu else {}
         as_here = {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid, **library, **variables}
-        limit_mib = (
-            partitions.mem_mib(mem, "--mem")
-            if mem is not None
-            else proof.default_limit_mib(card, as_here, driver_folder)
-        )
+        limit_mib = proof.default_limit_mib(card, as_here, driver_folder) if asked_mib is None else asked_mib
         proof.check_room(card, limit_mib, driver_folder)
         quiet = as_json is not None
         typer.echo(

@@ -262,7 +262,11 @@ def listening(listen: Listen) -> sockets.socket:
     logging.disable()  # uvicorn logs why it cannot listen, and exits
     try:
         bound = config.bind_socket()
-        bound.listen(config.backlog)
+        try:
+            bound.listen(config.backlog)
+        except OSError:
+            bound.close()
+            raise
         return bound
     except (OSError, SystemExit) as error:
         why = error.__context__ if isinstance(error, SystemExit) else error

@@ -270,7 +270,7 @@ def remove(
     """
     root = root or root_folder()
     folder = root / name
-    if not (unfinished and folder.is_dir()):
+    if not (unfinished and name and "/" not in name and not name.startswith(".") and folder.is_dir()):
         check_there(name, root)
     _check_writable(folder)
     if not force:

@@ -26,7 +26,8 @@ LEAST_MIB = 64
 """A smaller limit could not be told from what contexts take."""
 _DATA_MIB = 256
 _CONTEXTS = 8
-"""A way's processes hold up to four contexts at one time; as much again is left for what they try to take."""
+"""A way's processes hold up to four contexts at one time; the same again is left for contexts that a way opens to get
+past the limit."""
 _LONGEST_END_S = 60.0
 _ROOM = 3
 """How many limits must be free on the GPU: a way takes at most two, and contexts take some."""
@@ -152,24 +153,23 @@ def check_room(gpu: Gpu, limit_mib: int, driver_folder: Path | None = None) -> N
 def default_limit_mib(gpu: Gpu, bare: Mapping[str, str], driver_folder: Path | None = None) -> int:
     """A limit that has room for the contexts of a way, which take over 500 MiB each on some cards.
 
-    `bare` is an environment without that limit. Raises PartitionError where no process starts in it.
+    `bare` is an environment without the limit. Raises PartitionError if no process gets a context in it.
     """
-    sizes = _context_sizes(LEAST_MIB, bare, gpu, driver_folder)
+    sizes, why = _context_sizes(LEAST_MIB, bare, gpu, driver_folder)
+    if why:
+        raise PartitionError(
+            f"a process gets no context on GPU {gpu.index} ({why}), so no way past a limit can be tried; see what "
+            "nvidia-smi says"
+        )
     return _DATA_MIB + _CONTEXTS * math.ceil(min(sizes, default=0) / 2**20)
 
 
 def _context_sizes(
     limit_mib: int, environment: Mapping[str, str], gpu: Gpu, driver_folder: Path | None
-) -> list[int]:
-    """What NVML shows for a process that has a context and no memory of its own. Raises PartitionError."""
+) -> tuple[list[int], str]:
+    """What NVML shows for a process that has a context and no memory of its own, and why it has none, if so."""
     answer, sizes = _ran(["nothing", str(limit_mib)], environment, gpu, driver_folder, _LONGEST_END_S)
-    if not answer.startswith("holds "):
-        why = answer.partition(" ")[2]
-        raise PartitionError(
-            f"a process gets no context on GPU {gpu.index} under a limit of {limit_mib} MiB ({why}), so no way past it "
-            "can be tried; give a larger --mem, or see what nvidia-smi says"
-        )
-    return sizes
+    return sizes, "" if answer.startswith("holds ") else answer.partition(" ")[2] or answer
 
 
 def attempt(
@@ -194,7 +194,13 @@ def attempt(
         return _ran(words, variables, gpu, driver_folder, longest_s)
 
     # What a process takes that has a context and no memory, and one with two.
-    one_bytes = min(_context_sizes(limit_mib, environment(), gpu, driver_folder), default=0)
+    sizes, why = _context_sizes(limit_mib, environment(), gpu, driver_folder)
+    if why:
+        raise PartitionError(
+            f"a process gets no context on GPU {gpu.index} under a limit of {limit_mib} MiB ({why}), so no way past it "
+            "can be tried; give a larger --mem, or see what nvidia-smi says"
+        )
+    one_bytes = min(sizes, default=0)
     two_bytes = min(ran("contexts")[1], default=0)
     for way in tried:
         yield _found(way, limit_mib, one_bytes, max(0, two_bytes - one_bytes), *ran(way.name))

@@ -198,9 +198,15 @@ def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure
     return _bars(groups, f"{_title(measure)} by {dimension}", _title(measure))
 
 
+def measure_text(measure: str) -> str:
+    """A measure as texts have it: `idle-gpu-hours` are idle GPU-hours."""
+    return measure.replace("-gpu", " gpu").replace("gpu", "GPU")
+
+
 def _title(measure: str) -> str:
     """A measure at the head of a title."""
-    return {"gpu-hours": "GPU-hours"}.get(measure, measure.capitalize())
+    text = measure_text(measure)
+    return text[0].upper() + text[1:]
 
 
 def _fit(values: Iterable[float], title: str, measured: str) -> tuple[float, str, str]:

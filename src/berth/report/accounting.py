@@ -74,7 +74,7 @@ def write_accounting(
         path,
         page=head,
         by=tuple(by),
-        measure=measure.replace("gpu", "GPU"),
+        measure=plots.measure_text(measure),
         sections=sections_of(tuple(chapters)),
         facts=_facts(totals),
         **_tables(tables, tuple(by), measure),
@@ -94,7 +94,7 @@ def chapters_of(tables: Tables, measure: str = "gpu-hours") -> Iterator[Chapter]
         figures = [("servers", "GPUs held of each server type over time", plots.gpus_over_time(days))]
         hint = "Hours count on the day on which they passed, in UTC."
         ended, hours = tables.heat()
-        if np.ptp(ended) >= CALENDAR_DAYS:
+        if np.ptp(ended) + 1 >= CALENDAR_DAYS:
             figures.append(("calendar", "GPU-hours of each day", plots.calendar(ended, hours)))
             hint += " The calendar counts a job on the day on which it ended."
         yield _chapter("GPU servers over time", hint, figures)
@@ -141,7 +141,7 @@ def _chapter(title: str, hint: str, figures: Iterable[Named]) -> Chapter:
 
 
 def _bars(tables: Tables, applications: Sequence[Usage], measure: str) -> Iterator[Named]:
-    """Bars of what more than one group used; of one alone the table above says all."""
+    """Bars where more than one group used something; the table above says all of a single one."""
     for rows, name, what in (
         (applications, "by-application", "application"),
         (tables.usage(("server",)), "by-server", "server type"),
@@ -150,10 +150,11 @@ def _bars(tables: Tables, applications: Sequence[Usage], measure: str) -> Iterat
         rows = [row for row in rows if row.measure(measure)]
         known = [row for row in rows if row.keys[0] not in (UNKNOWN, NO_GPU)] if name == "by-gpu" else rows
         if len(known) > 1:
-            yield name, f"{measure} by {what}", plots.usage_bars(rows, measure, what)
+            yield name, f"{plots.measure_text(measure)} by {what}", plots.usage_bars(rows, measure, what)
     months = tables.usage(("month", "application"))
     if len({row.keys[0] for row in months}) > 1:
-        yield "by-month", f"{measure} by month and application", plots.share_of_usage(months, measure)
+        text = f"{plots.measure_text(measure)} by month and application"
+        yield "by-month", text, plots.share_of_usage(months, measure)
 
 
 def _lines(tables: Tables, names: Sequence[str]) -> Iterator[Named]:
@@ -263,7 +264,8 @@ def _tables(tables: Tables, by: tuple[str, ...], measure: str) -> dict[str, obje
 def _idle(
     names: tuple[str, ...], keys: Sequence[tuple[str, ...]], rows: Sequence[Usage]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows: idle and held GPU-hours, and the parts that were used of GPUs, CPUs and memory, where measured."""
+    """Head and rows: idle and held GPU-hours, and the used parts of GPUs, CPUs and memory, each only if some row was
+    measured."""
     idle_head, idle = hours_column("idle GPU-hours", [row.idle_gpu_hours for row in rows])
     held_head, held = hours_column("GPU-hours", [row.gpu_hours for row in rows])
     measures = (("GPU use", "gpu-use"), ("CPU use", "cpu-use"), ("memory use", "mem-use"))

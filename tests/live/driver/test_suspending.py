@@ -13,6 +13,7 @@ import pytest
 from berth.live.driver import suspending as module
 from berth.live.driver.suspending import AGAIN_S, Suspending
 from berth.partition import fake_driver_folder
+from berth.partition.checkpoint import Outcome
 from berth.tenants import RESUMING, SUSPENDED
 
 
@@ -55,8 +56,11 @@ class OneJob:
         self.kept.set()
 
     def log(self, event: str, /, **values: object) -> None:
-        assert not values.get("done")
         self.told.append((f"{event}: {values['why']}", time.monotonic()))
+
+    def came_back(self, job: Job) -> None:
+        job.suspension = ""
+        self.kept.set()
 
     def moves(self, job: Job) -> None: ...
     def moved(self) -> None: ...
@@ -105,3 +109,41 @@ def test_a_mover_that_is_killed_is_told_in_words_before_the_job_is_moved_again(
     asyncio.run(resume())
     silent = "no-answer: its process ended without one"
     assert [told for told, _ in host.told] == [silent, silent, "resuming: the driver gives no answer"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "taken_over", "learned"),
+    [
+        ([Outcome(True)], False, True),
+        ([Outcome(True)], True, False),
+        ([None, Outcome(True)], False, False),
+        ([Outcome(False, "busy", again=True), Outcome(True)], False, False),
+    ],
+)
+def test_a_speed_is_learned_only_from_a_move_that_none_may_have_begun_before(
+    answers: list[Outcome | None],
+    taken_over: bool,
+    learned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = iter(answers)
+
+    async def answer(*_: object) -> Outcome | None:
+        return next(left)
+
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(Suspending, "_run", answer)
+    host: Any = OneJob(tmp_path)
+    host.job.parked_mib = 2 * module.LEAST_MIB
+
+    async def resume() -> dict[str, float]:
+        suspending = Suspending[Any](host, leaves=lambda job: True, runs_on=lambda job: None)
+        if taken_over:
+            suspending.go_on()
+        suspending.move(host.job)
+        await asyncio.wait_for(host.kept.wait(), 300)
+        return suspending.mib_per_s
+
+    assert (asyncio.run(resume()) != module.MIB_PER_S) is learned
+    assert next(left, None) is None

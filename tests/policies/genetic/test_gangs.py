@@ -119,5 +119,5 @@ def test_a_gang_that_too_few_nodes_have_room_for_is_named() -> None:
     cluster = Cluster(nodes(2, 1, 1))
     job = gang("pair", 2, 2)
     assert [str(shortage_of(lost, cluster)) for lost in batch_of([job], cluster).lost] == [
-        "job 'pair' fits on no node: 2 nodes at once wanted; only 1 have room for a part of it"
+        "job 'pair' fits on no node: 2 nodes wanted at once; only 1 with room for its part"
     ]

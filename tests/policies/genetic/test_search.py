@@ -174,6 +174,8 @@ def test_a_job_that_fits_nowhere_is_named_with_what_is_short_and_the_rest_is_pla
         "fine": Job("fine", 0, 1, gpus=2, cpu_milli=1_000),
         "model": Job("model", 0, 1, models=("A100",)),
         "gpus": Job("gpus", 0, 1, gpus=8),
+        "parts": Job("parts", 0, 1, gpus=6, share=Share(500)),
+        "memory of cards": Job("memory of cards", 0, 1, gpus=2, share=Share(500, 40_000)),
         "memory of the card": Job("memory of the card", 0, 1, share=Share(500, 40_000)),
         "cpu": Job("cpu", 0, 1, cpu_milli=9_000),
         "memory": Job("memory", 0, 1, mem_mib=20_000),
@@ -182,8 +184,12 @@ def test_a_job_that_fits_nowhere_is_named_with_what_is_short_and_the_rest_is_pla
     assert [str(shortage_of(job, cluster)) for job in batch.lost] == [
         "job 'model' fits on no node: no node has GPU model A100",
         "job 'gpus' fits on no node: 8 GPUs wanted; no such node has more than 4 free",
-        "job 'memory of the card' fits on no node: 40000 MiB of memory on 1 GPU wanted;"
-        " no such node has more than 0 such, and the most that one has free is 32000 MiB",
+        "job 'parts' fits on no node: 50 % of each of 6 GPUs wanted;"
+        " no such node has more than 4 with that much free",
+        "job 'memory of cards' fits on no node: 40000 MiB of GPU memory on each of 2 GPUs wanted;"
+        " no such node has more than 0 with that much, and the most free on one is 32000 MiB",
+        "job 'memory of the card' fits on no node: 40000 MiB of GPU memory on 1 GPU wanted;"
+        " no such node has more than 0 with that much, and the most free on one is 32000 MiB",
         "job 'cpu' fits on no node: 9 CPU cores wanted; no such node has more than 8 free",
         "job 'memory' fits on no node: 20000 MiB of memory wanted; no such node has more than 10000 free",
     ]

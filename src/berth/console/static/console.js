@@ -73,7 +73,8 @@ const berth = {
     if (width >= 480 || layout.xaxis === undefined) return layout;
     const axis = { ...layout.xaxis, tickangle: 0, nticks: 4 };
     if (axis.ticktext?.length > 3) {
-      const kept = axis.ticktext.map((text, at) => (at === 0 || /^1 /.test(text) ? at : -1)).filter((at) => at >= 0);
+      // Of times, keep the first and one of each unit.
+      const kept = axis.ticktext.map((text, at) => (at === 0 || !/^10+ /.test(text) ? at : -1)).filter((at) => at >= 0);
       axis.ticktext = kept.map((at) => layout.xaxis.ticktext[at]);
       axis.tickvals = kept.map((at) => layout.xaxis.tickvals[at]);
     }

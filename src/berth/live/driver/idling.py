@@ -45,8 +45,8 @@ AWAY_MS = 1_800_000
 
 
 def cost_of(moves_s: float) -> float:
-    """For how many seconds of idling a job that moves away and back in `moves_s` costs as much as being suspended: it
-    moves twice, and its user waits until it is back and the one that came is gone."""
+    """How many seconds of idling cost as much as a suspension whose moves, away and back, take `moves_s` in all: the
+    GPU does nothing meanwhile, and the job's user waits."""
     return (1 + PATIENCE) * moves_s
 
 

@@ -51,7 +51,7 @@ class Suspending(Generic[T]):
         self._deferred: dict[str, T] = {}
         self._children: set[subprocess.Popen[str]] = set()
         self._begun: set[str] = set()
-        """Jobs that a host before this one may have begun to suspend."""
+        """Jobs that a host before this one may have begun to move."""
         self.trouble = _trouble(fake=host.fake)
         """Why no job can be suspended; empty if jobs can be."""
         self.refusals: dict[str, str] = {}
@@ -85,7 +85,7 @@ class Suspending(Generic[T]):
     def take_over(self, entry: T) -> None:
         if entry.suspension == SUSPENDED:
             self.stand_still(entry)
-        elif entry.suspension == SUSPENDING:
+        elif entry.suspension in (SUSPENDING, RESUMING):
             self._begun.add(entry.id)
 
     def stand_still(self, entry: T) -> None:
@@ -142,7 +142,7 @@ class Suspending(Generic[T]):
 
     async def _move(self, entry: T, start: int) -> None:
         """One way of one job."""
-        silent, since_s = 0, time.monotonic()
+        silent, since_s, first = 0, time.monotonic(), True
         while entry.suspension in (SUSPENDING, RESUMING) and entry.start == start:
             what = entry.suspension
             leaves = what == SUSPENDING
@@ -169,7 +169,10 @@ class Suspending(Generic[T]):
                 began_s = time.monotonic()
                 outcome = await self._run(what, self._host.partition_of(entry))
                 moved_mib = held_mib if leaves else entry.parked_mib
-                if outcome is not None and outcome.done and moved_mib > LEAST_MIB:
+                # What is done again on the way back may have been done in part before.
+                whole = leaves or (first and entry.id not in self._begun)
+                first = False
+                if outcome is not None and outcome.done and whole and moved_mib > LEAST_MIB:
                     self.mib_per_s[what] = moved_mib * len(entry.slots) / (time.monotonic() - began_s)
             if entry.start != start or not self._is_there(entry):
                 return  # it has ended meanwhile

@@ -97,9 +97,11 @@ def _started(job_id: str, token: str, folder: str) -> Server:
                 return Server(job_id, int(found["port"]), f"{path}/?token={asked}" if asked else f"{path}/")
             waits = job["state"] in ("waiting", "held")
             if time.monotonic() - begun_s >= REASON_AFTER_S and waits != said_to_wait:
-                said_to_wait = waits
-                why = waiting_reason(job_id) or f"starts Jupyter; its output: berth logs {job_id}"
-                print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
+                why = waiting_reason(job_id)
+                if bool(why) != said_to_wait:  # it may have started since it was asked for
+                    said_to_wait = bool(why)
+                    why = why or f"starts Jupyter; its output: berth logs {job_id}"
+                    print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
             time.sleep(LOOK_S)
 
 
@@ -118,7 +120,7 @@ def _written_down(token: str, folder: str) -> dict[str, str | int] | None:
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in names:
         if name.startswith("jpserver-") and name.endswith(".json"):
-            with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
+            with contextlib.suppress(OSError, ValueError, KeyError), open(os.path.join(folder, name)) as file:
                 found: dict[str, str | int] = json.load(file)
                 with open(f"/proc/{found['pid']}/environ", "rb") as environment:
                     if f"JUPYTER_TOKEN={token}".encode() in environment.read().split(b"\0"):

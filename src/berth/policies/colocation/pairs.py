@@ -61,9 +61,9 @@ class Pairs(Colocating):
     """Start the best pair of a waiting application and a GPU first, by cost per work started.
 
     The cost is the delay of the GPU's tenants, the job's own delay, and the extra time for which the GPU is in use,
-    times the jobs that wait per GPU. A pair is not started if it costs more than waiting for an empty GPU. Jobs of
-    one application with the same request share a row of the matrix, and GPUs with similar tenants a column. A cost is
-    computed again only if something has changed.
+    times the waiting jobs per GPU, without those whose applications are still unknown. A pair is not started if it
+    costs more than waiting for an empty GPU. Jobs of one application with the same request share a row of the matrix,
+    and GPUs with similar tenants a column. A cost is computed again only if something has changed.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class Pairs(Colocating):
         )
 
     def _cold(self, queue: Queue) -> list[SortedList]:
-        """The waiting jobs of applications of which nothing is known, those that ask for the same together."""
+        """The waiting jobs of unknown applications, grouped by what they ask for."""
         if not self.knowledge.learns:
             return []
         lanes = queue.lanes(_row_of, as_queued)
-        return [entries for _, entries in lanes.items() if self._is_cold(entries[0][2])]
+        return [entries for entries in lanes.values() if self._is_cold(entries[0][2])]
 
     def _explore(self, queue: Queue, cluster: Cluster, board: PairBoard, now_ms: int) -> Iterator[Placement]:
         """Run one job of each application without a profile alone, on an idle GPU or the next that is empty, before all
@@ -319,7 +319,7 @@ class Pairs(Colocating):
         at_row = np.zeros(len(rows), np.int64)
         found = np.zeros((int(table.length.sum()), 3), np.int64)
         blocked = np.zeros((len(board.classes.many), len(rows)), np.bool_)
-        # Jobs that may not share yet gain nothing by what is started here.
+        # Jobs of unknown applications run alone first: what starts here does not shorten their wait.
         waiting = len(queue) - sum(map(len, self._cold(queue)))
         why = NO_SCORE
         while why in (NO_SCORE, NO_CLASS):

@@ -42,7 +42,7 @@ class Shortage:
 
 
 def grouped(shortages: Iterable[Shortage]) -> list[str]:
-    """What jobs are short of, those in one line that are short of the same."""
+    """One line for each shortage: the jobs that have it, and what they lack."""
     jobs: dict[str, list[str]] = {}
     for each in shortages:
         jobs.setdefault(each.detail, []).append(each.job.id)
@@ -184,7 +184,9 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
     left = np.maximum(cluster.free.milli, 0)
     able = (cluster.free.milli >= milli).sum(axis=1)
     with_mem = ((cluster.free.milli >= milli) & (cluster.free.gpu_mem_mib >= gpu_mem)).sum(axis=1)
-    wanted = counted(gpus, "GPU") if milli == WHOLE_MILLI else f"{milli / 10:g} % of {counted(gpus, 'GPU')}"
+    each = "1 GPU" if gpus == 1 else f"each of {gpus} GPUs"
+    shared = milli < WHOLE_MILLI
+    wanted = f"{milli / 10:g} % of {each}" if shared else counted(gpus, "GPU")
     if job.models:
         wanted += f" of model {' or '.join(job.models)}"
     checks = (
@@ -198,18 +200,18 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
         (
             "GPUs",
             able >= gpus if gpus else None,
-            f"{wanted} wanted; no such node has more than {{0}} free",
+            f"{wanted} wanted; no such node has more than {{0}} {'with that much free' if shared else 'free'}",
         ),
         (
             "GPU memory",
             with_mem >= gpus if gpus else None,
-            f"{gpu_mem} MiB of memory on {counted(gpus, 'GPU')} wanted; no such node has more than {{1}} such, and the"
-            " most that one has free is {4} MiB",
+            f"{gpu_mem} MiB of GPU memory on {each} wanted; no such node has more than {{1}} with that much, and the"
+            " most free on one is {4} MiB",
         ),
         (
             "CPU",
             cluster.free.cpu_milli >= cpu,
-            f"{cpu / 1000:g} CPU cores wanted; no such node has more than {{2:g}} free",
+            f"{counted(cpu / 1000, 'CPU core')} wanted; no such node has more than {{2:g}} free",
         ),
         (
             "memory",
@@ -232,6 +234,6 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
             return Shortage(job, resource, text.format(*most))
         among &= passed
     if job.nodes > 1:
-        detail = f"{job.nodes} nodes at once wanted; only {among.sum()} have room for a part of it"
+        detail = f"{job.nodes} nodes wanted at once; only {among.sum()} with room for its part"
         return Shortage(job, "nodes", detail)
     return Shortage(job, "together", "each resource is there, but not on one node")

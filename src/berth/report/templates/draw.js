@@ -95,9 +95,9 @@ const drawn = (async () => {
     if (place.clientWidth < 560) {
       for (const [key, axis] of Object.entries(figure.layout)) {
         if (!key.startsWith("xaxis") || !(axis.ticktext?.length > 3)) continue;
-        // Of twelve months each third has room for its name; of times the first has, and one of each unit.
+        // Of twelve months, every third has room for its name; of times, keep the first and one of each unit.
         const texts = axis.ticktext;
-        const kept = (at) => (texts.length === 12 ? at % 3 === 0 : at === 0 || !/^10 /.test(texts[at]));
+        const kept = (at) => (texts.length === 12 ? at % 3 === 0 : at === 0 || !/^10+ /.test(texts[at]));
         for (const name of ["tickvals", "ticktext"]) axis[name] = axis[name].filter((_, at) => kept(at));
         axis.tickangle = 0;
       }

@@ -272,7 +272,7 @@ class Allotments:
                 create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
 
     def _remove_region(self, name: str, *, force: bool) -> None:
-        """Take a folder of regions away, if it is there."""
+        """Remove a folder of regions if it is there, finished or not."""
         if os.path.exists(f"{self.root}/{name}"):
             remove(name, force=force, unfinished=True, root=self.root)
 
