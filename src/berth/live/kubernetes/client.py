@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
+from weakref import WeakSet
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
 
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes.access import Access
@@ -94,7 +98,7 @@ class Api:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Api:
-        self._connector = aiohttp.TCPConnector(ssl=self.access.tls, limit=0, keepalive_timeout=60)
+        self._connector = _Connector(self.access.tls)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             headers={
@@ -108,7 +112,7 @@ class Api:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._connector.close(abort_ssl=True)  # else each waits 30 s for the server's farewell
+        self._connector.abort()
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)  # lets the transports close
@@ -210,17 +214,12 @@ class Api:
             async with self._open("GET", path, params=asked, timeout=timeout) as response:
                 if response.status != 200:
                     raise await _refused(what, response)
-                try:
-                    async for line in _lines(response):
-                        change = decoder.decode(line)
-                        if change.type == "ERROR":
-                            status = msgspec.json.decode(change.object, type=Status)
-                            raise ApiError(what, status.code, status.reason, status.message, 0.0)
-                        yield change
-                finally:  # one that is left before its end would wait for the server's farewell
-                    connection = response.connection
-                    if connection is not None and connection.transport is not None:
-                        connection.transport.abort()
+                async for line in _lines(response):
+                    change = decoder.decode(line)
+                    if change.type == "ERROR":
+                        status = msgspec.json.decode(change.object, type=Status)
+                        raise ApiError(what, status.code, status.reason, status.message, 0.0)
+                    yield change
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
         except msgspec.DecodeError as error:  # cut in the middle of a line
@@ -260,6 +259,40 @@ class Api:
                 return answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Knows all its connections until they end.
+
+    aiohttp forgets one whose request was cancelled, which then waits up to 30 s for the server's farewell.
+    """
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        super().__init__(ssl=tls, limit=0, keepalive_timeout=60)
+        connection: Callable[..., ResponseHandler] = _Connection
+        self._factory = partial(connection, self, self._loop)
+        self._transports: WeakSet[asyncio.Transport] = WeakSet()
+
+    def made(self, transport: asyncio.Transport) -> None:
+        """Keep a new connection in mind, or end it if this is closed."""
+        self._transports.add(transport)
+        if self.closed:
+            transport.abort()
+
+    def abort(self) -> None:
+        """End all connections without a farewell."""
+        for transport in self._transports:
+            transport.abort()
+
+
+class _Connection(ResponseHandler):
+    def __init__(self, connector: _Connector, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._connector = connector
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connector.made(cast("asyncio.Transport", transport))
 
 
 async def check_reachable(api: Api) -> None:
