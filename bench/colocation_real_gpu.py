@@ -120,7 +120,8 @@ def alone(bench: Bench, name: str) -> dict[str, Any]:
         )
     notes: Notes = json.loads(file.read_text())
     usage = series(profile, bench.card.model).usage
-    trains = usage[-max(2, int(bench.seconds)) : -1]  # before them it loads, and in the last it ends
+    # Before them it loads, and in the last it ends.
+    trains = usage[-max(2, int(bench.seconds)) : max(1, len(usage) - 1)]
     row = np.median(trains, axis=0).astype(int).tolist()
     found = {"rate": rate(notes, notes[0][0], notes[-1][0]), "usage": row, "cores_are": profile.cores_are}
     return dict(bench.store(f"alone-{name}", found))

@@ -385,7 +385,8 @@ def overhead_steps(bench: Bench) -> list[Callable[[], Step]]:
         figures = {"bare": bare, "limited": with_it, "unit": unit}
         if most is None:
             return Step(f"overhead: {word}", True, said, figures)
-        most = max(most, bare / 100)  # what runs of one call differ by, where a call takes long
+        # Runs of one call differ by more on a real card, so a miss there needs several runs.
+        most = max(most, bare / 100)  # 1 % of a slow call
         return Step(f"overhead: {word}", more <= most, f"{said}, at most {most:+g}", figures | {"most": most})
 
     return [lambda word=word, unit=unit: step(word, unit) for word, unit in OPERATIONS.items()]  # type: ignore[misc]

@@ -134,8 +134,8 @@ def sizes(folder: Path, count: int) -> dict[str, float]:
 
 
 def runs(folder: Path, count: int) -> dict[str, dict[str, object]]:
-    """Of each policy the sizes that are simulated, the processor seconds of all of them, and of those that fail after
-    what part of the jobs that is certain: a tenth of all has waited longer than the target."""
+    """For each policy: the sizes simulated, their processor seconds, and after what part of the jobs a size that fails
+    is sure to fail (a tenth of all has waited longer than the target)."""
     file, nodes = sizes_command(folder, count, 1)[1], read_nodes("40x8")
     jobs = tuple(read_trace(file).jobs(nodes=nodes))
     keep, found = keep_of("p90-wait"), {}

@@ -105,8 +105,5 @@ def train(
 
 
 if __name__ == "__main__":
-    train(
-        *(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])),
-        together="--together" in sys.argv,
-        pretend="--pretend" in sys.argv,
-    )
+    name, seconds, file = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+    train(name, seconds, file, together="--together" in sys.argv, pretend="--pretend" in sys.argv)

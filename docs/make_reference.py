@@ -134,8 +134,9 @@ def _commands(names: list[str]) -> list[str]:
 def _row(parameter: Any) -> tuple[str, str]:
     """An option as the first cell of a row of a table, and the rest of the row."""
     said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
-    default = parameter.default
+    default, said_default = parameter.default, getattr(parameter, "show_default", None)
     shown = "" if default in (None, "", ()) or default is False or parameter.required else f"`{default}`"
+    shown = said_default if isinstance(said_default, str) else shown
     return f"| `{written(parameter).replace('|', chr(92) + '|')}`", f" | {shown} | {said} |"
 
 

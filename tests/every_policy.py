@@ -1,4 +1,5 @@
-"""Laws that hold for every policy, scheme or seed: `make test` runs two for each policy and others for some."""
+"""Laws that hold for every policy, scheme or seed: `make test` runs two for each policy and others for some; CI runs
+all for all."""
 
 from __future__ import annotations
 

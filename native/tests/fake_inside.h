@@ -10,6 +10,7 @@
    - asked: with lazy, also when one is asked for by name, as by drivers before CUDA 12.4
    - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
    - slow: cuCtxSetLimit takes a while
+   - untouched: managed memory stays with the host, as where no kernel touches it
    - hmm: memory of the system can be prefetched to the card
    - unnamed: a stream of a green context names no context, as drivers before CUDA 13 may
 

@@ -7,6 +7,8 @@ void fake_populate(void)
 {
     if (__builtin_expect(atomic_load_explicit(&unplaced, memory_order_relaxed) == 0, 1))
         return;
+    if (fake_like("untouched"))
+        return;
     fake_books();
     struct node *found = fake_node_at(atomic_exchange(&unplaced, 0));
     if (found != NULL && found->unplaced) {

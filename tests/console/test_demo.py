@@ -20,17 +20,17 @@ def test_the_demo_ends_with_an_address_that_answers_until_it_is_stopped() -> Non
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     try:
         done = subprocess.run(
-            [DEMO], capture_output=True, text=True, timeout=900, check=False, env=environment
+            [DEMO], capture_output=True, text=True, timeout=400, check=False, env=environment
         )
         assert done.returncode == 0, done.stderr
         address = done.stdout.splitlines()[-1]
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-        page = browser.open(f"{address}&to=/what-if", timeout=900).read().decode()
+        page = browser.open(f"{address}&to=/what-if", timeout=300).read().decode()
         assert "operator" in page
         folder = Path((ROOT / "out" / "demo-console").read_text().strip())
         assert folder.is_dir()
     finally:
-        subprocess.run([DEMO, "--stop"], check=True, timeout=900, env=environment)
+        subprocess.run([DEMO, "--stop"], check=True, timeout=150, env=environment)
     assert not folder.exists()
     with pytest.raises(OSError, match="refused"):
         browser.open(address, timeout=10)

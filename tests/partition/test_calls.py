@@ -124,7 +124,8 @@ FALLBACKS = {
         "cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801,cuStreamGetCtx:0:801": 30,
     },
 }
-"""What an older driver cannot tell of a stream, and how many combinations are refused for it."""
+"""By kind of fake driver (`BERTH_FAKE_LIKE`): the calls that an older driver lacks, and how many combinations are
+refused for that."""
 
 
 @pytest.mark.parametrize(("like", "errors"), [(like, row) for like in FALLBACKS for row in FALLBACKS[like]])

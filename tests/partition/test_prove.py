@@ -63,6 +63,13 @@ def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
     assert verdicts_where_nothing_limits(berth_apart, *ways) == dict.fromkeys(ways, "passed")
 
 
+def test_managed_memory_that_nvml_does_not_show_passes_by_what_the_driver_gave(berth_apart: Apart) -> None:
+    options = ("--way", "managed", "--way", "managed-host", "--as-is", "--mem", "64M", "--json")
+    like = STRICT | {"BERTH_FAKE_LIKE": "untouched"}
+    rows = rows_of(berth_apart("partition", "prove", "--fake-gpu", *options, **like)[1])
+    assert [(row["verdict"], row["seen_bytes"]) for row in rows] == [("passed", 0)] * 2
+
+
 def test_no_array_of_a_limit_of_gigabytes_is_larger_than_a_card_takes(berth_apart: Apart) -> None:
     ways = ("linear-v1", "array", "array-v1", "array-3d", "mipmap", "lookup-old")
     verdicts = verdicts_where_nothing_limits(berth_apart, *ways, mem="16G", BERTH_FAKE_MEM_MIB="65536")

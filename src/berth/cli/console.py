@@ -154,6 +154,10 @@ def token(
         raise SettingError(f"--days {days:g}; expected more than 0 and at most {MOST_DAYS:,}")
     if not user.strip() or not user.isprintable():  # '' is the user of jobs whose user is not known
         raise SettingError(f"USER {user!r}; expected a printable name")
+    if user in ("add", "create", "new"):
+        raise SettingError(
+            f"USER {user!r}; expected the name of a person or program, as in: berth console token ann"
+        )
     print(tokens.add(user, Role(role), days))
 
 

@@ -28,6 +28,8 @@ _DATA_MIB = 256
 _CONTEXTS = 8
 """A way's processes hold up to four contexts at one time; the same again is left for contexts that a way opens to get
 past the limit."""
+_MANAGED = frozenset({"managed", "managed-host", "rounding-managed"})
+"""Ways of managed memory, of which NVML shows nothing until a kernel touches it: what the driver gave counts too."""
 _LONGEST_END_S = 60.0
 _ROOM = 3
 """How many limits must be free on the GPU: a way takes at most two, and contexts take some."""
@@ -229,7 +231,7 @@ def _found(
     if not given and not beyond:
         why = f"the driver gave it nothing, with error {error}" if error else "it took nothing"
         return Finding(way, Verdict.UNTRIED, 0, beyond, why)
-    most = given if beyond is None else beyond
+    most = given if beyond is None else max(given, beyond) if way.name in _MANAGED else beyond
     return Finding(way, Verdict.PASSED if most > limit_mib << 20 else Verdict.HELD, given, beyond)
 
 

@@ -360,7 +360,6 @@ def test_nothing_is_made_while_the_namespace_is_being_deleted(
     assert server.asked == ["GET /version", "GET /api/v1/namespaces/berth-system"]
 
 
-@pytest.mark.slow
 def test_every_version_of_helm_gets_a_chart_with_a_version() -> None:
     chart = yaml.safe_load(helm_chart(Install(IMAGE), "1.2.3")["Chart.yaml"])
     assert (chart["apiVersion"], chart["version"]) == ("v2", "1.2.3")

@@ -125,9 +125,10 @@ def test_from_afar_it_names_the_tunnel(shared: World, jupyter: Path, monkeypatch
 
 
 def test_a_server_that_ends_is_told_with_its_log(shared: World, jupyter: Path) -> None:
-    jupyter.write_text("#!/bin/sh\nexit 5\n")
-    done = berth(shared, "jupyter", "--gpus", "0")
-    assert done.returncode == 2
+    jupyter.write_text("#!/bin/sh\necho no such folder: lab >&2\nexit 5\n")
+    done = berth(shared, "jupyter", "--gpus", "0", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no such folder: lab\n" in done.stderr
     assert "failed before Jupyter answered: exit code 5; see: berth logs " in done.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -56,13 +57,13 @@ def test_a_partition_that_a_killed_queue_left_is_removed(world: World) -> None:
     assert world.wait(job) == {job: ("completed", 0)}
 
 
-def test_a_partition_that_a_broker_was_killed_in_the_making_of_is_removed(world: World) -> None:
+def test_a_partition_that_was_half_made_when_the_broker_was_killed_is_removed(world: World) -> None:
     world.kill_broker()
     world.module, module = "tests.live.local.killed_maker", world.module
     world.up(ready=False)
     job = world.submit("true", mem="30G")
     assert world.broker is not None
-    world.broker.wait()
+    assert world.broker.wait(600) == -signal.SIGKILL
     root = Path(world.environment["BERTH_ROOT"])
     assert [path.name for path in root.glob("job-*/*")] == ["ld.so.preload"]
     world.module = module

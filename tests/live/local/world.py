@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BERTH = str(Path(sys.executable).with_name("berth"))
 PLAIN = "tests.live.local.plain_brain"
 PATIENCE_S = 600.0
-"""How long what must come is waited for: a busy machine compiles a policy for minutes."""
+"""How long to wait for what must come; a busy machine compiles a policy for minutes."""
 
 
 class World:
@@ -189,7 +189,8 @@ class World:
             self.broker.wait()
         for path in (self.state / "runs").glob("*/began"):
             job, _, start = path.parent.name.rpartition("-")
-            Run(self.places.runs, job, int(start)).end_orphans()  # another process may have the number of one
+            # Not by pid alone: another process may have it by now.
+            Run(self.places.runs, job, int(start)).end_orphans()
         for pid in self.shims():
             _kill(pid)
         groups = Cgroups(hashlib.sha256(str(self.state).encode()).hexdigest()[:6])

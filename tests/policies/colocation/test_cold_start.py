@@ -78,7 +78,8 @@ def test_a_job_that_waits_for_a_profile_holds_up_no_job_with_one(policy: str) ->
 
 @pytest.mark.parametrize("policy", ["pairs", "learned"])
 def test_jobs_that_wait_for_a_profile_put_no_others_together(policy: str) -> None:
-    """What is worth starting is worth more the more jobs wait for the GPUs, of those that may share one."""
+    """How much sharing may cost depends on how many jobs wait; those without a profile cannot share, so they do not
+    count."""
     names = ["resnet152", "vgg16", "HOOMD"]
     known = [job(f"k{at}", name, 1000 * at + 1) for at, name in enumerate(names)]
     waiting = [job(f"w{at}", "LAMMPS", 2) for at in range(15)]

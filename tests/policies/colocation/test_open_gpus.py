@@ -109,10 +109,10 @@ def declining(open_gpus: OpenGpus, cluster: Cluster, now_ms: int) -> list[GpuSlo
     closed: list[GpuSlot] = []
     more = True
     while more:
-        some, _, more = open_gpus.open(cluster, now_ms, 0, closed=closed, waiting=1, most=16)
-        for room in some:
+        rooms, _, more = open_gpus.open(cluster, now_ms, 0, closed=closed, waiting=1, most=16)
+        for room in rooms:
             open_gpus.decline(room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=0)
-        closed += [slot for slot, _ in some]
+        closed += [slot for slot, _ in rooms]
     return closed
 
 
@@ -236,10 +236,10 @@ def test_the_first_of_the_gpus_are_the_first_of_all_and_the_one_that_is_kept(ten
         open_gpus.begin()
         every = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always).rooms
         open_gpus.begin()
-        some = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always, most=most)
-        assert some.rooms == [*every[:most], *(room for room in every[most:] if room[0] == always)]
-        assert some.idle == sum(not held for _, held in every)
-        assert some.more or len(some.rooms) == len(every)
+        found = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always, most=most)
+        assert found.rooms == [*every[:most], *(room for room in every[most:] if room[0] == always)]
+        assert found.idle == sum(not held for _, held in every)
+        assert found.more or len(found.rooms) == len(every)
 
 
 @pytest.mark.parametrize("seed", some(range(3)))

@@ -30,8 +30,8 @@ START_S = 0.5
 """How long it takes at least: a process is started for it, and the driver stops and starts contexts."""
 AGAIN_S = 1.0
 """The pause before a job is moved again for which the driver gave no answer, or which could not come back."""
-MIB_PER_S = {SUSPENDING: 2_000.0, RESUMING: 7_000.0}
-"""How fast the driver is believed to move what a job holds, until it has: what an H200 gave (`engine.Suspension`)."""
+MIB_PER_S = {SUSPENDING: 2_000e6 / 2**20, RESUMING: 7_000e6 / 2**20}
+"""How fast the driver is believed to move what a job holds, until it has: the MB/s of `engine.Suspension`, in MiB."""
 LEAST_MIB = 1024
 """A job that holds less tells nothing of that."""
 MOST_SILENT, SILENT_S = 10, 2 * MOVE_S

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.errors import LiveError
-from berth.live.local.client import control, waiting_reason
+from berth.live.local.client import control, print_logs, waiting_reason
 from berth.live.local.entry import ENDED
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
@@ -22,6 +22,8 @@ from berth.live.local.protocol import Connection, Flags
 PROGRAMS = ("jupyter-lab", "jupyter-notebook")
 LOOK_S = 0.1
 REASON_AFTER_S = 1.0
+LAST_LINES = 5
+"""What is shown of the output of a server that ended too soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,10 @@ def _started(job_id: str, token: str, folder: str) -> Server:
             (job,) = connection.ask({"do": "job", "id": job_id})["jobs"]
             if job["state"] in ENDED:
                 reason = f": {job['reason']}" if job["reason"] else ""
+                with contextlib.suppress(LiveError), contextlib.redirect_stdout(sys.stderr):  # why it ended
+                    print_logs(
+                        job_id, follow=False, error=True, lines=LAST_LINES, attempt=None, as_json=False
+                    )
                 raise LiveError(
                     f"job {job_id} {job['state']} before Jupyter answered{reason}; see: berth logs {job_id}"
                 )
