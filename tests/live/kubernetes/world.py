@@ -56,6 +56,24 @@ class World:
                     raise
         for namespace in ("default", "other", names.NAMESPACE):
             await self.make("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": namespace}})
+        await self.until("no policy of an earlier test gates or refuses a pod", self._takes_pods)
+
+    async def _takes_pods(self) -> bool:
+        """Whether the API server takes a pod as it is: it forgets a policy a moment after that is deleted."""
+        asks = {names.RESOURCE: "1"}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "probe", "annotations": {names.ASKED_MILLI: "500", names.PLACEMENT: "{}"}},
+            "spec": {
+                "containers": [
+                    {"name": "main", "image": "busybox", "resources": {"requests": asks, "limits": asks}}
+                ]
+            },
+        }
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+        taken = json.loads(await self.api.request("POST", path, body))
+        return "schedulingGates" not in taken["spec"]
 
     async def make(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Post an object; nothing if there is one of its name."""
