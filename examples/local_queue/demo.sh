@@ -12,7 +12,7 @@ stop() {
     rm -f "$kept"
     [ -d "$folder" ] || return 0
     kill "$(cat "$folder/console.pid")" 2> /dev/null || true
-    keeper=$(cat "$folder/keeper.pid")  # takes the queue down and removes the folder
+    keeper=$(cat "$folder/keeper.pid" 2> /dev/null) || true  # takes the queue down and removes the folder
     while [ -d "$folder" ] && kill -0 "$keeper" 2> /dev/null; do sleep 0.2; done
     rm -rf "$folder"
 }
