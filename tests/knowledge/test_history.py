@@ -25,8 +25,19 @@ from berth.knowledge import (
     check_knowledge,
     make_knowledge,
 )
-from berth.knowledge.history import CAUTIOUS_MS, FIRST_LOOK_MS
-from berth.model import Event, EventKind, Job, Node, Profile, Reason, Record, RecordState, Share
+from berth.knowledge.history import CAUTIOUS_MS
+from berth.model import (
+    FIRST_LOOK_MS,
+    Event,
+    EventKind,
+    Job,
+    Node,
+    Profile,
+    Reason,
+    Record,
+    RecordState,
+    Share,
+)
 from berth.policies import Setting, make_policy
 from berth.profiles import BEGUN, THESIS_GPU, begun, peak_mem_mib, run_time_ms, thesis_profiles, workload_jobs
 from tests.history.histories import history_of

@@ -20,8 +20,9 @@ from berth.engine.suspension import Suspension
 from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.interference import Interference, KnowsMemory, KnowsProfiles, Outlook, Tenant, no_interference
 from berth.interference.sharing import Sharing, tenant_of
-from berth.knowledge import FIRST_LOOK_MS, Knowledge
+from berth.knowledge import Knowledge
 from berth.model import (
+    FIRST_LOOK_MS,
     FOREVER_MS,
     Event,
     EventKind,

@@ -30,7 +30,7 @@ from berth.knowledge.belief import (
     believed_run_ms,
     promised_mib,
 )
-from berth.knowledge.history import FIRST_LOOK_MS, History
+from berth.knowledge.history import History
 from berth.knowledge.noisy import Noise, Noisy
 from berth.knowledge.oracle import Oracle
 from berth.knowledge.user import User
@@ -38,7 +38,6 @@ from berth.model import Job
 from berth.own_code import named_thing
 
 __all__ = [
-    "FIRST_LOOK_MS",
     "KINDS",
     "LONGEST_MS",
     "History",

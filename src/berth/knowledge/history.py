@@ -15,7 +15,7 @@ from berth.interference.speeds import unhindered
 from berth.knowledge.belief import CAUTIOUS_MS, DEFAULT, LONGEST_MS, OTHERS, Spread
 from berth.knowledge.out_of_memory import EIGHTHS, MemoryNeed, need_after
 from berth.knowledge.user import User
-from berth.model import GpuModel, Job, Profile, Record, RecordState
+from berth.model import FIRST_LOOK_MS, GpuModel, Job, Profile, Record, RecordState
 from berth.profiles import BEGUN, RUNNING, is_steady, peak_mem_mib, run_time_ms
 
 REMEMBERED = 64
@@ -25,9 +25,6 @@ FADES = 0.9
 ENOUGH = 3
 """A kind with fewer attempts is asked about only where no wider kind has as many."""
 
-FIRST_LOOK_MS = 30_000
-"""When a run of an application without a profile is first looked at; again each time it has run twice as long. On seeds
-700,000 to 700,011 of a cold start under `time-sliced` this takes 6.3 % from completion, 60 s takes 4.1 %."""
 BEGUN_RUNS = 2
 """The run time that is expected of a begun run, over what was seen of it: what has run for long goes on for long. Of
 drawn applications (`drawn_profiles`, seeds 700,000 to 700,099) the median is 3.7 after half a minute, 2.6 after one,
@@ -206,9 +203,7 @@ class History:
         seen, and what was learned since an application ran out of memory, stay."""
         for name, profile in seen._recorded.items():
             if not _same(profile, self._recorded.get(name)):
-                self._recorded[name] = self._profiles[name] = profile
-                if name in self._needs_mib:
-                    self._widen(name)
+                self.recorded(profile)
         self._run_ms |= seen._run_ms
         self._peak_mib |= seen._peak_mib
 

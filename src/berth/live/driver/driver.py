@@ -17,7 +17,7 @@ from typing import NamedTuple
 from berth.cluster import Cluster, Running
 from berth.counts import counted
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError, SettingError
-from berth.knowledge import FIRST_LOOK_MS, Knowledge, LearnsMemory, Spread, make_knowledge
+from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
 from berth.knowledge.memory_needs import (
     MOST_KINDS,
     PROMISE_QUANTILE,
@@ -58,6 +58,7 @@ from berth.live.driver.site import (
 )
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
 from berth.model import (
+    FIRST_LOOK_MS,
     FOREVER_MS,
     NO_GPU,
     GpuSlot,

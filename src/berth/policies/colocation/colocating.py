@@ -17,14 +17,13 @@ import numpy as np
 from berth.cluster import Cluster, Queue, Running
 from berth.interference.known_speeds import MOST
 from berth.knowledge import (
-    FIRST_LOOK_MS,
     LONGEST_MS,
     Knowledge,
     LearnsUnderWay,
     believed_peak_mib,
     believed_run,
 )
-from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.model import FIRST_LOOK_MS, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.cluster_cache import MOST_CANDIDATES, ClusterCache
 from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
