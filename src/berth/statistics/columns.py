@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SimulationError
+from berth.events import Batched, EventBatch
 from berth.model import NO_GPU, Event, EventKind, Job, Reason
+from berth.traces.job_table import JobNumbers, values_of
 
 KINDS = tuple(EventKind)
 """The kind that each code of `EventColumns.kind` stands for."""
@@ -120,17 +122,21 @@ class EventColumns:
         return int(self.time_ms[-1]) if len(self.time_ms) else 0
 
 
-def event_columns(events: Iterable[Event]) -> EventColumns:
-    """Turn events, as `simulate` yields them, into columns.
+def event_columns(events: Iterable[Event], progress: Callable[[int], None] | None = None) -> EventColumns:
+    """Turn events, as `simulate` yields them, into columns; `progress` is called now and then with how many jobs have
+    arrived.
 
     The events must begin with the first of each job and be in order of time; a SimulationError names the
     first that is not, and the first start without its submit or end without its start.
     """
     gathered = _Gathered()
-    events = iter(events)
-    # One flat list and strided slices of it cost a fifth of a loop over the events.
-    while flat := list(chain.from_iterable(islice(events, _EVENTS_AT_ONCE))):
-        gathered.add(flat)
+    for part in _parts(events):
+        if isinstance(part, EventBatch):
+            gathered.add_batch(part)
+        else:
+            gathered.add(part)
+        if progress is not None:
+            progress(len(gathered.job_ids))
     time_ms, kind, job = _int64(gathered.time_ms), _int8(gathered.kind), _int32(gathered.job)
     if (backwards := np.flatnonzero(np.diff(time_ms) < 0)).size:
         at = int(backwards[0]) + 1
@@ -187,6 +193,30 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
     return columns
 
 
+def _parts(events: Iterable[Event]) -> Iterator[list[Any] | EventBatch]:
+    """Batches as they come, and of the events between them the fields, one behind the other.
+
+    One flat list and strided slices of it cost a fifth of a loop over the events.
+    """
+    each = iter(events)
+    parts = (
+        events.batches()
+        if isinstance(events, Batched)
+        else iter(lambda: [*islice(each, _EVENTS_AT_ONCE)], [])
+    )
+    flat: list[Any] = []
+    for part in parts:
+        if not isinstance(part, EventBatch):
+            flat.extend(chain.from_iterable(part))
+        if flat and (isinstance(part, EventBatch) or len(flat) >= _EVENTS_AT_ONCE * _FIELDS):
+            yield flat
+            flat = []
+        if isinstance(part, EventBatch):
+            yield part
+    if flat:
+        yield flat
+
+
 class _Gathered:
     """What is kept of events, some of which are added at a time, so that neither they nor their jobs are held."""
 
@@ -206,6 +236,33 @@ class _Gathered:
         """Node and index of each slot, one after the other."""
         self._ordinals: dict[str, int] = {}
         """Of the jobs that may have events to come, by id."""
+        self._shares: tuple[JobNumbers | None, NDArray[np.int64]] = None, np.empty((0, 2), np.int64)
+        """The share of each kind of jobs in the last batch."""
+
+    def add_batch(self, batch: EventBatch) -> None:
+        """Take the events of a batch."""
+        known = len(self.job_ids)
+        self._know(batch.jobs[known : known + int(np.count_nonzero(batch.kind == SUBMIT))])
+        starts = batch.row[batch.kind == START]
+        if self._shares[0] is not batch.numbers:
+            shares = [batch.jobs[row].share for row in batch.numbers.kind_rows.tolist()]
+            self._shares = batch.numbers, np.array(shares, np.int64).reshape(-1, 2)
+        milli, mem_mib = self._shares[1][batch.numbers.kind[starts]].T
+        counts = np.diff(batch.slot_offsets)
+        slots = np.stack((batch.slot_node, batch.slot_index), axis=1)
+        for column, values in (
+            (self.time_ms, batch.time_ms),
+            (self.job, batch.row),
+            (self.attempt, np.ones(len(batch.row))),
+            (self.kind, batch.kind),
+            (self.reason, batch.reason),
+            (self.begin_milli, milli),
+            (self.begin_mem_mib, mem_mib),
+            (self.shared, np.zeros(len(starts))),
+            (self.slot_counts, counts),
+            (self.slots, slots),
+        ):
+            column.frombytes(values.astype(column.typecode).tobytes())
 
     def add(self, flat: list[Any]) -> None:
         """Take the fields of some events, one behind the other."""
@@ -217,8 +274,10 @@ class _Gathered:
         for at in np.flatnonzero((kinds == FAIL) | (kinds == REJECT)).tolist():
             reason[at] = _CODE_OF_REASON[flat[at * _FIELDS + 6]]
         first = np.flatnonzero((kinds == SUBMIT) & (_int32(attempt) == 1)).tolist()
-        self._know([jobs[at] for at in first])
         names = [job.id for job in jobs]
+        ordinals = range(len(self.job_ids), len(self.job_ids) + len(first))
+        self._ordinals.update(zip([names[at] for at in first], ordinals, strict=True))
+        self._know([jobs[at] for at in first])
         try:
             self.job.extend(array("i", map(self._ordinals.__getitem__, names)))
         except KeyError:  # of a job that has ended, or that was never submitted
@@ -242,25 +301,23 @@ class _Gathered:
         self.slot_counts.extend(array("i", map(len, slots)))
         self.slots.extend(array("i", chain.from_iterable(chain.from_iterable(slots))))
 
-    def _know(self, jobs: list[Job]) -> None:
+    def _know(self, jobs: Sequence[Job]) -> None:
         """These jobs are submitted for the first time."""
-        names = [job.id for job in jobs]
-        self._ordinals.update(
-            zip(names, range(len(self.job_ids), len(self.job_ids) + len(names)), strict=True)
-        )
-        self.job_ids += names
-        self.users += [job.user for job in jobs]
-        self.virtual_clusters += [job.virtual_cluster for job in jobs]
-        self.submit_ms.extend([job.submit_ms for job in jobs])
-        self.work_ms.extend([job.work_ms for job in jobs])  # type: ignore[misc]  # a simulation knows it
-        self.gpus.extend([job.gpus for job in jobs])
-        self.milli.extend([job.share[0] for job in jobs])
-        self.keeps_work.extend([job.keeps_work for job in jobs])
-        self.urgent.extend([job.priority > 0 for job in jobs])
-        if self.due_ms or any(job.deadline_ms is not None for job in jobs):
+        self.job_ids += values_of(jobs, "id")
+        self.users += values_of(jobs, "user")
+        self.virtual_clusters += values_of(jobs, "virtual_cluster")
+        self.submit_ms.extend(values_of(jobs, "submit_ms"))
+        self.work_ms.extend(values_of(jobs, "work_ms"))
+        self.gpus.extend(values_of(jobs, "gpus"))
+        self.milli.extend([share[0] for share in values_of(jobs, "share")])
+        self.keeps_work.extend(values_of(jobs, "keeps_work"))
+        self.urgent.extend([priority > 0 for priority in values_of(jobs, "priority")])
+        deadlines = values_of(jobs, "deadline_ms")
+        if self.due_ms or any(deadline is not None for deadline in deadlines):
             self.due_ms.extend([-1] * (len(self.job_ids) - len(jobs) - len(self.due_ms)))
+            submits = values_of(jobs, "submit_ms")
             self.due_ms.extend(
-                [-1 if job.deadline_ms is None else job.submit_ms + job.deadline_ms for job in jobs]
+                [-1 if due is None else submit + due for submit, due in zip(submits, deadlines, strict=True)]
             )
 
 
