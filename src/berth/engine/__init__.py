@@ -64,8 +64,8 @@ def simulate(
 ) -> Simulation:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
 
-    `jobs` come in order of submission and are read as time reaches them, a sequence at once; `cluster` is left as it is,
-    the run begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and
+    `jobs` come in order of submission and are read as time reaches them, a sequence at once; `cluster` is left
+    as it is, the run begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and
     `knowledge`. `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the
     truth, and the future where `jobs` are a sequence. A policy that was made already has its own, which is to be the
     same. A job that could not start on the empty cluster is rejected at once, one whose patience ends when it ends,
