@@ -145,7 +145,8 @@ def event_columns(events: Iterable[Event], progress: Callable[[int], None] | Non
         else:
             gathered.add(part)
         if progress is not None:
-            progress(len(gathered.job_ids))
+            progress(gathered.arrived)
+    gathered.settle()
     time_ms, kind, job = _int64(gathered.time_ms), _int8(gathered.kind), _int32(gathered.job)
     if (backwards := np.flatnonzero(np.diff(time_ms) < 0)).size:
         at = int(backwards[0]) + 1
@@ -247,6 +248,10 @@ class _Gathered:
         """Of the jobs that may have events to come, by id."""
         self._kinds: tuple[JobNumbers | None, NDArray[np.int64]] = None, np.empty((0, 5), np.int64)
         """Of each kind of jobs in the last batch: GPUs, share, whether it keeps its work and is urgent."""
+        self.arrived = 0
+        """How many jobs have been submitted."""
+        self._batched: tuple[Sequence[Job], JobNumbers] | None = None
+        """The jobs of batches, the last of which are not known yet."""
 
     def add_batch(self, batch: EventBatch) -> None:
         """Take the events of a batch."""
@@ -257,9 +262,8 @@ class _Gathered:
                 for job in (batch.jobs[row] for row in numbers.kind_rows.tolist())
             ]
             self._kinds = numbers, np.array(kinds, np.int64).reshape(-1, 5)
-        come = slice(len(self.job_ids), len(self.job_ids) + int(np.count_nonzero(batch.kind == SUBMIT)))
-        gpus, milli, _, keeps_work, urgent = self._kinds[1][numbers.kind[come]].T
-        self._name(batch.jobs[come])
+        self.arrived += int(np.count_nonzero(batch.kind == SUBMIT))
+        self._batched = batch.jobs, numbers
         starts = batch.row[batch.kind == START]
         _, begin_milli, begin_mem_mib, _, _ = self._kinds[1][numbers.kind[starts]].T
         counts = np.diff(batch.slot_offsets)
@@ -267,25 +271,19 @@ class _Gathered:
         for column, values in (
             (self.time_ms, batch.time_ms),
             (self.job, batch.row),
-            (self.attempt, np.ones(len(batch.row))),
             (self.kind, batch.kind),
             (self.reason, batch.reason),
-            (self.submit_ms, numbers.submit_ms[come]),
-            (self.work_ms, numbers.work_ms[come]),
-            (self.gpus, gpus),
-            (self.milli, milli),
-            (self.keeps_work, keeps_work),
-            (self.urgent, urgent),
             (self.begin_milli, begin_milli),
             (self.begin_mem_mib, begin_mem_mib),
             (self.shared, np.zeros(len(starts))),
             (self.slot_counts, counts),
             (self.slots, slots),
         ):
-            column.frombytes(values.astype(column.typecode).tobytes())
+            _extend(column, values)
 
     def add(self, flat: list[Any]) -> None:
         """Take the fields of some events, one behind the other."""
+        self.settle()
         jobs: list[Job] = flat[2::_FIELDS]
         kind = array("b", map(_CODE_OF_KIND.__getitem__, flat[1::_FIELDS]))
         attempt = array("i", flat[3::_FIELDS])
@@ -295,8 +293,9 @@ class _Gathered:
             reason[at] = _CODE_OF_REASON[flat[at * _FIELDS + 6]]
         first = np.flatnonzero((kinds == SUBMIT) & (_int32(attempt) == 1)).tolist()
         names = [job.id for job in jobs]
-        ordinals = range(len(self.job_ids), len(self.job_ids) + len(first))
+        ordinals = range(self.arrived, self.arrived + len(first))
         self._ordinals.update(zip([names[at] for at in first], ordinals, strict=True))
+        self.arrived += len(first)
         self._know([jobs[at] for at in first])
         try:
             self.job.extend(array("i", map(self._ordinals.__getitem__, names)))
@@ -340,9 +339,36 @@ class _Gathered:
             self.due_ms.extend(
                 [-1 if due is None else submit + due for submit, due in zip(submits, deadlines, strict=True)]
             )
-        self.job_ids += values_of(jobs, "id")
-        self.users += values_of(jobs, "user")
-        self.virtual_clusters += values_of(jobs, "virtual_cluster")
+        owned: Any = [values_of(jobs, name) for name in ("id", "user", "virtual_cluster")]
+        if self.job_ids:
+            self.job_ids += owned[0]
+            self.users += owned[1]
+            self.virtual_clusters += owned[2]
+        else:  # a whole table's own columns: nothing is added to them, as no other job comes
+            self.job_ids, self.users, self.virtual_clusters = owned
+
+    def settle(self) -> None:
+        """Know the jobs that came with batches."""
+        if self._batched is None:
+            return
+        (jobs, numbers), self._batched = self._batched, None
+        come = slice(len(self.job_ids), self.arrived)
+        gpus, milli, _, keeps_work, urgent = self._kinds[1][numbers.kind[come]].T
+        self._name(jobs if come == slice(0, len(jobs)) else jobs[come])
+        for column, values in (
+            (self.attempt, np.ones(len(self.time_ms) - len(self.attempt))),
+            (self.submit_ms, numbers.submit_ms[come]),
+            (self.work_ms, numbers.work_ms[come]),
+            (self.gpus, gpus),
+            (self.milli, milli),
+            (self.keeps_work, keeps_work),
+            (self.urgent, urgent),
+        ):
+            _extend(column, values)
+
+
+def _extend(column: array[int], values: NDArray[Any]) -> None:
+    column.frombytes(values.astype(column.typecode).tobytes())
 
 
 def _int64(values: array[int]) -> NDArray[np.int64]:
