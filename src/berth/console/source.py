@@ -22,24 +22,19 @@ class Source(Protocol):
 
     async def look(self) -> Snapshot:
         """What is there now. Raises BerthError if it cannot be reached."""
-        ...
 
     async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """All of one job that this viewer may see; `look` is the last one at this source, None before the first.
         Raises BerthError if there is none."""
-        ...
 
     async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         """Do an action for a viewer who may, and say what was done. Raises BerthError."""
-        ...
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """The command that does the same, or None where the source has no such action."""
-        ...
 
     def lacks(self, viewer: Viewer) -> Mapping[str, str]:
         """Actions that this queue does not have for this viewer, or has in part, each with the reason in a sentence."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +56,9 @@ class Submits(Protocol):
 
     async def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
         """Queue a job of the viewer; its id. Raises AccessError if the viewer may not, BerthError if it is refused."""
-        ...
 
     def submit_command(self, asked: dict[str, str]) -> str:
         """The command line that does the same."""
-        ...
 
 
 @runtime_checkable
@@ -77,7 +70,6 @@ class Follows(Protocol):
 
         Raises AccessError if it is another user's job, BerthError if there is no such job.
         """
-        ...
 
 
 def actions_in(state: str) -> tuple[str, ...]:

@@ -54,14 +54,12 @@ def import_text(
     options: Options,
     *,
     delimiter: str | None = None,
-    name: str = "",
-    cursors: Mapping[str, int] | None = None,
 ) -> ImportResult:
     """Import a table of text with a header line; None reads standard input.
 
     The delimiter is found in the header where none is given. HistoryError where the file is no such table.
     """
-    where = name or (str(path) if path else "standard input")
+    where = str(path) if path else "standard input"
     with history.import_space() as space:
         if path is None:
             path = space / "input.txt"
@@ -72,7 +70,7 @@ def import_text(
         if len(chosen.encode()) > 4:
             raise HistoryError(f"a delimiter has up to 4 bytes, not {chosen!r}")
         layout = layout_of(header, chosen, where)
-        return import_file(history, space, path, chosen, layout, options, where, cursors=cursors)
+        return import_file(history, space, path, chosen, layout, options, where)
 
 
 def import_file(

@@ -131,7 +131,7 @@ class History(HistoryReader):
         files = list(index.records)
         try:
             segments = [self.folder / name for name in files]
-            staged, _ = known_by_label(database, staged, segments)
+            staged = known_by_label(database, staged, segments)
             if renamed_jobs(database, staged, segments):
                 for place, path in enumerate(segments):
                     if query := rename_in(database, path):
