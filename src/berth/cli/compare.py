@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
-from berth.cli.files import checked_place, command_line, interruption_explained, made_folder, write_whole
+from berth.cli.files import checked_place, command_line, interruption_explained, write_results
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, printed
 from berth.cli.progress import compiling_shown, progress_bar
@@ -315,15 +314,12 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
 
 def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed. The page begins with `first`."""
-    from berth.experiments.compare.page import write_report
+    from berth.experiments.compare.page import comparison_report
 
-    made_folder(out)
-    report = write_report(result, out / "report.html", command=command_line(), first=first)
-    numbers = out / "result.json"
-    write_whole(numbers, json.dumps(result.to_dict(), allow_nan=False, indent=1) + "\n")
-    nodes = out / "cluster.csv"
+    report, nodes = comparison_report(result, command_line(), first), out / "cluster.csv"
+    written = write_results(out, report, result.to_dict())
     write_nodes(result.nodes, nodes)
-    return [report, numbers, nodes]
+    return [*written, nodes]
 
 
 def _show(result: Comparison, written: list[Path]) -> None:

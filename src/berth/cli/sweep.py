@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from berth.cli.files import command_line, interruption_explained, write_whole
+from berth.cli.files import command_line, interruption_explained, write_results
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.progress import compiling_shown, progress_bar
 from berth.cli.run_options import Processes
@@ -53,10 +52,9 @@ def sweep(
         )
         return
     if out is not None:
-        from berth.experiments.sweep.page import write_page
+        from berth.experiments.sweep.page import page_of
 
-        write_page(found, out / "report.html", command=command_line())
-        write_whole(out / "result.json", json.dumps(found.to_dict(), allow_nan=False, indent=1) + "\n")
+        write_results(out, page_of(found, command_line()), found.to_dict())
     if not printed(as_json, found.rows(), found.to_dict()):
         from berth.experiments.sweep.table import rich_grid
 
