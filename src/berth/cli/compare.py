@@ -17,12 +17,15 @@ from berth.cli.progress import compiling_shown, progress_bar
 from berth.cli.run_options import (
     FromHistory,
     Processes,
+    Ray,
     RunOptions,
     Since,
     Until,
     conditions_asked,
     joined,
+    one_source,
     period_asked,
+    tell_skipped,
 )
 from berth.cli.shared_options import with_options
 from berth.counts import counted
@@ -86,9 +89,7 @@ def compare(
     ] = "fifo+first-fit,sjf+best-fit,fgd",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
     jobs: Processes = 1,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
-    ] = None,
+    ray: Ray = None,
     from_history: FromHistory = False,
     since: Since = SINCE,
     until: Until = "",
@@ -103,11 +104,7 @@ def compare(
     options: RunOptions,
 ) -> None:
     """Replay a trace through several policies and put the results side by side."""
-    if from_history == bool(trace):
-        raise SettingError(
-            "compare replays either a TRACE or, with --from-history, what ran on this machine; got"
-            f" {'both' if trace else 'neither'}"
-        )
+    one_source("compare replays", trace, from_history)
     of_history = {"--since": since != SINCE, "--until": bool(until), "--whole-gpus": whole_gpus}
     of_trace = {
         "--seeds": seeds > 1,
@@ -360,9 +357,6 @@ def _show(result: Comparison, written: list[Path]) -> None:
                 f" {named}{', …' if lost > len(run.summary.given_up) else ''}; --checkpoint lets jobs keep their work",
                 file=sys.stderr,
             )
-    for error in result.skipped[:20]:
-        print(f"left out: {error}", file=sys.stderr)
-    if result.skipped:
-        print(f"{len(result.skipped):,} bad rows left out", file=sys.stderr)
+    tell_skipped(result.skipped)
     for path in written:
         screen.print(f"wrote {path}", soft_wrap=True)

@@ -23,6 +23,7 @@ from berth.cli.run_options import (
     Until,
     conditions_asked,
     joined,
+    one_source,
     period_asked,
 )
 from berth.cli.shared_options import with_options
@@ -98,11 +99,7 @@ def size(
     asked = keep_of(keep, by)
     if options.out is not None:
         made_folder(options.out)
-    if from_history == bool(trace):
-        raise SettingError(
-            "size takes either a TRACE or, with --from-history, what ran on this machine; got"
-            f" {'both' if trace else 'neither'}"
-        )
+    one_source("size takes", trace, from_history)
     if (since or until) and not from_history:
         raise SettingError(
             "--since and --until choose jobs of the history: use them with --from-history, not with a TRACE"

@@ -47,7 +47,7 @@ import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
-from berth.history.store.database import at, count, first_line, literal, make_table, read_parquet
+from berth.history.store.database import at, count, literal, make_table, named_errors, read_parquet
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections, Staged
 from berth.history.store.lookups import applications_of
@@ -120,7 +120,7 @@ class History(HistoryReader):
         (self.folder / "records").mkdir(mode=FOLDER_MODE, exist_ok=True)
         numbers = count_from(index.next_number)
         files = list(index.records)
-        try:
+        with named_errors(self.folder):
             segments = [self.folder / name for name in files]
             staged = known_by_label(database, staged, segments)
             if renamed_jobs(database, staged, segments):
@@ -150,8 +150,6 @@ class History(HistoryReader):
                 new = f"records/{next(numbers):06d}.parquet"
                 copy_records(database, f"SELECT * FROM {self._records(small)}", self.folder / new)
                 files = [*(name for name in files if name not in small), new]
-        except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         self._publish(
             replace(
                 index,
@@ -177,7 +175,7 @@ class History(HistoryReader):
         `marks` say how far the segments of spools have been read. To be called inside `import_space`.
         """
         index = self.index()
-        try:
+        with named_errors(self.folder):
             after, new, changed = self._merged_usage(database, index, staged, None)
             if marks:
                 (self.folder / "spools").mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -187,8 +185,6 @@ class History(HistoryReader):
                 )
                 after = replace(after, spools=(name,), next_number=after.next_number + 1)
             rows = count(database, f"SELECT count(*) FROM read_parquet({at(staged)})")
-        except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         if after != index:
             self._publish(after, new, changed)
         return rejections.result(rows + rejections.count, new, changed)
@@ -205,7 +201,7 @@ class History(HistoryReader):
     ) -> ImportResult:
         """Take over staged values of series, and what they say of jobs; to be called inside `import_space`."""
         index = self.index()
-        try:
+        with named_errors(self.folder):
             merge = SeriesMerge(database, staged, [self.folder / name for name in index.series])
             if merge.new or merge.changed:
                 rows = staged.with_name("usage.parquet")
@@ -225,8 +221,6 @@ class History(HistoryReader):
                     merge.new,
                     merge.changed,
                 )
-        except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         return rejections.result(merge.read + rejections.count, merge.new, merge.changed)
 
     def _merged_usage(
