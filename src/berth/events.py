@@ -1,14 +1,15 @@
-"""Events of a stretch of a simulation as arrays, for jobs of which none was made."""
+"""Events of a stretch of a simulation as arrays, for jobs of which none was made, and what yields them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.model import Job
+from berth.model import Event, Job
 from berth.traces.job_table import JobNumbers
 
 
@@ -32,3 +33,11 @@ class EventBatch:
     slot_node: NDArray[np.int32]  # (S,)
     slot_index: NDArray[np.int32]  # (S,)
     """NO_GPU where it took only CPU and memory of the node."""
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """Events that can be had many at a time."""
+
+    def batches(self) -> Iterator[list[Event] | EventBatch]:
+        """All that are still to come, in their order."""

@@ -54,7 +54,7 @@ class Easy:
         pure = self._by_request and not self.draws and not remembers(place)
         self._certain = knowledge.certain
         self._tries_all = not (pure and knowledge.certain)
-        self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
+        self.expected_ms = self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
 
     @property

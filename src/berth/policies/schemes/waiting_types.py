@@ -22,8 +22,10 @@ from berth.policies.schemes.waiting_kernels import (
     STATE,
     add_waiting,
     fits_again,
+    move_lane,
     next_waiting,
     remove_waiting,
+    repack,
 )
 
 LARGEST = 1 << 62
@@ -204,27 +206,9 @@ class WaitingTypes:
 
     def _move(self, number: int) -> None:
         """Give a lane twice the room that its jobs take, behind all others in the pool."""
-        lane = self._lanes[number]
-        first, count = int(lane[FIRST]), int(lane[COUNT])
-        room = 2 * count + 8
-        if self._pooled + room > len(self._pool):
-            self._repack(room)
-            first = int(lane[FIRST])
-        self._pool[self._pooled : self._pooled + count] = self._pool[first : first + count]
-        lane[FIRST], lane[ROOM] = self._pooled, room
-        self._pooled += room
-
-    def _repack(self, more: int) -> None:
-        """Close the gaps that lanes have left in the pool, and have room for this many more places."""
         lanes = self._lanes
-        occupied = np.flatnonzero(lanes[:, COUNT])
-        total = int(lanes[occupied, COUNT].sum())
-        pool: IntArray = np.zeros(max(256, 2 * (total + more)), dtype=np.int64)
-        lanes[:, ROOM] = 0
-        at = 0
-        for number in occupied.tolist():
-            first, count = int(lanes[number, FIRST]), int(lanes[number, COUNT])
-            pool[at : at + count] = self._pool[first : first + count]
-            lanes[number, FIRST], lanes[number, ROOM] = at, count
-            at += count
-        self._pool, self._pooled = pool, at
+        more = 2 * int(lanes[number, COUNT]) + 8
+        if self._pooled + more > len(self._pool):
+            pool: IntArray = np.zeros(max(256, 2 * (int(lanes[:, COUNT].sum()) + more)), dtype=np.int64)
+            self._pool, self._pooled = pool, repack(lanes, self._pool, pool)
+        self._pooled = move_lane(lanes, self._pool, number, self._pooled)
