@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from berth.errors import LiveError
 from berth.partition.library import shim_path
+from berth.partition.processes import lives, stat_of
 
 
 def boot_ms() -> int:
@@ -41,22 +42,12 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it is there and has not ended."""
-        words = self._stat()
-        return bool(words) and int(words[19]) == self.start and words[0] not in (b"Z", b"X")
+        return lives(self.pid) and not self.taken
 
     @property
     def taken(self) -> bool:
         """Whether another process has its number by now."""
-        words = self._stat()
-        return bool(words) and int(words[19]) != self.start
-
-    def _stat(self) -> list[bytes]:
-        """What the kernel tells of the process with its number, behind its name; empty if there is none."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()
-        except OSError:
-            return []
+        return stat_of(self.pid)[19:20] not in ([], [str(self.start)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +246,7 @@ class Run:
             if not name.isdigit():
                 continue
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    of = int(file.read().rpartition(b")")[2].split()[3])
-                if of != session:
+                if stat_of(name)[3:4] != [str(session)]:
                     with open(f"/proc/{name}/environ", "rb") as file:
                         if mark not in b"\0" + file.read() + b"\0":
                             continue
