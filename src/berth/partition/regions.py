@@ -179,6 +179,14 @@ def root_folder() -> Path:
     return root
 
 
+def own_root(root: Path | None = None) -> Path:
+    """The folder of all partitions, which is made if need be. PartitionError as of `check_owner`."""
+    root = root or root_folder()
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    check_owner(root)
+    return root
+
+
 @contextmanager
 def locked(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[None]:
     """Wait until no other process has the lock of a file, and have it. A symbolic link is refused: root would make a
