@@ -44,6 +44,7 @@ from berth.partition import (
 from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
+from berth.partition.processes import is_locked
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
 from berth.partition.regions import locked, own_root, regions_in, root_folder
 from berth.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
@@ -180,16 +181,9 @@ def left_mib(gpu: Gpu) -> int:
 def is_served() -> bool:
     """Whether an agent of this node lives."""
     try:
-        held = os.open(root_folder() / ALIVE, os.O_RDWR | os.O_CLOEXEC)
+        return is_locked(root_folder() / ALIVE)
     except OSError:
         return False
-    try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask at once are no agent
-    except OSError:
-        return True
-    finally:
-        os.close(held)
-    return False
 
 
 def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:

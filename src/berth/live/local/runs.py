@@ -8,7 +8,6 @@ program, and a broker that gives an attempt up takes the name first.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 
 from berth.errors import LiveError
 from berth.partition.library import shim_path
-from berth.partition.processes import lives, stat_of
+from berth.partition.processes import is_locked, lives, stat_of
 
 
 def boot_ms() -> int:
@@ -143,17 +142,7 @@ class Run:
 
     def shim_lives(self) -> bool:
         """Whether a shim holds the folder's lock."""
-        try:
-            file = os.open(self._path("lock"), os.O_RDWR | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(file)
-        return False
+        return is_locked(self._path("lock"))
 
     def began(self) -> tuple[Process, int] | None:
         """The job's process and when it began, on the clock of `boot_ms`; None: nothing has run."""
