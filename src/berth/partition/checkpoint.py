@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import BerthError, NoRoomError, PartitionError
-from berth.files import whole_file
 from berth.partition.gpus import driver_version, gpus
 from berth.partition.library import resize_region
 from berth.partition.lifecycle import resize
@@ -234,8 +233,10 @@ def _pids(name: str, root: Path | None) -> list[int]:
 def note_strangers(name: str, pids: Collection[int]) -> None:
     """Have processes move with a partition that do not count in it, such as those that run without libberth."""
     file = root_folder() / name / STRANGERS
-    with suppress(FileNotFoundError), whole_file(file) as new:  # it ends now
-        new.write_text(json.dumps([(pid, start_of(pid)) for pid in sorted(pids)]))
+    draft = file.with_suffix(".draft")
+    with suppress(FileNotFoundError):  # it ends now
+        draft.write_text(json.dumps([(pid, start_of(pid)) for pid in sorted(pids)]))
+        os.replace(draft, file)
 
 
 def is_stopped(pid: int) -> bool:
@@ -258,8 +259,9 @@ def _lend(name: str, root: Path | None) -> None:
         had = {
             part.uuid: (part.limit_bytes >> 20, part.core_pct, part.burst, part.priority) for part in parts
         }
-        with whole_file(file) as new:
-            new.write_text(json.dumps(had))
+        draft = file.with_suffix(".draft")
+        draft.write_text(json.dumps(had))
+        os.replace(draft, file)
     for part in parts:
         resize_region(part.folder, part.uuid, 0, 0, _flags_of(part))
 
