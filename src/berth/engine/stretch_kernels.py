@@ -427,24 +427,11 @@ def reserve(t: StretchArrays, head: int, now_ms: int, block: IntArray, requests:
     state = t.state
     for place in range(t.room.shape[0]):
         t.room[place] = block[FREE_AT + place]
+    number, first, count = t.jobs[head, NUMBER], state[ENDS_FIRST], state[ENDS_COUNT]
     state[RESERVED_MS] = find_room(
-        block,
-        requests,
-        t.jobs[head, NUMBER],
-        t.room,
-        t.runs,
-        t.by_end,
-        state[ENDS_FIRST],
-        state[ENDS_COUNT],
-        t.slots,
-        now_ms,
-        state[FREE],
-        t.by_rank,
-        t.head_slots,
-        t.scratch,
-        t.there,
-        t.out,
-    )
+        block, requests, number, t.room, t.runs, t.by_end, first, count, t.slots, now_ms, state[FREE], t.by_rank,
+        t.head_slots, t.scratch, t.there, t.out,
+    )  # fmt: skip
     state[HEAD], state[KNOWN], state[HEAD_COUNT] = head, 1, t.out[0]
     state[SPARE_MILLI] = t.out[1] if t.out[0] > 0 else UNCOUNTED
     if state[SOME_IN_THE_WAY]:
@@ -498,21 +485,10 @@ def does_spare(
     t: StretchArrays, number: int, slots: IntArray, count: int, block: IntArray, requests: IntArray
 ) -> bool:
     """Whether a job of this request type on these slots leaves the first job room."""
+    head, its = t.jobs[t.state[HEAD], NUMBER], t.state[HEAD_COUNT]
     return spares(
-        block,
-        requests,
-        t.jobs[t.state[HEAD], NUMBER],
-        number,
-        t.room,
-        t.head_slots,
-        t.state[HEAD_COUNT],
-        slots,
-        count,
-        t.by_rank,
-        t.others,
-        t.scratch,
-        t.there,
-    )
+        block, requests, head, number, t.room, t.head_slots, its, slots, count, t.by_rank, t.others, t.scratch, t.there
+    )  # fmt: skip
 
 
 @compiled

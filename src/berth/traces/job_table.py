@@ -90,9 +90,9 @@ class JobTable(Sequence[Job]):
         return JobTable(self._columns, lambda row: change(make(row)))
 
     @property
-    def names(self) -> Sequence[str]:
-        """The fields in which its jobs may differ."""
-        return self._make.names if isinstance(self._make, FromFields) else _NAMES
+    def names(self) -> Sequence[str] | None:
+        """The fields in which its jobs may differ, which are its columns; None where a row is something else."""
+        return self._make.names if isinstance(self._make, FromFields) else None
 
     def values(self, name: str) -> Sequence[Any]:
         """That field of each job."""
@@ -132,12 +132,17 @@ class JobNumbers:
 def numbers_of(jobs: Sequence[Job]) -> JobNumbers:
     """Jobs as numbers. Raises TypeError if a time is not a whole number, as the work of a live job."""
     count = len(jobs)
-    names = [name for name in (jobs.names if isinstance(jobs, JobTable) else _NAMES) if name not in _OWN]
     kind, kind_rows = np.zeros(count, np.int32), np.zeros(min(count, 1), np.int64)
+    columns = jobs.names if isinstance(jobs, JobTable) else None
+    if columns is None:
+        jobs = [*jobs]
+    names = [name for name in columns or _NAMES if name not in _OWN]
     if names:
         first: dict[Any, int] = {}
-        values = zip(*(values_of(jobs, name) for name in names), strict=True)
-        firsts = np.fromiter(map(first.setdefault, values, range(count)), np.int64, count)
+        alike: Iterable[Any] = map(attrgetter(*names), jobs)
+        if columns is not None:
+            alike = zip(*(values_of(jobs, name) for name in names), strict=True)
+        firsts = np.fromiter(map(first.setdefault, alike, range(count)), np.int64, count)
         begins = firsts == np.arange(count)
         kind_rows = np.flatnonzero(begins)
         kind = (np.cumsum(begins, dtype=np.int32) - 1)[firsts]
