@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
@@ -40,10 +41,11 @@ class Scenario:
     recovery: Recovery
     speeds: CardSpeeds
 
-    def told(self, policy: str) -> list[Told]:
-        """What the simulator says."""
+    def told(self, policy: str, *, stretches: bool = False) -> list[Told]:
+        """What the simulator says: job by job, or beginning with a stretch."""
+        jobs: Iterable[Job] = self.jobs if stretches else iter(self.jobs)
         events = simulate(
-            self.jobs, Cluster(self.nodes), POLICIES[policy], outages=self.outages, recovery=self.recovery,
+            jobs, Cluster(self.nodes), POLICIES[policy], outages=self.outages, recovery=self.recovery,
             reservations=self.reservations, speeds=self.speeds,
         )  # fmt: skip
         return [
