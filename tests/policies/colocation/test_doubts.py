@@ -13,10 +13,8 @@ from berth.interference.profiled import ProfiledInterference
 from berth.interference.speeds import unhindered
 from berth.knowledge import Oracle, Spread
 from berth.model import EventKind, GpuModel, Job, Node, Profile
-from berth.policies import Setting, make_policy
 from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
-from berth.policies.colocation.pairs import Pairs
 from berth.profiles import Profiles
 
 CARD = GpuModel("card", "", 1_000, 1_000, 1_000)
@@ -38,7 +36,6 @@ class Doubtful(Oracle):
     """Expects the same of all jobs of an application, which run up to three tenths longer."""
 
     certain = False
-    reach = 1.3
 
     def __init__(self, jobs: list[Job], expected_ms: dict[str, int]) -> None:
         super().__init__(jobs, MODEL)
@@ -47,7 +44,7 @@ class Doubtful(Oracle):
 
     def run_ms(self, job: Job) -> Spread:
         expected_ms = self.expected_ms[job.application]
-        return Spread(expected_ms, expected_ms * 7 // 10, round(expected_ms * self.reach))
+        return Spread(expected_ms, expected_ms * 7 // 10, expected_ms * 13 // 10)
 
     def ran_out_last(self, application: str) -> bool:
         return application in self.ran_out
@@ -118,18 +115,3 @@ def test_an_upper_tenth_that_makes_no_sense_counts_for_nothing(high: float) -> N
     forecasts = forecaster.forecasts([Offer((), (Candidate("grows", 15_000_000, 15_000_000),))], CARD)
     Doubts(Nonsense([job], {})).rule_out(forecasts, [((), (job,))], forecaster, CARD)
     assert forecasts.fits[0].tolist() == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("policy", "reach", "seconds"), [("learned", 19, 18), ("learned", 1.01, 400), ("pairs", 19, 400)]
-)
-def test_learned_draws_a_wide_belief_of_a_run_time_towards_the_length_of_the_profile(
-    policy: str, reach: float, seconds: int
-) -> None:
-    """Nineteen times as long at the upper tenth is a deviation of 2.3 in the logarithm: the belief counts a sixth."""
-    job = Job("one", 0, 14_000, application="steady")
-    known = Doubtful([job], {"steady": 400_000})
-    known.reach = reach
-    made = make_policy(policy, Setting(0, knowledge=known))
-    assert isinstance(made, Pairs)
-    assert round(made.work_us(job) / 1_000_000) == seconds

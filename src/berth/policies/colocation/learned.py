@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from itertools import chain, combinations, islice, product
-from math import ceil, log
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from berth.arrays import IntArray
 from berth.cluster import Cluster
 from berth.errors import ModelError, SettingError
 from berth.interference import MODES, Speeds, mode_of
-from berth.knowledge import believed_run
 from berth.model import GpuModel, Job
 from berth.network.demands import Demand
 from berth.network.forecast_network import new_network
@@ -36,7 +35,6 @@ from berth.policies.colocation.scene import Scene, best_of
 from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
-from berth.profiles import run_time_ms
 
 SHIPPED = "berth.network"
 """The package whose folder `models` has the models that ship."""
@@ -47,9 +45,6 @@ MOST_LOOKED_AT, MOST_KINDS = 1000, 20
 PART = 0.6
 """How far from the middle of a belief to its upper tenth forecasts of memory go: errors of jobs that share a GPU cancel
 in part, and the upper tenth of the sum of three is about there."""
-PROFILE_ERROR, UPPER_TENTH = 1.0, 1.2816
-"""Standard deviation of the logarithm of a run time over the length of its application's profile, as assumed; and how
-many of them a belief's upper tenth is from its middle."""
 SCORE_S = 5.0
 """What a difference of 1 between scores of the network is taken to be worth, in seconds."""
 NOT_SLOWED = 1.02
@@ -149,16 +144,6 @@ class Learned(Pairs):
             return high_mib
         middle_mib = min(spread.expected, high_mib)
         return ceil(middle_mib + PART * (high_mib - middle_mib))
-
-    def work_us(self, job: Job) -> int:
-        """What is believed, μs, drawn towards the length of its profile: the more, the wider the belief is spread."""
-        believed_us, spread = super().work_us(job), believed_run(job, self.knowledge)
-        if self._certain or spread is None or spread.certain or job.application not in self.known:
-            return believed_us
-        length_us = run_time_ms(self.known[job.application]) * 1000
-        error = log(max(spread.high, 1) / max(spread.expected, 1)) / UPPER_TENTH
-        trust = PROFILE_ERROR**2 / (PROFILE_ERROR**2 + error**2)
-        return max(length_us, round(length_us * (believed_us / length_us) ** trust))
 
     def allowed(self, scene: Scene) -> NDArray[np.bool_]:
         """(O, C): the combinations among which the network chooses."""
