@@ -8,7 +8,7 @@ export UV_SYSTEM_CERTS ?= 1
 endif
 
 # Byte code is kept, or else every command that a test starts, and pytest for its assertions, would compile it anew: of
-# 22 s of processor time to collect the tests 10 are left.
+# 22 s of processor time to collect the tests 10 are left. The install compiles it, or else each of the tests' workers would.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow coverage check bench dist docs install native lock clean
@@ -34,10 +34,11 @@ install: .venv/.installed
 .venv/.installed: .venv/.uv requirements/plain.lock pyproject.toml hatch_build.py papers/pyproject.toml
 	$(UV) --compile-bytecode --require-hashes -r requirements/plain.lock
 	$(UV) --no-deps --no-build-isolation -e . -e papers
+	$(BIN)/python -m compileall -q -j 2 src papers/src
 	touch $@
 
 .venv/.dev: .venv/.installed requirements/dev.lock
-	$(UV) --require-hashes -r requirements/dev.lock
+	$(UV) --compile-bytecode --require-hashes -r requirements/dev.lock
 	touch $@
 
 native:

@@ -38,6 +38,7 @@ from berth.card_speeds import ALL_ALIKE
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.engine.run import Run
+from berth.engine.stretch import one_by_one
 from berth.interference import no_interference
 from berth.knowledge import History, Spread, User
 from berth.model import EventKind, Job, Node
@@ -156,7 +157,7 @@ def replay(
     asked_ms: dict[str, int] = {}
     seconds: list[float] = []
     next_ms = settled = 0
-    for event in run.events():
+    for event in one_by_one(run.batches()):
         job_id, now_ms = event.job.id, event.time_ms
         if event.kind is EventKind.START:
             forecast.started(job_id, now_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ settings.load_profile("berth")
 # pytest loads readline, which sets them for the workers of pytest-xdist: a table would be 80 columns wide there alone.
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
+
+# A script's background jobs ignore interruptions, and so would each command that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A queue of this machine, and its history, would answer where a folder without any is meant.
 os.environ.setdefault("BERTH_STATE", os.path.join(tempfile.gettempdir(), f"berth-no-queue-{os.getpid()}"))

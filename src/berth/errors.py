@@ -76,6 +76,16 @@ def in_one_line(error: Exception) -> str:
 class BerthError(Exception):
     """The base of every error that berth raises on purpose; the command line prints it without a traceback."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For pickle: what a process of a sweep raises comes to the one that asked, whatever its constructor takes."""
+        return _unpickled, (type(self), self.args), self.__dict__
+
+
+def _unpickled(kind: type[BerthError], arguments: tuple[object, ...]) -> BerthError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    return error
+
 
 class TraceError(BerthError):
     """A trace file cannot be read as asked.
@@ -111,14 +121,6 @@ class TraceError(BerthError):
     def unreadable(cls, path: str, error: OSError, line: int | None = None) -> TraceError:
         """A file that the system does not let be read, and why, in its words."""
         return cls(path, "a file that can be read", line=line, cause=cause_of(error))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        keywords = {"line": self.line, "column": self.column, "value": self.value, "cause": self.cause}
-        return (_rebuild_trace_error, (self.path, self.expected, keywords))
-
-
-def _rebuild_trace_error(path: str, expected: str, keywords: dict[str, int | str | None]) -> TraceError:
-    return TraceError(path, expected, **keywords)  # type: ignore[arg-type]
 
 
 class ClusterError(BerthError):
@@ -197,9 +199,6 @@ class NoRoomError(PartitionError):
         self.short = short
         super().__init__(f"{short}; ask for less, or promise more than there is with --overcommit")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.short,)
-
 
 class LiveError(BerthError):
     """The queue of this machine cannot do what it was asked: says why and what to do."""
@@ -229,9 +228,6 @@ class ApiError(KubernetesError):
         self.reason = reason
         self.message = message
         self.retry_after_s = retry_after_s
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (ApiError, (self.what, self.status, self.reason, self.message, self.retry_after_s))
 
 
 class AskError(KubernetesError):
@@ -283,6 +279,3 @@ class MissingExtraError(BerthError):
         """The error to raise for an import that failed for want of an extra's package; None for any other."""
         package = (error.name or "").partition(".")[0]
         return cls(f"module '{package}'", EXTRAS[package]) if package in EXTRAS else None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (MissingExtraError, (self.what, self.extra, self.package))

@@ -44,47 +44,38 @@ class Tenant(Protocol):
     @property
     def promise_mib(self) -> int:
         """The part of its memory that it keeps; 0: all."""
-        ...
 
     @property
     def best_effort(self) -> bool:
         """Whether it is promised no compute."""
-        ...
 
     @property
     def gang(self) -> str:
         """The gang that it is a task of; empty: none."""
-        ...
 
     @property
     def priority(self) -> int:
         """The lowest leaves first."""
-        ...
 
     @property
     def interactive(self) -> bool:
         """Whether it leaves while it is idle."""
-        ...
 
     @property
     def shows_max(self) -> bool:
         """Whether its programs see a card of the size that it may grow to."""
-        ...
 
     @property
     def going(self) -> bool:
         """Whether its attempt is neither over nor being ended."""
-        ...
 
     @property
     def runs(self) -> bool:
         """Whether its processes run and are not being ended."""
-        ...
 
     @property
     def makes_way(self) -> bool:
         """Whether it is about to leave its GPUs."""
-        ...
 
 
 T = TypeVar("T", bound=Tenant)
@@ -96,55 +87,42 @@ class Host(Protocol[T]):
     @property
     def gpus(self) -> Sequence[Gpu]:
         """By the numbers of the tenants' slots."""
-        ...
 
     def tenants(self) -> Iterable[T]:
         """Those that start or run, the suspended ones too."""
-        ...
 
     def tenants_on(self, at: int) -> Iterable[T]:
         """Those of them that have this GPU."""
-        ...
 
     def partition_of(self, tenant: T) -> str:
         """The name of its partition."""
-        ...
 
     def most_mib(self, tenant: T) -> int:
         """How far its memory may grow on each GPU; 0: it does not."""
-        ...
 
     def others_mib(self, at: int) -> int:
         """Memory of a GPU that is no tenant's."""
-        ...
 
     def uncounted_mib(self, tenant: T) -> int:
         """What its processes hold beyond what its partition counts; if that is anything, it does not grow."""
-        ...
 
     def room_kept(self) -> AbstractContextManager[None]:
         """Hold the lock under which memory of the GPUs is promised."""
-        ...
 
     def grown(self, tenant: T, mem_mib: int) -> None:
         """Keep the limit that it is about to get."""
-        ...
 
     def lend(self, tenant: T, to: T) -> None:
         """Have it leave its GPUs so that another grows, or comes back."""
-        ...
 
     def let_resume(self, tenant: T) -> None:
         """Let a suspended one run on as soon as there is room."""
-        ...
 
     def act(self) -> None:
         """Do what follows from what was kept."""
-        ...
 
     def log(self, event: str, /, **values: object) -> None:
         """Write a line of the log."""
-        ...
 
 
 class MovingHost(Host[T], Protocol[T]):
@@ -153,48 +131,37 @@ class MovingHost(Host[T], Protocol[T]):
     @property
     def fake(self) -> bool:
         """Whether its GPUs are fake."""
-        ...
 
     @property
     def fake_card(self) -> str:
         """The file of the fake GPU; empty: the usual one."""
-        ...
 
     def moves(self, tenant: T) -> None:
         """It is about to leave, or to come back."""
-        ...
 
     def signal(self, tenant: T, number: int) -> None:
         """Send a signal to its processes."""
-        ...
 
     def left_mib(self, tenant: T) -> int | None:
         """Memory of the machine that it may still take of its own limit; None: it has none."""
-        ...
 
     def left_gpus(self, tenant: T, parked_mib: int) -> None:
         """It has left, if it was to."""
-        ...
 
     def stayed(self, tenant: T) -> None:
         """It could not leave, and runs on."""
-        ...
 
     def came_back(self, tenant: T) -> None:
         """It runs on."""
-        ...
 
     def kept_off(self, tenant: T) -> None:
         """It could not come back yet, most often for want of room."""
-        ...
 
     def lost(self, tenant: T) -> None:
         """The driver has lost what it held: end it."""
-        ...
 
     def moved(self) -> None:
         """A move has ended."""
-        ...
 
 
 def given_milli(tenant: Tenant) -> int:

@@ -52,9 +52,9 @@ def test_a_busy_clusters_news_end_with_the_token_too(tmp_path: Path, monkeypatch
     monkeypatch.setattr("berth.console.events.RECOGNISED_S", 0.0)
 
     class Busy(ValuesSource):
-        async def look(self) -> Snapshot:
+        def look(self) -> Snapshot:
             self.value = look_of(gpus=1 + self.looks % 4)
-            return await super().look()
+            return super().look()
 
     world = World(
         tmp_path, sources=[Busy(every_s=0.01)]

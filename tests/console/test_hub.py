@@ -109,7 +109,7 @@ def test_a_queue_that_goes_away_is_said_to_be_gone_and_comes_back() -> None:
 
 def test_a_queue_whose_answer_is_not_understood_is_said_to_be_so() -> None:
     class Odd(ValuesSource):
-        async def look(self) -> Snapshot:
+        def look(self) -> Snapshot:
             raise KeyError("gpus")
 
     async def story() -> None:
@@ -124,13 +124,18 @@ def test_a_queue_whose_answer_is_not_understood_is_said_to_be_so() -> None:
 def test_a_slow_queue_does_not_hold_up_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("berth.console.hub.PATIENCE_S", 0.05)
 
+    slow = ValuesSource(look_of(gpus=4), name="slurm", slow_s=60)
+
     async def story() -> None:
-        hub = Hub([ValuesSource(look_of(gpus=4), name="slurm", slow_s=60), ValuesSource(look_of(gpus=2))])
+        hub = Hub([slow, ValuesSource(look_of(gpus=2))])
         seen = await hub.fresh()
+        while not hub.counts().gpus:
+            seen = await hub.fresh()
         assert [(each.look is None, bool(each.why)) for each in seen.values()] == [
             (True, True),
             (False, False),
         ]
+        slow.lets_go.set()
 
     asyncio.run(story())
 
@@ -185,9 +190,12 @@ def test_gpus_of_a_slow_queue_are_shown_as_soon_as_the_look_has_ended(
 ) -> None:
     monkeypatch.setattr("berth.console.hub.PATIENCE_S", 0.01)
 
+    source = ValuesSource(look_of(gpus=4), slow_s=60, every_s=1000)
+
     async def story() -> None:
-        hub = Hub([ValuesSource(look_of(gpus=4), slow_s=0.05, every_s=1000)])
+        hub = Hub([source])
         assert json.loads((await hub.gpus())[1])["gpus"] == []
+        source.lets_go.set()
         while hub.seen["local"].look is None:
             await asyncio.sleep(0.005)
         assert len(json.loads((await hub.gpus())[1])["gpus"]) == 4
@@ -197,13 +205,12 @@ def test_gpus_of_a_slow_queue_are_shown_as_soon_as_the_look_has_ended(
 
 def test_a_change_during_a_look_is_followed_by_another_look() -> None:
     class Gated(ValuesSource):
-        async def look(self) -> Snapshot:
+        def look(self) -> Snapshot:
             self.looks += 1
-            await gate.wait()
+            self.lets_go.wait(60)
             return self.value
 
     source = Gated(every_s=1000)
-    gate = asyncio.Event()
 
     async def story() -> None:
         hub = Hub([source])
@@ -211,7 +218,7 @@ def test_a_change_during_a_look_is_followed_by_another_look() -> None:
         while not source.looks:
             await asyncio.sleep(0)
         hub.look_soon("local")
-        gate.set()
+        source.lets_go.set()
         await first
         await hub.fresh()
         await hub.fresh()
@@ -224,7 +231,7 @@ def test_a_look_that_fails_unexpectedly_is_logged_and_not_repeated_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(ValuesSource):
-        async def look(self) -> Snapshot:
+        def look(self) -> Snapshot:
             self.looks += 1
             raise RuntimeError("a library's own")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pwd
@@ -32,12 +31,12 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
     try:
         source = LocalSource(Path(world.places.socket))
         with pytest.raises(LiveError, match="no queue is up"):
-            asyncio.run(source.look())
+            source.look()
         world.up()
         first = world.submit("echo hello; sleep 60", gpus=2, name="first")
         world.until(lambda: world.state_of(first) == "running", "it runs")
         second = world.submit("sleep 60", gpus=1)
-        look = asyncio.run(source.look())
+        look = source.look()
         assert [[each.job for each in gpu.tenants] for gpu in look.gpus] == [[first], [first]]
         assert [(job.id, job.state, job.name) for job in look.jobs] == [
             (first, "running", "first"),
@@ -46,41 +45,37 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
         assert (look.waiting, look.running) == (1, 1)
 
         world.until(lambda: world.output(first) == "hello\n", "it has written")
-        mine = asyncio.run(source.job(first, OLGA, look))
+        mine = source.job(first, OLGA, look)
         assert (mine["output"], "echo hello" in mine["command"]) == ("hello", True)
-        others = asyncio.run(source.job(first, NOBODY, look))
+        others = source.job(first, NOBODY, look)
         assert (others["output"], others["command"], others["name"]) == (None, None, "")
         assert (mine["application"], others["application"]) == ("first", "")  # which is its name
-        written = asyncio.run(source.output(first, OLGA, None))
+        written = source.output(first, OLGA, None)
         assert written == Output("hello\n", 6, 0, ended=False)
         with pytest.raises(AccessError, match="and operators see the output of job"):
-            asyncio.run(source.output(first, NOBODY, None))
-        assert asyncio.run(source.job(second, OLGA, look))["why"][0].startswith(f"Job {second} has")
+            source.output(first, NOBODY, None)
+        assert source.job(second, OLGA, look)["why"][0].startswith(f"Job {second} has")
 
         with pytest.raises(AccessError, match="may change only their own"):
-            asyncio.run(source.act("cancel", {"id": second}, NOBODY))
-        assert asyncio.run(source.act("hold", {"id": second}, OLGA)) == f"job {second}: held"
-        assert asyncio.run(source.act("priority", {"id": second, "value": 7}, OLGA)).startswith(
-            f"job {second}"
-        )
+            source.act("cancel", {"id": second}, NOBODY)
+        assert source.act("hold", {"id": second}, OLGA) == f"job {second}: held"
+        assert source.act("priority", {"id": second, "value": 7}, OLGA).startswith(f"job {second}")
         assert world.job(second)["priority"] == 7
-        assert asyncio.run(source.output(second, OLGA, 0)) == Output("", 0, 0, ended=False)  # not begun
-        asyncio.run(source.act("cancel", {"id": second}, OLGA))
-        assert asyncio.run(source.output(second, OLGA, None)) == Output(
-            "", 0, 0, ended=True
-        )  # it wrote nothing
-        assert asyncio.run(source.act("requeue", {"id": second}, OLGA)) == f"job {second}: waiting"
-        drained = asyncio.run(source.act("drain", {"id": f"{look.gpus[1].node}:1"}, OLGA))
+        assert source.output(second, OLGA, 0) == Output("", 0, 0, ended=False)  # not begun
+        source.act("cancel", {"id": second}, OLGA)
+        assert source.output(second, OLGA, None) == Output("", 0, 0, ended=True)  # it wrote nothing
+        assert source.act("requeue", {"id": second}, OLGA) == f"job {second}: waiting"
+        drained = source.act("drain", {"id": f"{look.gpus[1].node}:1"}, OLGA)
         assert drained == "GPU 1 is drained when its jobs have ended"
         with pytest.raises(SettingError, match="would import code"):
-            asyncio.run(source.act("policy", {"value": "evil.module:run"}, OLGA))
+            source.act("policy", {"value": "evil.module:run"}, OLGA)
         with pytest.raises(LiveError, match="there is no GPU 9"):
-            asyncio.run(source.act("undrain", {"id": f"{look.gpus[1].node}:9"}, OLGA))
+            source.act("undrain", {"id": f"{look.gpus[1].node}:9"}, OLGA)
         with pytest.raises(SettingError, match="is of another node"):
-            asyncio.run(source.act("drain", {"id": "elsewhere:1"}, OLGA))
+            source.act("drain", {"id": "elsewhere:1"}, OLGA)
         for digit in ("²", "٣"):  # digits to str.isdigit, the first of which int() refuses
             with pytest.raises(SettingError, match="expected its number"):
-                asyncio.run(source.act("drain", {"id": digit}, OLGA))
+                source.act("drain", {"id": digit}, OLGA)
     finally:
         world.close()
 
@@ -94,7 +89,7 @@ def test_a_job_is_submitted_as_the_user_that_the_viewer_is(tmp_path: Path) -> No
         source = LocalSource(Path(world.places.socket))
 
         def submit(asked: dict[str, str], who: Viewer = viewer) -> str:
-            return asyncio.run(source.submit(asked, who))
+            return source.submit(asked, who)
 
         line = {"command": "echo $USER in $PWD; exit 3", "gpus": "0", "name": "mine", "folder": str(tmp_path)}
         job = submit(line)
@@ -189,20 +184,20 @@ def test_a_pods_page_lists_no_cluster_again() -> None:
     source = KubernetesSource(Path("/no/such/kubeconfig"))  # whoever asks the cluster fails
     waits = LiveJob("ml/c", "ml", "c", "waiting", 1, 500, 30_000, 1, 1, why="no GPU has 500 milli free")
     seen = Snapshot(1_000_000, (), (waits,), 1)
-    told = asyncio.run(source.job("ml/c", OLGA, seen))
+    told = source.job("ml/c", OLGA, seen)
     assert (told["id"], told["state"], told["reason"]) == ("ml/c", "waiting", "no GPU has 500 milli free")
     with pytest.raises(KubernetesError, match="pod 'ml/d' neither waits"):
-        asyncio.run(source.job("ml/d", OLGA, seen))
+        source.job("ml/d", OLGA, seen)
     with pytest.raises(KubernetesError, match="not been seen yet, or does not answer"):
-        asyncio.run(source.job("ml/c", OLGA, None))
+        source.job("ml/c", OLGA, None)
 
 
 def test_a_drain_goes_to_the_api_server_if_it_names_a_gpu() -> None:
     source = KubernetesSource(Path("/no/such/kubeconfig"))
     with pytest.raises(SettingError, match="expected NODE:INDEX"):
-        asyncio.run(source.act("drain", {"id": "n1:00"}, OLGA))  # a label that means no GPU
+        source.act("drain", {"id": "n1:00"}, OLGA)  # a label that means no GPU
     with pytest.raises(KubernetesError, match="/no/such/kubeconfig"):
-        asyncio.run(source.act("drain", {"id": "n1:0"}, OLGA))
+        source.act("drain", {"id": "n1:0"}, OLGA)
 
 
 def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_are_changed(
@@ -231,7 +226,7 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
         return ""
 
     source = SlurmSource(tmp_path, run)
-    look = asyncio.run(source.look())
+    look = source.look()
     assert [(gpu.node, gpu.index, [each.job for each in gpu.tenants], gpu.health) for gpu in look.gpus] == [
         ("node1", 0, [], ""),
         ("node1", 1, ["7"], ""),
@@ -244,32 +239,32 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
     ]
     assert "berth does not run beside Slurm" in look.notes[0]
     asked.clear()
-    assert asyncio.run(source.job("7", OLGA, look))["where"] == "node1 GPU 1"
-    assert asyncio.run(source.job("7", OLGA, None))["where"] == "node1"
+    assert source.job("7", OLGA, look)["where"] == "node1 GPU 1"
+    assert source.job("7", OLGA, None)["where"] == "node1"
     assert {words[0] for words in asked} == {"squeue"}  # no reader of a page has the nodes listed again
     ann = Viewer("ann", Role.USER, "token", "")
-    assert asyncio.run(source.act("cancel", {"id": "8"}, ann)) == "scancel 8: done"
+    assert source.act("cancel", {"id": "8"}, ann) == "scancel 8: done"
     for action, what, who in (("cancel", "8", NOBODY), ("drain", "node1:0", ann), ("priority", "8", ann)):
         with pytest.raises(AccessError):
-            asyncio.run(source.act(action, {"id": what, "value": 1}, who))
+            source.act(action, {"id": what, "value": 1}, who)
     with pytest.raises(SettingError, match="no name of a node"):
-        asyncio.run(source.act("drain", {"id": "-x State=RESUME:0"}, OLGA))
+        source.act("drain", {"id": "-x State=RESUME:0"}, OLGA)
     with pytest.raises(LiveError, match="no id of a Slurm job"):
-        asyncio.run(source.act("cancel", {"id": "--user=ann"}, OLGA))
+        source.act("cancel", {"id": "--user=ann"}, OLGA)
     assert told == [["scancel", "8"]]
     told.clear()
     slurm.jobs["8"] |= {"Reason": "JobHeldAdmin", "PriorityLong": "0"}
     with pytest.raises(AccessError, match="held by an administrator"):
-        asyncio.run(source.act("release", {"id": "8"}, ann))
-    asyncio.run(source.act("release", {"id": "8"}, OLGA))
+        source.act("release", {"id": "8"}, ann)
+    source.act("release", {"id": "8"}, OLGA)
     slurm.jobs["8"] |= {"Reason": "JobHeldUser"}
-    asyncio.run(source.act("release", {"id": "8"}, ann))
-    asyncio.run(source.act("hold", {"id": "8"}, ann))
-    asyncio.run(source.act("hold", {"id": "8"}, OLGA))
+    source.act("release", {"id": "8"}, ann)
+    source.act("hold", {"id": "8"}, ann)
+    source.act("hold", {"id": "8"}, OLGA)
     assert [words[1] for words in told] == ["release", "release", "uhold", "hold"]
     slurm.gone = True
     with pytest.raises(LiveError, match="does not answer"):
-        asyncio.run(source.look())
+        source.look()
 
 
 def test_a_job_that_berth_holds_waits_for_berth_and_is_held_by_a_later_begin(tmp_path: Path) -> None:
@@ -297,7 +292,7 @@ def test_a_job_that_berth_holds_waits_for_berth_and_is_held_by_a_later_begin(tmp
     }
     (tmp_path / "status.json").write_text(json.dumps(status))
     source = SlurmSource(tmp_path, run)
-    jobs = {job.id: job for job in asyncio.run(source.look()).jobs}
+    jobs = {job.id: job for job in source.look().jobs}
     assert {name: (job.state, job.gpus, job.why) for name, job in jobs.items()} == {
         "8": ("waiting", 1, "no room"),
         "9": ("waiting", 1, "job 8 goes first"),
@@ -306,10 +301,10 @@ def test_a_job_that_berth_holds_waits_for_berth_and_is_held_by_a_later_begin(tmp
     ann = Viewer("ann", Role.USER, "token", "")
     assert source.command("hold", {"id": "8"}) == "scontrol update JobId=8 StartTime=now+3650days"
     assert source.command("priority", {"id": "8", "value": 5}) is None
-    asyncio.run(source.act("hold", {"id": "8"}, ann))
-    asyncio.run(source.act("release", {"id": "10"}, ann))
+    source.act("hold", {"id": "8"}, ann)
+    source.act("release", {"id": "10"}, ann)
     with pytest.raises(SettingError, match="no action 'priority'"):
-        asyncio.run(source.act("priority", {"id": "8", "value": 5}, OLGA))
+        source.act("priority", {"id": "8", "value": 5}, OLGA)
     assert [words[2:] for words in told] == [
         ["JobId=8", "StartTime=now+3650days"],
         ["JobId=10", "StartTime=now"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,6 +82,8 @@ class ValuesSource:
     gone: str = ""
     """Why it does not answer; empty if it does."""
     slow_s: float = 0.0
+    lets_go: threading.Event = field(default_factory=threading.Event)
+    """Ends a slow look at once."""
     looks: int = 0
     """How often it was asked."""
     written: dict[str, str] = field(default_factory=dict)
@@ -89,15 +91,14 @@ class ValuesSource:
     done: list[tuple[str, str, str]] = field(default_factory=list)
     """Actions that were done: the action, what it was done to, and by whom."""
 
-    async def look(self) -> Snapshot:
+    def look(self) -> Snapshot:
         """What it was given, at this moment."""
         self.looks += 1
-        if self.slow_s:
-            await asyncio.sleep(self.slow_s)
+        self.lets_go.wait(self.slow_s)
         self._there()
         return replace(self.value, at_ms=time.time_ns() // 1_000_000)
 
-    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
+    def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """What a look says of a job."""
         job = self._job(job_id)
         own = viewer.owns(job.user)
@@ -116,7 +117,7 @@ class ValuesSource:
             "why": [] if job.start_ms else [f"Job {job.id} waits: {job.why}"],
         }  # fmt: skip
 
-    async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+    def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         """Note it, after the check that this viewer may."""
         what = word_of(values, "id" if action != "policy" else "value")
         self._there()
@@ -129,7 +130,7 @@ class ValuesSource:
         self.done.append((action, what, viewer.user))
         return f"{action}: {what}"
 
-    async def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+    def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
         """What it was given as written."""
         job = self._job(job_id)
         if not viewer.owns(job.user):
@@ -138,7 +139,7 @@ class ValuesSource:
         ended = job.end_ms is not None
         return Output(text, (after or 0) + len(text), 0, ended)
 
-    async def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
+    def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
         """Note it as done, and add a job that waits."""
         self._there()
         self.done.append(("submit", asked["command"], viewer.user))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
@@ -41,9 +42,13 @@ class Scenario:
     speeds: CardSpeeds
 
     def told(self, policy: str) -> list[Told]:
-        """What the simulator says."""
+        """What the simulator says: job by job and, if that is not the same, of a sequence of jobs."""
+        one_by_one, of_all = self._told(policy, iter(self.jobs)), self._told(policy, self.jobs)
+        return one_by_one if one_by_one == of_all else [*one_by_one, *of_all]
+
+    def _told(self, policy: str, jobs: Iterable[Job]) -> list[Told]:
         events = simulate(
-            self.jobs, Cluster(self.nodes), POLICIES[policy], outages=self.outages, recovery=self.recovery,
+            jobs, Cluster(self.nodes), POLICIES[policy], outages=self.outages, recovery=self.recovery,
             reservations=self.reservations, speeds=self.speeds,
         )  # fmt: skip
         return [

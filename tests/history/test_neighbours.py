@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from berth.history.jobs.history_source import HistoryJobs
 from berth.history.jobs.job_report import JobReport, job_reports, report_json
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.record_files import OpenAttempt, recorded, records, write_records
+from berth.history.store.record_files import recorded, records, write_records
 from berth.model import Job, Node, Record, RecordState, Share
 from tests.history.histories import read_records
 
@@ -96,17 +95,12 @@ def test_each_attempt_has_its_own_company(tmp_path: Path) -> None:
     assert beside(tmp_path / "h", "1") == [["3@n1:0"], ["2@n1:1"]]
 
 
-def test_a_simulation_records_the_gpus_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_a_simulation_records_the_gpus(tmp_path: Path) -> None:
     job = Job("1", 0, 1000, gpus=2)
     cpu_only = replace(job, id="2", gpus=0, cpu_milli=1000)
     events = list(simulate([job, cpu_only], Cluster([HERE]), "fifo"))
 
-    def all_of() -> Iterator[Record]:
-        under_way: dict[str, OpenAttempt] = {}
-        for event in events:
-            yield from records([event], [HERE], under_way=under_way)
-
-    found = {each.job_id: each.gpu_slots for each in all_of()}
+    found = {each.job_id: each.gpu_slots for each in records(events, [HERE])}
     assert found == {"1": ("n1:0", "n1:1"), "2": ()}
     for _ in recorded(iter(events), [HERE], tmp_path / "made.parquet"):
         pass

@@ -14,6 +14,7 @@ from berth.cluster import Cluster, Queue
 from berth.cluster.outages import Recovery
 from berth.engine import simulate
 from berth.engine.run import Run
+from berth.engine.stretch import one_by_one
 from berth.errors import SettingError
 from berth.interference import no_interference
 from berth.knowledge import History, Knowledge, Oracle, User
@@ -270,7 +271,7 @@ def asking(forecast: StartForecast, jobs: list[Job], cluster: Cluster) -> Iterat
     run = Run(
         iter(jobs), cluster.emptied(), policy, knowledge, no_interference, (), Recovery(), ALL_ALIKE, None
     )
-    for event in run.events():
+    for event in one_by_one(run.batches()):
         if event.kind is EventKind.SUBMIT and run.scheduler.waits(event.job.id):
             for other in run.new_events:  # what starts at this instant waits no more, and would be forgotten
                 if other.kind is EventKind.START:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from berth.statistics import Run, answers, best_sentence
 from tests.experiments.compare.runs import made_runs
 
-(LIKE, *_) = made_runs(seeds=(1,))
+
+@cache
+def like() -> Run:
+    """A run, of which each test changes some numbers."""
+    return made_runs(seeds=(1,))[0]
 
 
 def runs(waits_h: dict[str, Sequence[float]], allocation_pct: float = 50.0, unfinished: int = 0) -> list[Run]:
     """A run for each mean wait, of a policy and a seed; all else is the same."""
     summary = replace(
-        LIKE.summary, gpu_allocation_pct=allocation_pct, gpu_allocation_arriving_pct=allocation_pct,
-        finished=LIKE.summary.jobs - unfinished,
+        like().summary, gpu_allocation_pct=allocation_pct, gpu_allocation_arriving_pct=allocation_pct,
+        finished=like().summary.jobs - unfinished,
     )  # fmt: skip
     return [
         replace(
-            LIKE, policy=policy, seed=seed,
+            like(), policy=policy, seed=seed,
             summary=replace(summary, waiting_time_s=replace(summary.waiting_time_s, mean=wait_h * 3600)),
         )
         for policy, waits in waits_h.items()
@@ -49,7 +54,7 @@ def test_equal_policies_are_called_equal_and_one_alone_is_compared_with_nothing(
     )
     assert answers(runs({"a": [3]}, unfinished=1)) == (
         "Under a, the mean wait is 3.0 hours and the GPU allocation is 50.0 %.",
-        f"1 of {LIKE.summary.jobs} jobs does not finish.",
+        f"1 of {like().summary.jobs} jobs does not finish.",
     )
     assert answers(()) == ()
 
@@ -63,7 +68,7 @@ def test_a_nearly_empty_cluster_is_said_first(allocation_pct: float, warned: boo
 
 def test_jobs_that_do_not_finish_are_said() -> None:
     both = [*runs({"a": [3]}, unfinished=2), *runs({"b": [3]}, unfinished=5)]
-    jobs = LIKE.summary.jobs
+    jobs = like().summary.jobs
     assert answers(both)[-1] == f"Of {jobs} jobs 2 do not finish under a, and 5 under b."
     assert (
         answers(runs({"a": [3], "b": [3]}, unfinished=4))[-1]

@@ -1,10 +1,19 @@
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from berth.cluster import Cluster
+from berth.engine import simulate
 from berth.errors import SimulationError
-from berth.model import EventKind, Job
+from berth.events import EventBatch
+from berth.model import Event, EventKind, Job
 from berth.statistics import event_columns
-from berth.statistics.columns import RUNNING
+from berth.statistics.columns import KINDS, REASONS, RUNNING
+from berth.traces import Trace, read_nodes
+from berth.traces.job_table import numbers_of
 from tests.statistics.histories import event, golden
 
 A, B = Job("a", 0, 5), Job("b", 1, 5)
@@ -79,3 +88,68 @@ def test_events_that_cannot_be_are_refused_by_name(events: list, complaint: str)
     with pytest.raises(SimulationError) as refusal:
         event_columns(events)
     assert complaint in str(refusal.value)
+
+
+class InBatches:
+    """The events of a run of first attempts on whole GPUs, some of them as arrays."""
+
+    def __init__(self, events: list[Event], batched: range) -> None:
+        self.events, self.batched = events, batched
+        self.jobs = [event.job for event in events if event.kind is EventKind.SUBMIT]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def batches(self) -> Iterator[list[Event] | EventBatch]:
+        first, last = self.batched.start, self.batched.stop
+        yield self.events[:first]
+        part = self.events[first:last]
+        starts = [event for event in part if event.kind is EventKind.START]
+        slots = np.array([slot for event in starts for slot in event.slots], np.int32).reshape(-1, 2)
+        rows = {job.id: row for row, job in enumerate(self.jobs)}
+        yield EventBatch(
+            jobs=self.jobs,
+            numbers=numbers_of(self.jobs),
+            time_ms=np.array([event.time_ms for event in part], np.int64),
+            kind=np.array([KINDS.index(event.kind) for event in part], np.int8),
+            row=np.array([rows[event.job.id] for event in part], np.int32),
+            reason=np.array([REASONS.index(event.reason) for event in part], np.int8),
+            slot_offsets=np.cumsum([0, *(len(event.slots) for event in starts)]),
+            slot_node=slots[:, 0],
+            slot_index=slots[:, 1],
+        )
+        yield from ([event] for event in self.events[last:])
+
+
+def test_events_in_batches_are_the_same_columns_as_one_by_one() -> None:
+    trace = Trace("synthetic:pai-like?jobs=60&seed=3", "synthetic", None)
+    jobs = [replace(job, deadline_ms=at * 1000 if at % 2 else None) for at, job in enumerate(trace.jobs())]
+    events = list(simulate(jobs, Cluster(read_nodes("4x4:T4,4x4:P100")), "fifo+first-fit"))
+    assert {event.attempt for event in events} == {1}
+    expected = event_columns(events)
+    assert expected.last_kind.any()
+    for batched in (range(len(events)), range(0), range(20, 90), range(0, 90), range(20, len(events))):
+        arrived: list[int] = []
+        assert_equal_columns(event_columns(InBatches(events, batched), arrived.append), expected)
+        assert (arrived == sorted(arrived), arrived[-1]) == (True, 60)
+
+
+def assert_equal_columns(found: Any, expected: Any) -> None:
+    for field in fields(expected):
+        value, other = getattr(found, field.name), getattr(expected, field.name)
+        if is_dataclass(other):
+            assert_equal_columns(value, other)
+        else:
+            assert (field.name, [*value]) == (field.name, [*other])
+            assert getattr(value, "dtype", None) == getattr(other, "dtype", None)
+
+
+def test_what_cannot_be_is_refused_in_batches_too() -> None:
+    start = event(0, EventKind.START, A, (0, 0))
+    events = [event(0, EventKind.SUBMIT, A), start, start]
+    with pytest.raises(SimulationError, match="job 'a' has 'start' after 'start'"):
+        event_columns(InBatches(events, range(3)))
+    with pytest.raises(SimulationError, match="event 1 is at 3 ms, before event 0 at 5 ms"):
+        event_columns(InBatches([event(5, EventKind.SUBMIT, A), event(3, EventKind.SUBMIT, B)], range(2)))
+    with pytest.raises(SimulationError, match="job 'a' is submitted for its first try more than once"):
+        event_columns(InBatches([event(0, EventKind.SUBMIT, A), event(0, EventKind.SUBMIT, A)], range(2)))

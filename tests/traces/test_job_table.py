@@ -8,7 +8,7 @@ import pytest
 from berth.errors import TraceError
 from berth.model import Job, Share
 from berth.traces import read_trace, write
-from berth.traces.job_table import JobTable, columns_of
+from berth.traces.job_table import JobTable, columns_of, numbers_of, values_of
 
 
 def test_a_table_has_the_jobs_that_reading_one_by_one_gives(tmp_path: Path) -> None:
@@ -61,6 +61,38 @@ def test_a_bad_row_is_told_with_its_line_and_left_out(tmp_path: Path, row: str, 
 
 
 def test_values_that_are_no_whole_numbers_stay_as_they_are_and_rows_are_sorted_as_they_came() -> None:
-    columns = columns_of([(2, True, 2**70), (1, False, 1), (2, None, "x")])
+    columns = columns_of([[(2, 1), (True, False), (2**70, 1)], [(2,), (None,), ("x",)]])
     assert [list(column) for column in columns] == [[1, 2, 2], [False, True, None], [1, 2**70, "x"]]
     assert columns_of([]) == []
+
+
+def test_jobs_as_numbers_are_those_of_their_list_and_are_alike_within_a_kind(tmp_path: Path) -> None:
+    jobs = [
+        Job(
+            f"j{at}",
+            at,
+            at * 3,
+            user=f"u{at}",
+            gpus=1 + at % 2,
+            retries=at // 4,
+            time_limit_ms=None if at % 3 else at,
+            estimate_ms=7 if at == 5 else None,
+        )
+        for at in range(12)
+    ]
+    write(jobs, tmp_path / "jobs.csv")
+    table = read_trace(tmp_path / "jobs.csv").table(nodes=())
+    for kept in (table, jobs, read_trace(tmp_path / "jobs.csv").table(nodes=()).each(lambda job: job)):
+        found = numbers_of(kept)
+        assert found.submit_ms.tolist() == [job.submit_ms for job in jobs]
+        assert found.work_ms.tolist() == [job.work_ms for job in jobs]
+        assert found.time_limit_ms.tolist() == [
+            -1 if job.time_limit_ms is None else job.time_limit_ms for job in jobs
+        ]
+        assert (found.patience_ms.tolist(), found.estimate_ms.tolist()) == ([], [-1] * 5 + [7] + [-1] * 6)
+        assert found.kind_rows.tolist() == [0, 1, 4, 5, 8, 9]
+        assert found.kind.tolist() == [2 * (at // 4) + at % 2 for at in range(12)]
+        assert list(values_of(kept, "user")) == [job.user for job in jobs]
+    assert numbers_of(()).kind_rows.tolist() == []
+    with pytest.raises(TypeError, match="whole numbers"):
+        numbers_of([Job("live", 0, None)])

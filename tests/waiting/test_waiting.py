@@ -20,7 +20,7 @@ from berth.history.store.pseudonyms import pseudonym, read_key
 from berth.waiting import Answer, Judgement, Questions, WaitModel, evaluate, judge, train
 from berth.waiting.conformal import censored_quantile, held_between, rolling_interval
 from berth.waiting.model import DAYS_TO_PROMISE, judged_on
-from berth.waiting.questions import categories_of, history_features, live_features
+from berth.waiting.questions import categories_of, live_features
 from berth.waiting.refit import MODEL_NAME
 from tests.history import exports
 from tests.waiting.test_queue import SQUEUE
@@ -107,7 +107,7 @@ def test_the_queue_is_counted_as_it_was_at_the_moment_of_asking(tmp_path: Path) 
     history = open_history(tmp_path / "h")
     import_text(history, exports.write(tmp_path / "f", rows), Options())
     with history.database() as database:
-        features, asked, waits = history_features(database)
+        features, asked, waits, _ = live_features(database, (), 0)
     assert asked.tolist() == [base, base + 5, base + 50]
     assert waits.tolist() == [10, 95, 100]
     assert features["waiting_jobs_all"].tolist() == [0, 1, 1]
@@ -393,9 +393,9 @@ def test_a_range_is_printed_where_too_few_days_are_known_to_promise_a_share(
 
 def test_nothing_that_only_a_placed_job_has_is_a_feature_and_texts_are_categories(trained: Path) -> None:
     with open_history(trained).database() as database:
-        features, _, _ = history_features(database)
+        features, _, _, _ = live_features(database, (), 0)
         assert categories_of(database)["user"] == ("ann", "bob")
-        less, _, _ = history_features(database, {**categories_of(database), "user": ("bob",)})
+        less, _, _, _ = live_features(database, (), 0, {**categories_of(database), "user": ("bob",)})
     assert not {"gpu_model", "cpu_milli", "nodes"} & features.keys()
     assert features["user"][:4].tolist() == [0, 1, 0, 1]
     np.testing.assert_array_equal(less["user"][:4], [np.nan, 0, np.nan, 0])

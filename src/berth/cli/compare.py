@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,19 +10,22 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
-from berth.cli.files import checked_place, command_line, interruption_explained, made_folder, write_whole
+from berth.cli.files import checked_place, command_line, interruption_explained, write_results
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, printed
 from berth.cli.progress import compiling_shown, progress_bar
 from berth.cli.run_options import (
     FromHistory,
     Processes,
+    Ray,
     RunOptions,
     Since,
     Until,
     conditions_asked,
     joined,
+    one_source,
     period_asked,
+    tell_skipped,
 )
 from berth.cli.shared_options import with_options
 from berth.counts import counted
@@ -87,9 +89,7 @@ def compare(
     ] = "fifo+first-fit,sjf+best-fit,fgd",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
     jobs: Processes = 1,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
-    ] = None,
+    ray: Ray = None,
     from_history: FromHistory = False,
     since: Since = SINCE,
     until: Until = "",
@@ -104,11 +104,7 @@ def compare(
     options: RunOptions,
 ) -> None:
     """Replay a trace through several policies and put the results side by side."""
-    if from_history == bool(trace):
-        raise SettingError(
-            "compare replays either a TRACE or, with --from-history, what ran on this machine; got"
-            f" {'both' if trace else 'neither'}"
-        )
+    one_source("compare replays", trace, from_history)
     of_history = {"--since": since != SINCE, "--until": bool(until), "--whole-gpus": whole_gpus}
     of_trace = {
         "--seeds": seeds > 1,
@@ -315,15 +311,12 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
 
 def _write(result: Comparison, out: Path, first: str = "") -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed. The page begins with `first`."""
-    from berth.experiments.compare.page import write_report
+    from berth.experiments.compare.page import comparison_report
 
-    made_folder(out)
-    report = write_report(result, out / "report.html", command=command_line(), first=first)
-    numbers = out / "result.json"
-    write_whole(numbers, json.dumps(result.to_dict(), allow_nan=False, indent=1) + "\n")
-    nodes = out / "cluster.csv"
+    report, nodes = comparison_report(result, command_line(), first), out / "cluster.csv"
+    written = write_results(out, report, result.to_dict())
     write_nodes(result.nodes, nodes)
-    return [report, numbers, nodes]
+    return [*written, nodes]
 
 
 def _show(result: Comparison, written: list[Path]) -> None:
@@ -364,9 +357,6 @@ def _show(result: Comparison, written: list[Path]) -> None:
                 f" {named}{', …' if lost > len(run.summary.given_up) else ''}; --checkpoint lets jobs keep their work",
                 file=sys.stderr,
             )
-    for error in result.skipped[:20]:
-        print(f"left out: {error}", file=sys.stderr)
-    if result.skipped:
-        print(f"{len(result.skipped):,} bad rows left out", file=sys.stderr)
+    tell_skipped(result.skipped)
     for path in written:
         screen.print(f"wrote {path}", soft_wrap=True)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from berth.errors import SettingError
 from berth.files import whole_file
+
+if TYPE_CHECKING:
+    from berth.report import Report
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -43,6 +48,16 @@ def made_folder(out: Path) -> Path:
             f"--out {out} cannot be made ({reason}); name a folder that can be written"
         ) from error
     return out
+
+
+def write_results(out: Path, report: Report, numbers: object) -> list[Path]:
+    """Write the page of an experiment and its numbers into a folder; returns both files, each whole."""
+    from berth.report import write
+
+    page, answer = made_folder(out) / "report.html", out / "result.json"
+    write(report, page)
+    write_whole(answer, json.dumps(numbers, allow_nan=False, indent=1) + "\n")
+    return [page, answer]
 
 
 def command_line() -> str:

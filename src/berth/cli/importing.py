@@ -434,10 +434,10 @@ def _refit(history: Path) -> None:
     """Learn the waits anew where the history keeps a model of them; one that cannot be is kept, with a warning."""
     if not (history / "waiting.json").exists():
         return  # spares an import the libraries
-    from berth.waiting.refit import refit
+    from berth.waiting.refit import learn_anew
 
     try:
-        refit(history)
+        learn_anew(history)
     except BerthError as error:
         print(f"warning: the model of waits is the one before: {error}", file=sys.stderr)
 

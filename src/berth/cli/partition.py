@@ -451,7 +451,7 @@ def prove(
     up. What contexts take is measured first and subtracted. The exit status is 1 if a way passed that berth's
     documentation does not name, or if what fits was refused.
     """
-    from berth.cli.proofs import known_texts, page, rows, sentences, table
+    from berth.cli.proofs import KNOWN, page, rows, sentences, table
 
     if as_is and mem is None:
         raise SettingError("--as-is tries a limit that holds here already; name its size with --mem")
@@ -502,7 +502,7 @@ def prove(
         driver = driver_version(driver_folder)
     wall = proof.divider(environment(), card.uuid) if as_is else "berth"
     proved = proof.Proof(wall, card, driver, limit_mib, tuple(findings))
-    known = {} if as_is else known_texts()
+    known = {} if as_is else KNOWN
     if not printed(as_json, rows(proved, known)):
         console().print(table(proved, known))
         typer.echo("\n".join(sentences(proved, known)))

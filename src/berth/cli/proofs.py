@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 _HEAD = ("way", "result", "given", "seen by NVML", "what it does")
 
 
-def known_texts() -> Mapping[str, str]:
-    """Ways that docs/partition.md says pass berth's limit, and how each is closed."""
-    return {
-        "ipc-free": "counted for its maker alone; CUDA's IPC gives no sign that others hold it",
-        "no-environment": "held in a container, where /etc/ld.so.preload names the library",
-        "counters-restored": "shown by NVML within two seconds, as memory that is not counted",
-        "counters-removed": "held in a container and in partitions of another user, which cannot remove them",
-    }
+KNOWN: Mapping[str, str] = {
+    "ipc-free": "counted for its maker alone; CUDA's IPC gives no sign that others hold it",
+    "no-environment": "held in a container, where /etc/ld.so.preload names the library",
+    "counters-restored": "shown by NVML within two seconds, as memory that is not counted",
+    "counters-removed": "held in a container and in partitions of another user, which cannot remove them",
+}
+"""Ways that docs/partition.md says pass berth's limit, and how each is closed."""
 
 
 def _result(finding: Finding, known: Mapping[str, str]) -> str:

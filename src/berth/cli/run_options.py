@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +15,7 @@ import typer
 from berth.card_speeds import ALL_ALIKE
 from berth.cli.output import JsonOrCsv
 from berth.cli.profile import read_profiles
-from berth.errors import SettingError
+from berth.errors import SettingError, TraceError
 from berth.history.values.durations import since_ms
 from berth.model import Node
 from berth.traces import read_nodes
@@ -52,6 +54,9 @@ ClusterOption = Annotated[
     ),
 ]
 Processes = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")]
+Ray = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
+]
 FromHistory = Annotated[
     bool,
     typer.Option(
@@ -205,6 +210,23 @@ class RunOptions:
     def nodes(self) -> tuple[Node, ...]:
         """The cluster that was named; empty for the trace's own."""
         return cluster_named(self.cluster, self.map_nodes)
+
+
+def one_source(takes: str, trace: str | None, from_history: bool) -> None:
+    """SettingError where both a TRACE and --from-history are given, or neither."""
+    if from_history == bool(trace):
+        raise SettingError(
+            f"{takes} either a TRACE or, with --from-history, what ran on this machine; got"
+            f" {'both' if trace else 'neither'}"
+        )
+
+
+def tell_skipped(skipped: Sequence[TraceError]) -> None:
+    """The bad rows that --skip-bad left out, on standard error."""
+    for error in skipped[:20]:
+        print(f"left out: {error}", file=sys.stderr)
+    if skipped:
+        print(f"{len(skipped):,} bad rows left out", file=sys.stderr)
 
 
 def period_asked(since: str, until: str) -> tuple[int, int | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from berth.cli import completing
 from berth.cli.comma_separated import policies_of
-from berth.cli.files import command_line, made_folder, write_whole
+from berth.cli.files import command_line, made_folder, write_results
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import console, plain_table, printed
 from berth.cli.progress import progress_bar
@@ -24,6 +23,7 @@ from berth.cli.run_options import (
     Until,
     conditions_asked,
     joined,
+    one_source,
     period_asked,
 )
 from berth.cli.shared_options import with_options
@@ -99,11 +99,7 @@ def size(
     asked = keep_of(keep, by)
     if options.out is not None:
         made_folder(options.out)
-    if from_history == bool(trace):
-        raise SettingError(
-            "size takes either a TRACE or, with --from-history, what ran on this machine; got"
-            f" {'both' if trace else 'neither'}"
-        )
+    one_source("size takes", trace, from_history)
     if (since or until) and not from_history:
         raise SettingError(
             "--since and --until choose jobs of the history: use them with --from-history, not with a TRACE"
@@ -140,7 +136,10 @@ def size(
     if trust is not None:
         answers.insert(len(answers) if trust.is_believable else 0, trust.sentence)
     if options.out is not None:
-        _write(found, options.out, label, answers)
+        from berth.experiments.size.page import page_of
+
+        report = page_of(found, label, command_line(), answers)
+        write_results(options.out, report, _numbers(found, answers))
     if options.as_json is not None:
         printed(
             options.as_json,
@@ -217,14 +216,6 @@ def _numbers(found: Sizes, answers: list[str]) -> dict[str, object]:
             for point in curve.points
         ],
     }
-
-
-def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
-    from berth.experiments.size.page import write_page
-
-    write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
-    numbers = json.dumps(_numbers(found, answers), allow_nan=False, indent=1)
-    write_whole(out / "result.json", numbers + "\n")
 
 
 def _show(found: Sizes, answers: list[str]) -> None:

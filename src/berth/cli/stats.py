@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth.cli.comma_separated import names_of
-from berth.cli.files import checked_place
+from berth.cli.files import checked_place, command_line
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
@@ -180,7 +177,6 @@ def report(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write the history, or a period of it, as one self-contained page."""
-    from berth import __version__
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures, sentences
 
@@ -201,9 +197,7 @@ def report(
             title="GPU accounting",
             period=f"{day_text(first_ms)} to {day_text(last_ms - 1)}"
             + (f", only {', '.join(only)}" if only else ""),
-            command=shlex.join(["berth", *sys.argv[1:]]),
-            created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-            version=__version__,
+            command=command_line(),
             answers=answers if begin else sentences(tables),
             figures=figures,
             compared=("this period" if begin else f"the last {days}", f"the {days} before"),

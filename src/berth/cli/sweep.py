@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from berth.cli.files import command_line, interruption_explained, write_whole
+from berth.cli.files import command_line, interruption_explained, write_results
 from berth.cli.output import JsonOrCsv, console, printed
 from berth.cli.progress import compiling_shown, progress_bar
-from berth.cli.run_options import Processes
+from berth.cli.run_options import Processes, Ray, tell_skipped
 from berth.counts import counted
 from berth.errors import SettingError
 
@@ -22,9 +20,7 @@ def sweep(
         Path, typer.Argument(metavar="PLAN.toml", help="What to simulate; docs/sweeps.md lists the keys.")
     ],
     jobs: Processes = 1,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
-    ] = None,
+    ray: Ray = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write report.html, result.json and finished runs to this folder."),
@@ -53,10 +49,9 @@ def sweep(
         )
         return
     if out is not None:
-        from berth.experiments.sweep.page import write_page
+        from berth.experiments.sweep.page import page_of
 
-        write_page(found, out / "report.html", command=command_line())
-        write_whole(out / "result.json", json.dumps(found.to_dict(), allow_nan=False, indent=1) + "\n")
+        write_results(out, page_of(found, command_line()), found.to_dict())
     if not printed(as_json, found.rows(), found.to_dict()):
         from berth.experiments.sweep.table import rich_grid
 
@@ -70,10 +65,7 @@ def sweep(
         screen.print(rich_grid(found.runs))
         if out is not None:
             screen.print(f"wrote {out / 'report.html'}")
-    for error in found.skipped[:20]:
-        print(f"left out: {error}", file=sys.stderr)
-    if found.skipped:
-        print(f"{len(found.skipped):,} bad rows left out", file=sys.stderr)
+    tell_skipped(found.skipped)
 
 
 def _part(text: str, out: Path | None) -> tuple[int, int] | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -43,7 +44,7 @@ async def act(
         raise HTTPException(
             400, f"the source '{asked.source}' has no action '{asked.action}'. {why}".rstrip(". ")
         )
-    doing = source.act(asked.action, values, viewer)
+    doing = partial(source.act, asked.action, values, viewer)
     done = await _noted(request, asked.source, viewer, (asked.action, asked.id, asked.value, command), doing)
     return ActionAnswer(done=done, command=command)
 
@@ -58,7 +59,7 @@ async def submit(
         raise HTTPException(400, f"no job can be submitted to the source '{asked.source}' from here")
     values = asked.model_dump(exclude={"source"})
     command = source.submit_command(values)
-    doing = source.submit(values, viewer)
+    doing = partial(source.submit, values, viewer)
     job_id = await _noted(request, asked.source, viewer, ("submit", "", None, command), doing)
     return SubmitAnswer(id=job_id, command=command)
 
@@ -80,7 +81,7 @@ async def _noted(
     source: str,
     viewer: Viewer,
     what: tuple[str, str, str | int | None, str],
-    doing: Coroutine[Any, Any, str],
+    doing: Callable[[], str],
 ) -> str:
     """Make a change that is in the audit log before and after; what was done."""
     hub: Hub = request.app.state.hub
@@ -90,13 +91,9 @@ async def _noted(
     async def note(result: str, why: str) -> None:
         await asyncio.to_thread(audit.add, replace(line, at_ms=now_ms(), result=result, why=why))
 
+    await asyncio.to_thread(audit.add, line)
     try:
-        await asyncio.to_thread(audit.add, line)
-    except BerthError:
-        doing.close()
-        raise
-    try:
-        done = await doing
+        done = await asyncio.to_thread(doing)
     except AccessError as error:
         await note("refused", str(error))
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
@@ -66,7 +67,9 @@ async def output(
     if source not in hub.seen:
         raise HTTPException(404, f"no source '{source}'; there are {', '.join(hub.seen) or 'none'}")
     follows = hub.seen[source].source
-    found = await follows.output(job_id, who, after) if isinstance(follows, Follows) else None
+    found = None
+    if isinstance(follows, Follows):
+        found = await asyncio.to_thread(follows.output, job_id, who, after)
     if found is None:
         raise HTTPException(404, f"the output of job '{job_id}' cannot be read from here")
     return found

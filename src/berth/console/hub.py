@@ -194,7 +194,7 @@ class Hub:
         began_s = time.monotonic()
         look: Snapshot | None = None
         try:
-            look = await seen.source.look()
+            look = await asyncio.to_thread(seen.source.look)
             why = ""
         except (BerthError, OSError) as error:
             why = str(error) or repr(error)

@@ -47,7 +47,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
         if source not in ("", name) or found is not None:
             continue
         try:
-            found = await seen.source.job(job_id, who, seen.look)
+            found = await asyncio.to_thread(seen.source.job, job_id, who, seen.look)
         except (BerthError, OSError) as error:
             reasons.append(str(error))
     reports: list[tuple[dict[str, Any], bool]] = []

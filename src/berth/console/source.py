@@ -13,33 +13,28 @@ from berth.live.driver.snapshot import UNENDED, Snapshot
 
 
 class Source(Protocol):
-    """A queue that is there now: this machine's, Slurm's or Kubernetes'."""
+    """A queue that is there now: this machine's, Slurm's or Kubernetes'. What asks it takes its time in a thread."""
 
     name: str
     """`local`, `slurm` or `kubernetes`."""
     every_s: float
     """Seconds from the beginning of one look to that of the next, at the least."""
 
-    async def look(self) -> Snapshot:
+    def look(self) -> Snapshot:
         """What is there now. Raises BerthError if it cannot be reached."""
-        ...
 
-    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
+    def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """All of one job that this viewer may see; `look` is the last one at this source, None before the first.
         Raises BerthError if there is none."""
-        ...
 
-    async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+    def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         """Do an action for a viewer who may, and say what was done. Raises BerthError."""
-        ...
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """The command that does the same, or None where the source has no such action."""
-        ...
 
     def lacks(self, viewer: Viewer) -> Mapping[str, str]:
         """Actions that this queue does not have for this viewer, or has in part, each with the reason in a sentence."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +54,22 @@ class Output:
 class Submits(Protocol):
     """A source to which jobs can be submitted from the console."""
 
-    async def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
+    def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
         """Queue a job of the viewer; its id. Raises AccessError if the viewer may not, BerthError if it is refused."""
-        ...
 
     def submit_command(self, asked: dict[str, str]) -> str:
         """The command line that does the same."""
-        ...
 
 
 @runtime_checkable
 class Follows(Protocol):
     """A source that can read what its jobs write."""
 
-    async def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+    def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
         """What a job wrote after this byte, or the end of it if `after` is None; None where nothing can be read.
 
         Raises AccessError if it is another user's job, BerthError if there is no such job.
         """
-        ...
 
 
 def actions_in(state: str) -> tuple[str, ...]:

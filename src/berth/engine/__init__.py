@@ -16,8 +16,10 @@ from berth.cluster.outages import Recovery
 from berth.cluster.reservations import check_reservations
 from berth.engine.memory import WhenFull
 from berth.engine.run import Run
+from berth.engine.stretch import one_by_one
 from berth.engine.suspension import Suspension
 from berth.errors import SettingError
+from berth.events import EventBatch
 from berth.interference import Interference, no_interference
 from berth.interference.profiled import thesis_unhindered
 from berth.knowledge import Knowledge, make_knowledge
@@ -25,6 +27,24 @@ from berth.model import Event, Job, Outage, Reservation
 from berth.policies import Policy, Setting, make_policy
 
 AS_THE_JOB_SAYS = Recovery()
+
+
+class Simulation(Iterator[Event]):
+    """The events of a simulation, one by one or in batches."""
+
+    def __init__(self, batches: Iterator[list[Event] | EventBatch]) -> None:
+        self._batches = batches
+        self._events = one_by_one(batches)
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._events
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def batches(self) -> Iterator[list[Event] | EventBatch]:
+        """The events that are still to come, without an Event or a Job for each where they come in arrays."""
+        return self._batches
 
 
 def simulate(
@@ -41,10 +61,10 @@ def simulate(
     reservations: Iterable[Reservation] = (),
     speeds: CardSpeeds = ALL_ALIKE,
     seed: int = 0,
-) -> Iterator[Event]:
+) -> Simulation:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
 
-    `jobs` come in order of submission and are read as time reaches them; `cluster` is left
+    `jobs` come in order of submission and are read as time reaches them, a sequence at once; `cluster` is left
     as it is, the run begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and
     `knowledge`. `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the
     truth, and the future where `jobs` are a sequence. A policy that was made already has its own, which is to be the
@@ -86,7 +106,7 @@ def simulate(
     check_reservations(reserved, cluster.nodes)
     empty = cluster.emptied({user for reservation in reserved for user in reservation.users})
 
-    run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds, suspension, full)
+    run = Run(jobs, empty, policy, knowledge, interference, outages, recovery, speeds, suspension, full)
     for reservation in reserved:
         run.schedule_reservation(reservation)
-    return run.events()
+    return Simulation(run.batches())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from berth.errors import SimulationError
 from berth.model import Job
@@ -24,6 +24,11 @@ class Arrivals:
         """When it comes."""
         self.more = True
         """Whether there are any more, as far as is known."""
+
+    def go_on(self, jobs: Iterator[Job], known: Iterable[str]) -> None:
+        """These are to come after those that are known, by their ids."""
+        self._jobs = jobs
+        self.known.update(known)
 
     def draw(self, now_ms: int) -> None:
         """Draw the next job. Raises SimulationError for one that should have come before now, has the id of another or

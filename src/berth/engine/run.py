@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -16,8 +17,10 @@ from berth.cluster.work_left import WorkLeft
 from berth.engine.arrivals import Arrivals
 from berth.engine.dependencies import Dependencies
 from berth.engine.memory import Memory, WhenFull
+from berth.engine.stretch import Stretch, stretch_of
 from berth.engine.suspension import Suspension
 from berth.errors import PolicyError, SchedulerError, SimulationError
+from berth.events import EventBatch
 from berth.interference import Interference, KnowsMemory, Outlook, Tenant, no_interference
 from berth.interference.sharing import Sharing, tenant_of
 from berth.knowledge import Knowledge
@@ -59,7 +62,7 @@ class Run:
 
     def __init__(
         self,
-        jobs: Iterator[Job],
+        jobs: Iterable[Job],
         cluster: Cluster,
         policy: Policy,
         knowledge: Knowledge,
@@ -97,7 +100,8 @@ class Run:
         self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
         # How many drains and outages of each node are under way.
         self.down: list[int] = [0] * len(cluster.nodes)
-        self.arrivals = Arrivals(jobs)
+        self.jobs = jobs
+        self.arrivals = Arrivals(iter(jobs))
         self.dependencies = Dependencies(self.arrivals.known)
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
         self.new_events: list[Event] = []  # at this instant
@@ -110,11 +114,15 @@ class Run:
             self.outages = iter(outages)
             self._next_outage()
 
-    def events(self) -> Iterator[Event]:
-        """Yield the events of the whole run."""
+    def batches(self) -> Iterator[list[Event] | EventBatch]:
+        """Yield the events of the whole run: those of a stretch, if it begins with one, and then of each instant."""
         new_events = self.new_events
         last_ms = in_vain = 0
-        self.arrivals.draw(0)
+        if (stretch := self._stretch()) is not None:
+            yield from stretch.batches()
+            self._go_on_from(stretch)
+            last_ms = stretch.last_ms
+        self.arrivals.draw(last_ms)
         while (now_ms := self.next_ms()) is not None:
             try:
                 if self.begin_instant(now_ms):
@@ -122,7 +130,7 @@ class Run:
                 self.end_instant(now_ms)
             finally:  # an error comes after what happened before it
                 if new_events:
-                    yield from new_events
+                    yield new_events.copy()
                     last_ms = now_ms
                     in_vain = 0
                     new_events.clear()
@@ -136,7 +144,31 @@ class Run:
         for job in [*self.queue, *self.dependencies.held()]:
             for task in job.tasks or (job,):
                 attempt = self.scheduler.attempt(task.id)
-                yield Event(last_ms, REJECT, task, attempt, (), task.share, Reason.LEFT_WAITING)
+                yield [Event(last_ms, REJECT, task, attempt, (), task.share, Reason.LEFT_WAITING)]
+
+    def _stretch(self) -> Stretch | None:
+        """The stretch that it begins with, if nothing but the policy and jobs matters until further notice."""
+        if (
+            not isinstance(self.jobs, Sequence)
+            or self.sharing
+            or self.copies
+            or self.alters_work
+            or self.memory
+        ):
+            return None
+        if self.heap or self.suspension:
+            return None
+        return stretch_of(self.jobs, self.cluster, self.scheduler.policy)
+
+    def _go_on_from(self, stretch: Stretch) -> None:
+        """Be ready to go on job by job where a stretch has ended."""
+        self.arrivals.go_on(stretch.rest(), stretch.ids())
+        for job in stretch.unfinished:
+            deque(self.dependencies.never_finishes(job), maxlen=0)
+        for placement, start_ms in stretch.take_off():
+            self.schedule_end(self.cluster.place(placement, now_ms=start_ms), start_ms)
+        for job in stretch.waiting():
+            self.scheduler.submit(job)
 
     def next_ms(self) -> int | None:
         """When something happens next; None if nothing does any more."""

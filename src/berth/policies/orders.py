@@ -17,7 +17,7 @@ from berth.knowledge.belief import CAUTIOUS_MS, OTHERS
 from berth.model import FOREVER_MS, Job
 from berth.policies.protocol import Setting
 from berth.policies.schemes.preempt import Rank, Ranks
-from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, keyed
+from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, keyed, of_kind
 
 
 @keyed(as_queued)
@@ -26,6 +26,7 @@ def fifo(queue: Queue) -> Iterator[Job]:
     return iter(queue)
 
 
+@of_kind
 def _urgency(job: Job) -> int:
     return -job.priority
 
@@ -137,6 +138,7 @@ def deadline_first(queue: Queue) -> Iterator[Job]:
     return queue.by(_deadline)
 
 
+@of_kind
 def _size(job: Job) -> int:
     return -(job.gpus * job.share.milli << 32) - min(job.cpu_milli, MOST_CPU_MILLI)
 

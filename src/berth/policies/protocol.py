@@ -173,8 +173,17 @@ class ByRequest(Protocol):
 def refuses_by_request(place: Place) -> bool:
     """Whether a placement is `ByRequest`. The class that defines its call must say so, for a subclass with a call of
     its own may refuse for more reasons."""
+    return _says(place, "by_request")
+
+
+def places_by_formula(place: Place) -> bool:
+    """Whether a placement goes by its kernel alone, as the class that defines its call must say, too."""
+    return _says(place, "by_formula")
+
+
+def _says(place: Place, what: str) -> bool:
     kind = next((each for each in type(place).__mro__ if "__call__" in vars(each)), object)
-    return vars(kind).get("by_request") is True
+    return vars(kind).get(what) is True
 
 
 @runtime_checkable

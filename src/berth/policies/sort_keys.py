@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
+import numpy as np
+
+from berth.arrays import IntArray
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import FOREVER_MS, GpuSlot, Job, Node, slots_by_task, starting_tasks
 from berth.policies.protocol import Keyed
+from berth.traces.job_table import JobNumbers
 
 Function = Callable[[Queue], Iterator[Job]]
+KeyFunction = TypeVar("KeyFunction", bound=Key)
 
 
 class _Last:
@@ -85,6 +91,17 @@ class ExpectedMs:
             return work_ms
         return -(-card_us(work_ms * 1000, self._speeds.on(job, slots, nodes)) // 1000)
 
+    def column(self, numbers: JobNumbers) -> IntArray | None:
+        """(J,): the key of each job, none of them elastic or a gang; None if more than the jobs themselves counts."""
+        if not self._knowledge.certain or self._speeds:
+            return None
+        found: IntArray = numbers.work_ms
+        if self._stated:
+            for stated_ms in (numbers.estimate_ms, numbers.time_limit_ms):
+                if len(stated_ms):
+                    found = np.where(stated_ms > 0, stated_ms, found)
+        return found
+
     def stated_ms(self, job: Job) -> int | None:
         """What its user says, ms; None where that does not count or nothing that makes sense is said."""
         if self._stated:
@@ -100,11 +117,37 @@ class ExpectedMs:
         return FOREVER_MS if expected_ms is None else expected_ms
 
 
+OF_KIND: set[Key] = set()
+"""Keys of what all jobs of a kind have in common (`berth.traces.job_table.JobNumbers`)."""
+
+
+def of_kind(key: KeyFunction) -> KeyFunction:
+    """Note that a key is the same for all jobs of a kind."""
+    OF_KIND.add(key)
+    return key
+
+
+def keys_of(order: object, jobs: Sequence[Job], numbers: JobNumbers) -> IntArray | None:
+    """(J,): the key of each job; None if the order has none of whole numbers that is known when a job comes."""
+    key = key_of(order)
+    if key is None:
+        return None
+    if isinstance(key, ExpectedMs):
+        return key.column(numbers)
+    asked = map(jobs.__getitem__, numbers.kind_rows.tolist()) if key in OF_KIND else jobs
+    keys = list(map(key, asked))
+    if set(map(type, keys)) != {int}:
+        return None
+    found: IntArray = np.array(keys, dtype=np.int64)
+    return found[numbers.kind] if key in OF_KIND else found
+
+
 def key_of(order: object) -> Key | None:
     """The key that an order sorts by; None where it does not say or goes by more than the job."""
     return order.key if isinstance(order, Keyed) and callable(order.key) else None
 
 
+@of_kind
 def as_queued(job: Job) -> int:
     """The key of first in, first out: all are equal."""
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,11 @@ from berth.history.values.durations import (
 )
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
-from berth.report.report import Chapter, sections_of, write_page
+from berth.report.report import Chapter, made_at, sections_of, write_page
 from berth.statistics.accounting import NO_GPU, UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.tables import Tables, Totals
+from berth.version import __version__
 
 IDLE_LISTED = 20
 """At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""
@@ -48,8 +49,8 @@ class Head:
     title: str
     period: str
     command: str
-    created: str
-    version: str
+    created: str = field(default_factory=made_at)
+    version: str = __version__
     answers: Sequence[str] = ()
     """What was found, in sentences: the first thing on the page."""
     figures: Sequence[Figure] = ()

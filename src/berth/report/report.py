@@ -6,7 +6,8 @@ import base64
 import gzip
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from html import unescape
 from pathlib import Path
@@ -20,6 +21,7 @@ from plotly.offline import get_plotlyjs
 
 from berth.files import whole_file
 from berth.statistics.comparison import Row
+from berth.version import __version__
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +53,11 @@ class Chapter:
     """Whether most cells of the table are texts, which stand on the left."""
 
 
+def made_at(moment: datetime | None = None) -> str:
+    """A moment, now by default, as pages say when they were made."""
+    return f"{moment or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Everything that a page says."""
@@ -62,9 +69,9 @@ class Report:
     """What was replayed, in words: its name, how many jobs, how much time, what was changed."""
     cluster: str
     """The cluster in words: how many nodes, how many GPUs of which models."""
-    created: str
+    created: str = field(default_factory=made_at)
     """When it was made, as it is to be read."""
-    version: str
+    version: str = __version__
     """berth's version."""
     chapters: Sequence[Chapter] = ()
     """In the order of the page."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.model import NO_GPU, EventKind, Node, Reason
-from berth.statistics.columns import KINDS, REASONS, RESIZE, RUNNING, AttemptColumns, EventColumns
+from berth.statistics.columns import KINDS, REASONS, RESIZE, RUNNING, AttemptColumns, EventColumns, among
 
 SLOWDOWN_BOUND_MS = 10_000
 """Shorter jobs count as this long in the slowdown, so that a second's wait of a tiny job does not rule it."""
@@ -59,17 +59,20 @@ def gpu_busy_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
     return _percent(WHOLE_MILLI * busy_gpu_ms(columns), _capacity_milli_ms(columns, nodes))
 
 
-def gpu_utilisation_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
+def gpu_utilisation_pct(columns: EventColumns, nodes: Sequence[Node], hours: GpuHours | None = None) -> float:
     """The share of all GPU capacity that went into work of jobs that finished.
 
-    It equals the allocation where nothing is lost, nothing slowed down and everything ends.
+    It equals the allocation where nothing is lost, nothing slowed down and everything ends. `hours` are what
+    `gpu_hours` makes of the run, as below, where they are known already.
     """
-    return _percent(gpu_hours(columns).useful * _MILLI_MS_AN_HOUR, _capacity_milli_ms(columns, nodes))
+    return _percent(
+        (hours or gpu_hours(columns)).useful * _MILLI_MS_AN_HOUR, _capacity_milli_ms(columns, nodes)
+    )
 
 
-def goodput_pct(columns: EventColumns) -> float:
+def goodput_pct(columns: EventColumns, hours: GpuHours | None = None) -> float:
     """The share of the GPU time that jobs held which went into work of jobs that finished."""
-    hours = gpu_hours(columns)
+    hours = hours or gpu_hours(columns)
     return _percent(hours.useful, hours.held)
 
 
@@ -92,12 +95,12 @@ def gpu_hours(columns: EventColumns) -> GpuHours:
     attempts = columns.attempts
     jobs = len(columns.job_ids)
     held = _held_milli_ms(columns)
-    ended_by = np.where(attempts.end_event == RUNNING, RUNNING, columns.kind[attempts.end_event])
     finished = _last_kind_is(columns, EventKind.FINISH)
     gave_up = np.logical_or.reduce(
         [_last_kind_is(columns, kind) for kind in (EventKind.FAIL, EventKind.REJECT, EventKind.CANCEL)]
     )
-    counts = columns.keeps_work[attempts.job] | np.isin(ended_by, [KINDS.index(EventKind.FINISH), RUNNING])
+    counts = columns.keeps_work[attempts.job] | (attempts.end_event == RUNNING)
+    counts |= columns.kind[attempts.end_event] == KINDS.index(EventKind.FINISH)
 
     total = float(held.sum())
     held *= counts  # in place, as a million jobs have 8 MB of each array
@@ -203,7 +206,7 @@ def deadlines_missed_pct(columns: EventColumns) -> float | None:
 def lost_gpu_hours(columns: EventColumns, *kinds: EventKind) -> float:
     """GPU-hours of attempts that events of these kinds ended, and that kept nothing of their work."""
     attempts = columns.attempts
-    ended = np.isin(columns.kind[attempts.end_event], [KINDS.index(kind) for kind in kinds])
+    ended = among(columns.kind[attempts.end_event], *map(KINDS.index, kinds))
     ended &= (attempts.end_event != RUNNING) & ~columns.keeps_work[attempts.job]
     return float(_held_milli_ms(columns)[ended].sum()) / _MILLI_MS_AN_HOUR
 

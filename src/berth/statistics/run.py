@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from berth.errors import SettingError
 from berth.model import NO_GPU, EventKind, Node
-from berth.statistics.columns import KINDS, RUNNING, EventColumns
+from berth.statistics.columns import KINDS, RUNNING, EventColumns, among
 from berth.statistics.cost import Prices
 from berth.statistics.measures import WHOLE_MILLI, completion_time_s, slots_on_gpus, waiting_time_s
 from berth.statistics.real_use import RealUse
@@ -277,8 +277,7 @@ def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:
 
 
 def _has_kind(columns: EventColumns, *kinds: EventKind) -> NDArray[np.bool_]:
-    has: NDArray[np.bool_] = np.isin(columns.kind, [KINDS.index(kind) for kind in kinds])
-    return has
+    return among(columns.kind, *map(KINDS.index, kinds))
 
 
 def _binned(

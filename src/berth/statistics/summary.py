@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from berth.model import EventKind, Node, Reason
 from berth.statistics import measures
-from berth.statistics.columns import CANCEL, FAIL, FINISH, REJECT, SUBMIT, EventColumns
+from berth.statistics.columns import CANCEL, FAIL, FINISH, REJECT, SUBMIT, EventColumns, among
 from berth.statistics.cost import Prices, run_cost
 from berth.statistics.measures import WHOLE_MILLI, GpuHours
 from berth.statistics.real_use import RealUse
@@ -102,6 +102,7 @@ def summarise(
     """Compute every metric of a run on a cluster of these nodes, including real use where it is known and, with
     `memory`, what became of jobs that needed more GPU memory."""
     priced = None if prices is None else run_cost(columns, nodes, prices)
+    hours = measures.gpu_hours(columns)
     urgent = columns.urgent
     tiers = bool(urgent.any() and not urgent.all())
     lasted_ms = columns.end_ms - columns.begin_ms
@@ -121,17 +122,17 @@ def summarise(
         gpu_allocation_pct=measures.gpu_allocation_pct(columns, nodes),
         gpu_allocation_arriving_pct=measures.gpu_allocation_arriving_pct(columns, nodes),
         gpu_busy_pct=measures.gpu_busy_pct(columns, nodes),
-        gpu_utilisation_pct=measures.gpu_utilisation_pct(columns, nodes),
+        gpu_utilisation_pct=measures.gpu_utilisation_pct(columns, nodes, hours),
         gpu_use_pct=None if use is None else use.gpu_pct(nodes, lasted_ms),
         gpu_mem_use_pct=None if use is None else use.mem_pct(nodes, lasted_ms),
         fragmentation_pct=measures.fragmentation_pct(columns, nodes),
-        gpu_hours=measures.gpu_hours(columns),
+        gpu_hours=hours,
         makespan_s=measures.makespan_s(columns),
         queueing_delay_s=distribution(measures.queueing_delay_s(columns)),
         waiting_time_s=distribution(measures.waiting_time_s(columns)),
         completion_time_s=distribution(measures.completion_time_s(columns)),
         bounded_slowdown=distribution(measures.bounded_slowdown(columns)),
-        goodput_pct=measures.goodput_pct(columns),
+        goodput_pct=measures.goodput_pct(columns, hours),
         finish_time_fairness=distribution(finish_time_fairness(columns, nodes)),
         jain_users=jain_index(service(columns, columns.users)),
         jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
@@ -204,6 +205,8 @@ def service(columns: EventColumns, owners: Sequence[str]) -> NDArray[np.float64]
     `owners` has one name a job; jobs without one are left out, as are owners of whom no job with work finished. In the
     order of their first job.
     """
+    if not any(owners):
+        return np.empty(0)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     owner = np.fromiter(map(numbers.__getitem__, owners), np.int64, len(owners))
     at = np.flatnonzero(columns.kind == FINISH)
@@ -232,10 +235,10 @@ def _contention(columns: EventColumns, capacity: int) -> NDArray[np.float64]:
     asked = columns.gpus * columns.milli
     area = np.zeros(len(columns.kind) + 1)  # first the change by the event before
     area[1 + np.flatnonzero((columns.kind == SUBMIT) & (columns.attempt == 1))] = asked
-    ends = np.flatnonzero(np.isin(columns.kind, _ENDS))
+    ends = np.flatnonzero(among(columns.kind, *_ENDS))
     last = np.zeros(len(columns.job_ids), np.int64)
     last[columns.job[ends]] = ends
-    over = np.isin(columns.last_kind, _ENDS)
+    over = among(columns.last_kind, *_ENDS)
     area[1 + last[over]] -= asked[over]
     del asked, ends, last, over
     np.cumsum(area, out=area)

@@ -6,7 +6,7 @@ string, so that a command that reads no trace imports none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from berth.errors import TraceError
 from berth.model import Job, Node
 from berth.traces.fields import Limits
-from berth.traces.table import Table
+from berth.traces.job_table import Values
+from berth.traces.table import Block, Table
 
 
 class RowReader(Protocol):
@@ -26,14 +27,17 @@ class RowReader(Protocol):
     def row(self, fields: list[str]) -> tuple[Any, ...]:
         """A valid row as a tuple that begins with its submit time, else ValueError or LookupError."""
 
-    def rows(self, block: list[list[str]]) -> list[tuple[Any, ...]] | None:
-        """Many rows at once, where that is faster, or None; leaves no trace where it raises."""
+    def columns(self, block: Block) -> Sequence[Values] | None:
+        """The columns of the tuples of many rows of even length, where that is faster, or None; leaves no trace where
+        it raises ValueError or LookupError."""
 
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         """Raise the TraceError of the row on this line, which `row` refused."""
 
-    def job(self, row: tuple[Any, ...]) -> Job:
-        """The job of a row, whose submit time may have been changed since."""
+    @property
+    def job(self) -> Callable[[tuple[Any, ...]], Job]:
+        """Makes the job of a row, whose submit time may have been changed since; FromFields, where a row has values of
+        fields."""
 
 
 @dataclass(frozen=True)

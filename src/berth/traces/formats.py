@@ -5,13 +5,13 @@ Rows come in order of submission, or of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from berth.errors import TraceError
 from berth.traces.fields import Limits
 from berth.traces.format import Format, RowReader
-from berth.traces.job_table import JobTable, columns_of
+from berth.traces.job_table import JobTable, Values, columns_of
 from berth.traces.opening import open_table
 from berth.traces.readers.mapped import mapped_format, published
 from berth.traces.table import Block, Table, line_of
@@ -213,22 +213,29 @@ def job_table(
     """The table's jobs by submit time, or as the file has them, all read and held as columns; closes the table."""
     with table, entry.prepared(table) as table:
         reader = entry.reader_of(table, limits)
-        columns = columns_of(_rows(table, reader, skip_bad), in_order=not file_order)
+        columns = columns_of(_columns(table, reader, skip_bad), in_order=not file_order)
         jobs = JobTable(columns, reader.job)
-        if not (columns and reader.counts_from_first):
-            return jobs
-        origin_ms = min(columns[0])
-        return jobs.submitted(lambda submit_ms: submit_ms - origin_ms)
+        return (
+            jobs.submitted(lambda submit_ms: submit_ms - submit_ms.min())
+            if reader.counts_from_first
+            else jobs
+        )
 
 
-def _rows(table: Table, reader: RowReader, skip_bad: list[TraceError] | None) -> Iterator[_Row]:
+def _columns(
+    table: Table, reader: RowReader, skip_bad: list[TraceError] | None
+) -> Iterator[Sequence[Values]]:
+    """The columns of each block of rows."""
     width = len(table.header)
     for block in table.blocks(skip_bad):
         try:
-            rows = reader.rows(block.rows) if max(map(len, block.rows)) <= width else None
+            columns = reader.columns(block) if block.is_even(width) else None
         except (ValueError, LookupError):
-            rows = None
-        yield from _one_by_one(table, reader, block, skip_bad) if rows is None else rows
+            columns = None
+        if columns is None:
+            columns = [*zip(*_one_by_one(table, reader, block, skip_bad), strict=True)]
+        if columns:
+            yield columns
 
 
 def _one_by_one(
@@ -236,7 +243,7 @@ def _one_by_one(
 ) -> Iterator[_Row]:
     parse = reader.row
     width = len(table.header)
-    for fields, last_line in zip(*block, strict=True):
+    for fields, last_line in zip(block.rows, block.last_lines, strict=True):
         try:
             if len(fields) > width and any(fields[width:]):
                 raise ValueError(fields)

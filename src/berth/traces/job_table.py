@@ -13,16 +13,43 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, field, fields, make_dataclass
-from itertools import islice
-from operator import attrgetter, le
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from berth.errors import SettingError
 from berth.model import Job
 
 _Column: TypeAlias = "array[int] | list[Any]"
-_CHUNK_ROWS = 4096
+_Int64: TypeAlias = NDArray[np.int64]
+Values: TypeAlias = "Sequence[Any] | NDArray[np.int64]"
+"""The values of one column, those of whole numbers perhaps as an array."""
+_NAMES = [known.name for known in fields(Job)]
+_DEFAULTS = {known.name: known.default for known in fields(Job)}
+
+
+class FromFields:
+    """Makes the jobs of rows that have the values of some of their fields; the other fields are alike in all jobs."""
+
+    def __init__(self, names: Sequence[str], **alike: Any) -> None:
+        """`names` are the fields of a row in its order; a field that is not named otherwise has its default."""
+        self.names = tuple(names)
+        self._alike = {name: alike.get(name, _DEFAULTS[name]) for name in _NAMES if name not in names}
+        self._values = tuple(self._alike.values())
+        row = [*names, *self._alike]
+        self._arguments = itemgetter(*map(row.index, _NAMES))
+
+    def __call__(self, row: tuple[Any, ...]) -> Job:
+        return finished(draft(*self._arguments(row + self._values)))
+
+    def column(self, name: str, columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
+        """That field of each job whose rows these columns have."""
+        if name in self.names:
+            return columns[self.names.index(name)]
+        return [self._alike[name]] * len(columns[0]) if columns else ()
 
 
 class JobTable(Sequence[Job]):
@@ -50,28 +77,114 @@ class JobTable(Sequence[Job]):
         picked = [column[at] for column in self._columns]
         return JobTable(picked, self._make) if isinstance(at, slice) else self._make(tuple(picked))
 
-    def submitted(self, change: Callable[[int], int]) -> JobTable:
-        """The same jobs, submitted at what `change` makes of their time of submission, ms."""
-        columns = [[*map(change, self._columns[0])], *self._columns[1:]] if self._columns else ()
-        return JobTable(columns, self._make)
+    def submitted(self, change: Callable[[_Int64], _Int64]) -> JobTable:
+        """The same jobs, submitted at what `change` makes of their times of submission, ms."""
+        if not self._columns:
+            return self
+        submit_ms = array("q", change(np.asarray(self._columns[0], np.int64)).tobytes())
+        return JobTable([submit_ms, *self._columns[1:]], self._make)
 
     def each(self, change: Callable[[Job], Job]) -> JobTable:
         """The same jobs, each as `change` makes it when it is asked for."""
         make = self._make
         return JobTable(self._columns, lambda row: change(make(row)))
 
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The fields in which its jobs may differ, which are its columns; None where a row is something else."""
+        return self._make.names if isinstance(self._make, FromFields) else None
 
-def columns_of(rows: Iterable[tuple[Any, ...]], *, in_order: bool = True) -> list[_Column]:
-    """Rows of equal length as columns, by default in order of their first value, equal ones as they came. Whole numbers
-    become arrays."""
+    def values(self, name: str) -> Sequence[Any]:
+        """That field of each job."""
+        if isinstance(self._make, FromFields):
+            return self._make.column(name, self._columns)
+        return [*map(attrgetter(name), self)]
+
+
+def values_of(jobs: Sequence[Job], name: str) -> Sequence[Any]:
+    """That field of each job; from a table without making the jobs."""
+    return jobs.values(name) if isinstance(jobs, JobTable) else [*map(attrgetter(name), jobs)]
+
+
+_OWN = {
+    *("id", "submit_ms", "work_ms", "user", "application", "estimate_ms", "time_limit_ms", "patience_ms"),
+    *("virtual_cluster", "deadline_ms"),
+}
+"""The fields in which jobs of one kind may differ."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobNumbers:
+    """What a simulation needs of J jobs in numbers, so that it makes none of them. They are of K kinds: those of one
+    kind are alike but for their id, times, user, application and virtual cluster."""
+
+    submit_ms: _Int64  # (J,)
+    work_ms: _Int64  # (J,)
+    time_limit_ms: _Int64  # (J,)
+    """−1 for none, like the next two; each of them is empty where no job has one."""
+    patience_ms: _Int64  # (J,)
+    estimate_ms: _Int64  # (J,)
+    kind: NDArray[np.int32]  # (J,)
+    kind_rows: _Int64  # (K,)
+    """The first job of each kind."""
+
+
+def numbers_of(jobs: Sequence[Job]) -> JobNumbers:
+    """Jobs as numbers. Raises TypeError if a time is not a whole number, as the work of a live job."""
+    count = len(jobs)
+    kind, kind_rows = np.zeros(count, np.int32), np.zeros(min(count, 1), np.int64)
+    columns = jobs.names if isinstance(jobs, JobTable) else None
+    if columns is None:
+        jobs = [*jobs]
+    names = [name for name in columns or _NAMES if name not in _OWN]
+    if names:
+        first: dict[Any, int] = {}
+        alike: Iterable[Any] = map(attrgetter(*names), jobs)
+        if columns is not None:
+            alike = zip(*(values_of(jobs, name) for name in names), strict=True)
+        firsts = np.fromiter(map(first.setdefault, alike, range(count)), np.int64, count)
+        begins = firsts == np.arange(count)
+        kind_rows = np.flatnonzero(begins)
+        kind = (np.cumsum(begins, dtype=np.int32) - 1)[firsts]
+    return JobNumbers(
+        submit_ms=_whole(values_of(jobs, "submit_ms")),
+        work_ms=_whole(values_of(jobs, "work_ms")),
+        time_limit_ms=_optional(values_of(jobs, "time_limit_ms")),
+        patience_ms=_optional(values_of(jobs, "patience_ms")),
+        estimate_ms=_optional(values_of(jobs, "estimate_ms")),
+        kind=kind,
+        kind_rows=kind_rows,
+    )
+
+
+def _whole(values: Sequence[Any]) -> _Int64:
+    found = np.asarray(values) if len(values) else np.empty(0, np.int64)
+    if found.dtype != np.int64:
+        raise TypeError("expected whole numbers of 64 bits")
+    return found
+
+
+def _optional(values: Sequence[Any]) -> _Int64:
+    if isinstance(values, array):
+        return _whole(values)
+    if values.count(None) == len(values):
+        return np.empty(0, np.int64)
+    return _whole([-1 if value is None else value for value in values])
+
+
+def columns_of(parts: Iterable[Sequence[Values]], *, in_order: bool = True) -> list[_Column]:
+    """Tables with the same columns as one, by default in order of the first column, rows with equal values as they
+    came. Whole numbers become arrays."""
     columns: list[_Column] = []
-    rows = iter(rows)
-    while chunk := list(islice(rows, _CHUNK_ROWS)):
-        for number, values in enumerate(zip(*chunk, strict=True)):
-            if number == len(columns):
-                columns.append(array("q"))
+    for part in parts:
+        if not columns:
+            columns = [array("q") for _ in part]
+        for number, values in enumerate(part):
             column = columns[number]
             if isinstance(column, array):
+                if isinstance(values, np.ndarray):
+                    column.frombytes(values.tobytes())
+                    continue
                 try:
                     if {*map(type, values)} == {int}:
                         column.extend(array("q", values))
@@ -79,16 +192,19 @@ def columns_of(rows: Iterable[tuple[Any, ...]], *, in_order: bool = True) -> lis
                 except OverflowError:
                     pass
                 column = columns[number] = column.tolist()
-            column.extend(values)
-    if in_order and columns and not all(map(le, columns[0], islice(columns[0], 1, None))):
-        order = sorted(range(len(columns[0])), key=columns[0].__getitem__)
-        columns = [_taken(column, order) for column in columns]
+            column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
+    if in_order and columns:
+        times = np.asarray(columns[0])
+        if (times[1:] < times[:-1]).any():
+            order = np.argsort(times, kind="stable")
+            columns = [_taken(column, order) for column in columns]
     return columns
 
 
-def _taken(column: _Column, order: Sequence[int]) -> _Column:
-    values = map(column.__getitem__, order)
-    return array("q", values) if isinstance(column, array) else list(values)
+def _taken(column: _Column, order: _Int64) -> _Column:
+    if isinstance(column, array):
+        return array("q", np.asarray(column)[order].tobytes())
+    return [*map(column.__getitem__, order.tolist())]
 
 
 def compressed(jobs: Sequence[Job], factor: float) -> Sequence[Job]:
@@ -103,7 +219,7 @@ def compressed(jobs: Sequence[Job], factor: float) -> Sequence[Job]:
         return jobs
 
     if isinstance(jobs, JobTable):
-        return jobs.submitted(lambda submit_ms: int(submit_ms / factor))
+        return jobs.submitted(lambda submit_ms: (submit_ms / factor).astype(np.int64))
     return tuple(submitted_at(job, int(job.submit_ms / factor)) for job in jobs)
 
 
@@ -132,7 +248,6 @@ def setter(name: str) -> Callable[[Job, Any], None]:
     return put
 
 
-_NAMES = [known.name for known in fields(Job)]
 _AT = _NAMES.index("submit_ms")
 _values: Callable[[Job], tuple[Any, ...]] = attrgetter(*_NAMES)
 

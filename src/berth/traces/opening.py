@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, BinaryIO, Final, cast
 
 from berth.errors import TraceError
-from berth.traces.table import CsvTable, ParquetTable, Readable, Table
+from berth.traces.table import Block, CsvTable, ParquetTable, Readable, Table
 
 
 def open_table(path: str) -> Table:
@@ -84,6 +85,7 @@ class SwfTable(CsvTable):
         self._text = io.TextIOWrapper(cast(BinaryIO, stream), "utf-8", errors="surrogateescape")
         self._beneath = beneath
         self._lines_before = 0
+        self._plain = []
         above: list[str] = []
         with Readable(path):
             for text in self._text:
@@ -94,6 +96,9 @@ class SwfTable(CsvTable):
         rows = chain(above, self._text)
         words = ("" if _is_comment(text) else " ".join(text.split()) for text in rows)
         self._reader = csv.reader(words, delimiter=" ", quoting=csv.QUOTE_NONE)
+
+    def blocks(self, skip_bad: list[TraceError] | None = None) -> Iterator[Block]:
+        return self._blocks_by_csv(skip_bad)
 
 
 def _is_comment(text: str) -> bool:

@@ -33,18 +33,6 @@ def categories_of(database: duckdb.DuckDBPyConnection) -> Categories:
     }
 
 
-def history_features(
-    database: duckdb.DuckDBPyConnection, categories: Categories | None = None
-) -> tuple[dict[str, Floats], Floats, Floats]:
-    """Every attempt of a history, asked at its submission: features by name, moments in s, waits; in order of time.
-
-    The queue of that moment is told by attempts alone: what had been queued and not started, or was running. Nothing
-    is used that is known only once a job has its place, such as the model of its GPUs.
-    """
-    features, asked, waits, _ = live_features(database, (), 0, categories)
-    return features, asked, waits
-
-
 def live_features(
     database: duckdb.DuckDBPyConnection,
     queue: Sequence[Queued],
@@ -53,7 +41,8 @@ def live_features(
 ) -> tuple[dict[str, Floats], Floats, Floats, Floats]:
     """Features, moments, waits, and the place in the queue (−1 for an attempt of the history) of every question (N,).
 
-    The history and the whole queue tell of each moment. Of a job that runs or waits at `now_ms` nothing later is known;
+    They are in order of time. The history and the whole queue tell of each moment, and nothing that is known only once
+    a job has its place, such as the model of its GPUs. Of a job that runs or waits at `now_ms` nothing later is known;
     the wait of one that waits is infinite, of an attempt that never started NaN. A text that no category has is NaN.
     """
     known = categories_of(database) if categories is None else categories

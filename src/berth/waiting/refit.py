@@ -9,7 +9,7 @@ import numpy as np
 
 from berth.history.store.folder import open_history
 from berth.waiting.model import Questions, WaitModel, judge, train
-from berth.waiting.questions import categories_of, history_features
+from berth.waiting.questions import categories_of, live_features
 
 MODEL_NAME: Final = "waiting.json"
 
@@ -18,7 +18,7 @@ def history_questions(history: Path) -> Questions:
     """Every attempt of a history as a question asked at its submission."""
     with open_history(history, must_exist=True).database() as database:
         categories = categories_of(database)
-        features, moments, waits = history_features(database, categories)
+        features, moments, waits, _ = live_features(database, (), 0, categories)
     names = tuple(sorted(features))
     return Questions(names, np.column_stack([features[name] for name in names]), moments, waits, categories)
 
@@ -33,12 +33,3 @@ def learn_anew(history: Path) -> tuple[WaitModel, int]:
     model.judgement = judge(questions)
     model.save(history / MODEL_NAME)
     return model, len(questions)
-
-
-def refit(history: Path) -> bool:
-    """Learn anew where the history keeps a model; returns whether it does. A model that exists is one that somebody
-    wants. Raises BerthError where it can no longer be learned."""
-    if not (history / MODEL_NAME).exists():
-        return False
-    learn_anew(history)
-    return True

@@ -124,7 +124,7 @@ def test_the_report_opens_with_the_picture_a_sentence_with_one_number_and_five_m
     result = berth.compare("synthetic:demo", ["fifo", "easy+fifo+best-fit", "sjf"], seeds=5)
     said = lead(result.runs)
     assert said.startswith("Under fifo jobs wait ")
-    page = render(comparison_report(result, "", ""))
+    page = render(comparison_report(result, ""))
     order = [
         page.index(text) for text in ('<svg class="film"', said, "<summary>The results in words", "<table")
     ]

@@ -18,11 +18,10 @@ from berth.engine import simulate
 from berth.errors import HistoryError, SettingError, TraceError
 from berth.experiments.compare import compare
 from berth.gpu_models import gpu_model
-from berth.history.store.record_files import OpenAttempt, recorded, records, write_records
+from berth.history.store.record_files import recorded, records, write_records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
 from tests.examples import examples
 from tests.history.histories import read_records
-from tests.statistics.histories import History, histories
 
 NODES = (Node("a", 2, gpu_model("T4")), Node("b", 2, gpu_model("P100")))
 JOB = Job("job", 5, 100, user="ada", application="bert", gpus=2, nodes=0, cpu_milli=9, virtual_cluster="vc")
@@ -143,34 +142,6 @@ def test_no_estimate_is_ever_recorded_as_work() -> None:
         _event(8, EventKind.FINISH, (0, 0), (0, 1), job=unknown),
     ]
     assert [record.work_ms for record in records(events, NODES)] == [None]
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(history=histories(), cuts=st.lists(st.integers(0, 40), max_size=3))
-def test_events_in_pieces_give_the_records_of_the_whole(history: History, cuts: list[int]) -> None:
-    whole = list(records(history.events, history.nodes))
-    found: list[Record] = []
-    under_way: dict[str, OpenAttempt] = {}
-    begin = 0
-    for end in [*sorted(min(cut, len(history.events)) for cut in cuts), len(history.events)]:
-        found += records(history.events[begin:end], history.nodes, under_way=under_way)
-        begin = end
-    assert found == whole
-    ended = {EventKind.FINISH, EventKind.FAIL, EventKind.EVICT, EventKind.REJECT, EventKind.CANCEL}
-    last = {event.job.id: event.kind for event in history.events}
-    assert under_way.keys() == {job_id for job_id, kind in last.items() if kind not in ended}
-
-
-def test_a_record_names_the_nodes_of_its_start_though_nodes_have_gone_since() -> None:
-    under_way: dict[str, OpenAttempt] = {}
-    begun = [_event(5, EventKind.SUBMIT), _event(6, EventKind.START, (1, 0), (1, 1))]
-    assert list(records(begun, NODES, under_way=under_way)) == []
-    assert under_way == {"job": OpenAttempt(5, 6, ("b",), "P100", ("b:0", "b:1"))}
-    ended = [_event(8, EventKind.FINISH, (0, 0), (0, 1))]
-    assert list(records(ended, NODES[1:], under_way=under_way)) == [
-        _record(1, 5, 6, 8, RecordState.COMPLETED, "b")
-    ]
-    assert under_way == {}
 
 
 def test_an_event_out_of_place_is_refused() -> None:

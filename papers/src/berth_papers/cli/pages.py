@@ -26,28 +26,18 @@ def write_chapters(
 
     `answers` are the sentences that the page begins with.
     """
-    from datetime import UTC, datetime
+    from berth.cli.files import command_line, write_results
+    from berth.report import Report
 
-    from berth.cli.files import command_line
-    from berth.report import Report, write
-    from berth.version import __version__
-
-    out.mkdir(parents=True, exist_ok=True)
-    report = out / "report.html"
-    write(
-        Report(
-            title=title,
-            command=command_line(),
-            trace=trace,
-            cluster=cluster,
-            created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-            version=__version__,
-            chapters=chapters,
-            answers=answers,
-        ),
-        report,
+    report = Report(
+        title=title,
+        command=command_line(),
+        trace=trace,
+        cluster=cluster,
+        chapters=chapters,
+        answers=answers,
     )
-    return [report, write_numbers(out, answer)]
+    return write_results(out, report, answer)
 
 
 def write_numbers(out: Path, answer: object) -> Path:

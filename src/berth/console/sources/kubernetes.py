@@ -43,11 +43,13 @@ class KubernetesSource:
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
 
-    async def look(self) -> Snapshot:
-        """Everything that is there, listed once. In a thread of its own: large clusters take seconds to read."""
-        return await asyncio.to_thread(self._snapshot)
+    def look(self) -> Snapshot:
+        """Everything that is there, listed once: large clusters take seconds to read."""
+        from berth.live.kubernetes.viewing import look
 
-    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
+        return self._ask(lambda api: look(api, most_waits=50_000))
+
+    def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """A pod that waits or holds a GPU, NAMESPACE/NAME, as the last look saw it: a cluster is costly to list."""
         if look is None:
             raise KubernetesError(
@@ -66,13 +68,16 @@ class KubernetesSource:
             "where": found.where, "neighbours": look.neighbours_of(name), "why": [found.why] if found.why else [],
         }  # fmt: skip
 
-    async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+    def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         """Do it by a request to the API server, for an operator."""
         change = _change_of(action, values)
         if change is None:
             raise SettingError(f"Kubernetes has no action '{action}' here; there are {', '.join(_ACTIONS)}")
         check_operator(viewer, action)
-        await asyncio.to_thread(self._request, change)
+        from berth.live.kubernetes.client import MERGE_PATCH
+
+        method = "DELETE" if change.body is None else "PATCH"
+        self._ask(lambda api: api.request(method, change.path, change.body, content_type=MERGE_PATCH))
         return change.done
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
@@ -86,17 +91,6 @@ class KubernetesSource:
     def lacks(self, viewer: Viewer) -> dict[str, str]:
         """What Kubernetes does not let a console do."""
         return _LACKS if viewer.role is Role.OPERATOR else {**dict.fromkeys(_OF_PODS, _NO_OWNERS), **_LACKS}
-
-    def _snapshot(self) -> Snapshot:
-        from berth.live.kubernetes.viewing import look
-
-        return self._ask(lambda api: look(api, most_waits=50_000))
-
-    def _request(self, change: _Change) -> None:
-        from berth.live.kubernetes.client import MERGE_PATCH
-
-        method = "DELETE" if change.body is None else "PATCH"
-        self._ask(lambda api: api.request(method, change.path, change.body, content_type=MERGE_PATCH))
 
     def _ask(self, what: Callable[[Api], Awaitable[T]]) -> T:
         """Ask the API server something. Raises ApiError soon if it does not answer at all."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pwd
@@ -61,18 +60,6 @@ class LocalSource:
         self._path = str(path)
         self._node = socket.gethostname().partition(".")[0] or "here"
 
-    async def look(self) -> Snapshot:
-        """GPUs, the jobs that run, and the first of those that wait."""
-        return await asyncio.to_thread(self._look)
-
-    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
-        """One job, or the first task of an array with the ids of the others."""
-        return await asyncio.to_thread(self._job, job_id, viewer)
-
-    async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
-        """Do it as the broker's own owner, after the check that this viewer may."""
-        return await asyncio.to_thread(self._act, action, values, viewer)
-
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """The command line that does the same."""
         return command_of(action, values)
@@ -81,13 +68,9 @@ class LocalSource:
         """It has them all."""
         return {}
 
-    async def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
-        """The end of a job's output, or what follows a piece of it."""
-        return await asyncio.to_thread(self._output, job_id, viewer, after)
-
-    async def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
+    def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
         """Queue a job as the user that the viewer is on this machine."""
-        return await asyncio.to_thread(submitted, asked, viewer, self._path)
+        return submitted(asked, viewer, self._path)
 
     def submit_command(self, asked: dict[str, str]) -> str:
         """The command line that does the same."""
@@ -96,14 +79,16 @@ class LocalSource:
     def _ask(self, patience_s: float = PATIENCE_S, **message: Any) -> dict[str, Any]:
         return ask(self._path, message, patience_s)
 
-    def _look(self) -> Snapshot:
+    def look(self) -> Snapshot:
+        """GPUs, the jobs that run, and the first of those that wait."""
         with Connection(self._path, PATIENCE_S) as connection:
             status = connection.ask({"do": "status"})
             going = connection.ask({"do": "queue", "states": list(GOING)})
             waits = connection.ask({"do": "queue", "states": ["waiting", "held"], "limit": MOST_JOBS})
         return snapshot_of(status, going, waits, node=self._node)
 
-    def _job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
+    def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
+        """One job, or the first task of an array with the ids of the others."""
         jobs = self._ask(do="job", id=job_id)["jobs"]
         job = jobs[0]
         why = self._ask(do="why", id=job["id"])["jobs"][0] if job["state"] in ("waiting", "held") else None
@@ -150,7 +135,8 @@ class LocalSource:
             "refused": attempt["refused"],
         }
 
-    def _output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+    def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+        """The end of a job's output, or what follows a piece of it."""
         job = self._ask(do="job", id=job_id)["jobs"][0]
         if not viewer.owns(job["user"]):
             raise AccessError(f"only {job['user']} and operators see the output of job {job['id']}")
@@ -161,7 +147,8 @@ class LocalSource:
         with file:
             return _piece(file, after, ended)
 
-    def _act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+    def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+        """Do it as the broker's own owner, after the check that this viewer may."""
         if action in _OWN:
             return self._change(action, word_of(values, "id"), values, viewer)
         if action not in _OPERATORS:

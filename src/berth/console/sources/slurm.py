@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 import time
@@ -52,18 +51,6 @@ class SlurmSource:
         self._coordinated: dict[str, tuple[float, frozenset[str]]] = {}
         """Accounts of which users are coordinators, and when that was asked."""
 
-    async def look(self) -> Snapshot:
-        """Nodes and jobs; berth's reasons with Slurm's where it runs."""
-        return await asyncio.to_thread(self._look)
-
-    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
-        """One job that Slurm still knows; its GPUs and neighbours as the last look saw them."""
-        return await asyncio.to_thread(self._job, job_id, viewer, look)
-
-    async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
-        """Do it by Slurm's own commands, after the check that this viewer may."""
-        return await asyncio.to_thread(self._act, action, values, viewer)
-
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """The command line that does the same."""
         what = str(values.get("id", ""))
@@ -75,7 +62,8 @@ class SlurmSource:
         operates = viewer.role is Role.OPERATOR
         return _LACKS if operates else {**_LACKS, "priority": "In Slurm only operators can raise a priority."}
 
-    def _look(self) -> Snapshot:
+    def look(self) -> Snapshot:
+        """Nodes and jobs; berth's reasons with Slurm's where it runs."""
         nodes, jobs = self._controller.nodes(), self._controller.jobs()
         self._by_berth = frozenset(id_of(job) for job in jobs if is_held_by_berth(job))
         return snapshot_of(nodes, jobs, self._state, self._cards, self._controller.unreadable[:3])
@@ -88,7 +76,8 @@ class SlurmSource:
             raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it")
         return found[0]
 
-    def _job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
+    def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
+        """One job that Slurm still knows; its GPUs and neighbours as the last look saw them."""
         try:
             job = self._found(job_id)
         except LiveError:
@@ -151,7 +140,8 @@ class SlurmSource:
             self._coordinated[viewer.user] = (time.monotonic(), accounts)
         return account in accounts
 
-    def _act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+    def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+        """Do it by Slurm's own commands, after the check that this viewer may."""
         what = word_of(values, "id")
         if action in ("drain", "undrain"):
             check_operator(viewer, action)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from berth.interference import mode_of
 from berth.model import Node
 from berth.plots import Style, policy_styles
 from berth.report import Chapter, Report, write
+from berth.report.report import made_at
 from berth.statistics import Run, headlines_of, lead, matter_most, metrics_of
 from berth.statistics.comparison import table_rows
-from berth.version import __version__
 
 
-def comparison_report(result: Comparison, command: str, created: str) -> Report:
-    """The page of a comparison, made by that command at that time."""
+def comparison_report(result: Comparison, command: str, first: str = "") -> Report:
+    """The page of a comparison, made by that command; `first` is a sentence before all others."""
     policies = (
         counted(len(result.policies), "policy", "policies")
         if len(result.policies) > 1
@@ -42,10 +42,8 @@ def comparison_report(result: Comparison, command: str, created: str) -> Report:
         command=command or f"berth.compare({result.trace!r}, policies={list(result.policies)!r})",
         trace=f"{result.trace}: {counted(result.runs[0].summary.jobs, 'job')}{faster}{believed}{shared}",
         cluster=cluster_in_words(result.nodes),
-        created=created,
-        version=__version__,
         chapters=comparison_chapters(result.runs, result.nodes),
-        answers=result.answers,
+        answers=(*filter(None, [first]), *result.answers),
         picture="" if pair is None else filling(pair),
         lead=lead(result.runs),
     )
@@ -78,9 +76,8 @@ def write_report(
     `command` makes the same page again, `created` is the time that it tells, now by default, and `first` a sentence
     before all others.
     """
-    target = Path(path)
-    report = comparison_report(result, command, f"{created or datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
-    write(replace(report, answers=(*filter(None, [first]), *report.answers)), target)
+    report, target = comparison_report(result, command, first), Path(path)
+    write(report if created is None else replace(report, created=made_at(created)), target)
     return target
 
 

@@ -26,7 +26,7 @@ from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
-from berth.traces.job_table import JobTable, compressed
+from berth.traces.job_table import JobTable, compressed, values_of
 
 Warnings = Mapping[str, tuple[str, ...]]
 """The different messages of each text, by the text as the code has it."""
@@ -134,7 +134,7 @@ def _run(
     if under.failures is not None:
         outages = _noted(under.failures.outages(len(task.nodes), task.seed), drawn)
     events: Iterator[Event] = simulate(
-        _counted(jobs, progress) if progress else jobs,
+        jobs,
         Cluster(task.nodes),
         policy,
         knowledge=knowledge,
@@ -154,7 +154,7 @@ def _run(
         from berth.history.store.record_files import recorded
 
         events = recorded(events, task.nodes, task.records)
-    columns = event_columns(events)
+    columns = event_columns(events, progress)
     measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
     model, use = under.interference, None
     if isinstance(model, KnowsProfiles):
@@ -219,6 +219,8 @@ def _adapted(jobs: Sequence[Job], task: Task) -> Sequence[Job]:
     """
     labels = {label for node in task.nodes for label in node.labels}
     keeps = task.conditions.recovery.checkpoint_ms is not None
+    if not keeps and not any(values_of(jobs, "labels")):
+        return jobs
 
     def adapted(job: Job) -> Job:
         if job.labels and job.labels == (job.virtual_cluster,) and labels.isdisjoint(job.labels):
@@ -232,13 +234,6 @@ def _noted(outages: Iterator[Outage], drawn: list[Outage]) -> Iterator[Outage]:
     for outage in outages:
         drawn.append(outage)
         yield outage
-
-
-def _counted(jobs: Sequence[Job], progress: Callable[[int], None]) -> Iterator[Job]:
-    for number, job in enumerate(jobs):
-        if number % 2048 == 0:
-            progress(number)
-        yield job
 
 
 @contextmanager

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
 
 import plotly.graph_objects as go
 
@@ -16,8 +14,7 @@ from berth.experiments.size.scan import Answer, Curve, Sizes
 from berth.history.values.durations import duration_text
 from berth.plots import Style, policy_styles
 from berth.plots.style import INK, dress
-from berth.report import Chapter, Report, write
-from berth.version import __version__
+from berth.report import Chapter, Report
 
 WHOLE_TICKS = 10
 """Sizes that differ by fewer nodes have a tick each, as Plotly would put some between them."""
@@ -33,13 +30,7 @@ HEADINGS = (
 )
 
 
-def write_page(sizes: Sizes, path: Path, *, trace: str, command: str, answers: Sequence[str]) -> Path:
-    """Write a scan as one self-contained HTML page; return its path."""
-    write(page_of(sizes, trace, command, answers, datetime.now(UTC)), path)
-    return path
-
-
-def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str], created: datetime) -> Report:
+def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str]) -> Report:
     """The page of a scan."""
     policies = tuple(dict.fromkeys(curve.policy for curve in sizes.curves))
     styles = policy_styles(policies)
@@ -50,8 +41,6 @@ def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str], crea
         command=command,
         trace=f"{trace}: {counted(sizes.jobs, 'job')}",
         cluster=cluster_in_words(sizes.nodes),
-        created=f"{created:%Y-%m-%d %H:%M} UTC",
-        version=__version__,
         answers=answers,
         chapters=(
             Chapter(

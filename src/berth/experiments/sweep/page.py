@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,13 @@ from berth.experiments.sweep.run import Sweep
 from berth.experiments.sweep.table import AXES, Swept, grid, readable, shown_of, varied
 from berth.plots import Style, policy_styles
 from berth.plots.style import dress
-from berth.report import Chapter, Report, write
+from berth.report import Chapter, Report
 from berth.statistics import Metric, metrics_of, standings
-from berth.version import __version__
 
 PANEL_PX = 300
 
 
-def write_page(found: Sweep, path: Path, *, command: str) -> Path:
-    """Write a sweep as one self-contained HTML page; return its path."""
-    write(page_of(found, command, datetime.now(UTC)), path)
-    return path
-
-
-def page_of(found: Sweep, command: str, created: datetime) -> Report:
+def page_of(found: Sweep, command: str) -> Report:
     """The page of a sweep."""
     runs, plan = found.runs, found.plan
     styles = policy_styles(plan.policies, {run.policy for run in runs if run.oracle})
@@ -42,8 +34,6 @@ def page_of(found: Sweep, command: str, created: datetime) -> Report:
         command=command,
         trace=f"{plan.trace.path}: {counted(runs[0].summary.jobs, 'job')}",
         cluster=cluster_in_words(plan.nodes),
-        created=f"{created:%Y-%m-%d %H:%M} UTC",
-        version=__version__,
         answers=found.answers,
         chapters=(
             Chapter(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import HistoryError
+from berth.history.store.database import readable
 
 
 def listed_in_json(path: Path | None, name: str, written: str) -> tuple[str, list[Any]]:
@@ -15,9 +16,8 @@ def listed_in_json(path: Path | None, name: str, written: str) -> tuple[str, lis
     writes such a list, for the message. Raises HistoryError."""
     where = str(path) if path else "standard input"
     try:
-        content = json.loads(path.read_bytes() if path else sys.stdin.buffer.read())
-    except OSError as error:
-        raise HistoryError(f"{where} cannot be read: {error.strerror or error}") from error
+        with readable(where):
+            content = json.loads(path.read_bytes() if path else sys.stdin.buffer.read())
     except ValueError as error:
         raise HistoryError(f"{where} is no whole JSON document: {error}") from error
     found = content.get(name) if isinstance(content, dict) else None

@@ -15,6 +15,7 @@ from typing import Final
 
 from berth.errors import HistoryError
 from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
+from berth.history.store.database import readable
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 
@@ -30,7 +31,7 @@ _MOST_HOSTS: Final = 1_000_000
 def lsf_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
     """Yield a row for each job that finished; note records that cannot be read. Other kinds of records are no jobs."""
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with readable(path), path.open(encoding="utf-8", errors="replace", newline="") as file:
             reader = csv.reader(file, delimiter=" ", quotechar='"', doublequote=True)
             for fields in reader:
                 if not fields or fields[0] != "JOB_FINISH":
@@ -49,8 +50,6 @@ def lsf_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
                     rejections.add(
                         f"{path}, line {reader.line_num}", f"this JOB_FINISH cannot be read: {error}"
                     )
-    except OSError as error:
-        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     except csv.Error as error:
         raise HistoryError(f"{path} is not LSF's lsb.acct: {error}") from error
 

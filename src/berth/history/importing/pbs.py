@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from berth.errors import HistoryError
 from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
+from berth.history.store.database import readable
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 
@@ -26,22 +26,19 @@ _CANCELLED_STATUS: Final = frozenset((271, 265, 143))
 
 def pbs_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
     """Yield a row for each attempt that ended; note those that cannot be read. Other kinds of lines are no attempts."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                found = _LINE.fullmatch(line.rstrip("\r\n"))
-                if found is None:
-                    rejections.add(f"{path}, line {number}", "not 'MM/DD/YYYY HH:MM:SS;KIND;JOB;key=value …'")
-                elif found[2] in ("E", "R"):
-                    row = _row(found[3], found[2], dict(_pairs(found[4])))
-                    if row is None:
-                        rejections.add(f"{path}, line {number}", f"job {found[3]} has no ctime, start or end")
-                    else:
-                        yield row
-    except OSError as error:
-        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
+    with readable(path), path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            found = _LINE.fullmatch(line.rstrip("\r\n"))
+            if found is None:
+                rejections.add(f"{path}, line {number}", "not 'MM/DD/YYYY HH:MM:SS;KIND;JOB;key=value …'")
+            elif found[2] in ("E", "R"):
+                row = _row(found[3], found[2], dict(_pairs(found[4])))
+                if row is None:
+                    rejections.add(f"{path}, line {number}", f"job {found[3]} has no ctime, start or end")
+                else:
+                    yield row
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import HistoryError
-from berth.history.importing.sacct import SEPARATOR
+from berth.history.importing.sacct import SEPARATOR, run
+from berth.history.store.database import readable
 from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
 from berth.history.values.causes import BEFORE, note_in
@@ -64,10 +65,8 @@ class Queued:
 
 def read_queue(path: Path) -> tuple[Queued, ...]:
     """The jobs of a file that wait or run; HistoryError where it is of neither form."""
-    try:
+    with readable(path):
         text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     rows = _of_json(text, path) if text.lstrip().startswith("{") else _of_text(text, path)
     return tuple(sorted(rows, key=lambda job: job.order))
 
@@ -75,16 +74,8 @@ def read_queue(path: Path) -> tuple[Queued, ...]:
 def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
     """The queue now, from `squeue --json`, and when that is, in ms; HistoryError with its words where it fails."""
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
-    try:
-        done = subprocess.run([command, "--json"], capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise HistoryError(f"{command} cannot be run: {error.strerror or error}") from error
-    if done.returncode:
-        errors = done.stderr.strip().splitlines()
-        raise HistoryError(
-            f"{command} failed with status {done.returncode}: {errors[-1] if errors else 'no message'}"
-        )
-    rows = _of_json(done.stdout, Path(f"{command} --json"))
+    printed = run([command, "--json"], subprocess.PIPE).decode(errors="replace")
+    rows = _of_json(printed, Path(f"{command} --json"))
     return tuple(sorted(rows, key=lambda job: job.order)), now_ms
 
 

@@ -20,7 +20,16 @@ from berth.errors import HistoryError, SettingError, cause_of
 from berth.gpu_models import GPU_MODELS
 from berth.history.importing.columns import STATE_CASE, Layout, layout_of, read_file, size_mib
 from berth.history.importing.job_row import JobRow, stage_rows
-from berth.history.store.database import at, connect, count, first_line, literal, storable
+from berth.history.store.database import (
+    at,
+    connect,
+    count,
+    first_line,
+    literal,
+    named_errors,
+    readable,
+    storable,
+)
 from berth.history.store.folder import History
 from berth.history.store.identity import IS_LABEL
 from berth.history.store.import_result import (
@@ -54,14 +63,12 @@ def import_text(
     options: Options,
     *,
     delimiter: str | None = None,
-    name: str = "",
-    cursors: Mapping[str, int] | None = None,
 ) -> ImportResult:
     """Import a table of text with a header line; None reads standard input.
 
     The delimiter is found in the header where none is given. HistoryError where the file is no such table.
     """
-    where = name or (str(path) if path else "standard input")
+    where = str(path) if path else "standard input"
     with history.import_space() as space:
         if path is None:
             path = space / "input.txt"
@@ -72,7 +79,7 @@ def import_text(
         if len(chosen.encode()) > 4:
             raise HistoryError(f"a delimiter has up to 4 bytes, not {chosen!r}")
         layout = layout_of(header, chosen, where)
-        return import_file(history, space, path, chosen, layout, options, where, cursors=cursors)
+        return import_file(history, space, path, chosen, layout, options, where)
 
 
 def import_file(
@@ -170,13 +177,14 @@ def run_sacct(
     with history.import_space() as space:
         path = space / "sacct.txt"
         with path.open("wb") as out:
-            _run(words, out)
+            run(words, out)
         layout = layout_of(_header(path, "sacct", "utf-8"), SEPARATOR, "sacct")
         cursors = {} if until else {key: began_s}
         return import_file(history, space, path, SEPARATOR, layout, options, "sacct", cursors=cursors)
 
 
-def _run(words: Sequence[str], out: BinaryIO) -> None:
+def run(words: Sequence[str], out: BinaryIO | int) -> bytes:
+    """What a command of Slurm prints, if `out` is a pipe; HistoryError with its words where it fails."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
     try:
         done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, env=environment, check=False)
@@ -187,14 +195,12 @@ def _run(words: Sequence[str], out: BinaryIO) -> None:
         raise HistoryError(
             f"{words[0]} failed with status {done.returncode}: {errors[-1] if errors else 'no message'}"
         )
+    return done.stdout or b""
 
 
 def _header(path: Path, where: str, encoding: str) -> str:
-    try:
-        with path.open("rb") as file:
-            line = file.readline(_BLOCK)
-    except OSError as error:
-        raise HistoryError(f"{where} cannot be read: {error.strerror or error}") from error
+    with readable(where), path.open("rb") as file:
+        line = file.readline(_BLOCK)
     if not line.strip():
         raise HistoryError(f"{where} is empty; expected a header line and rows, as `sacct -P` prints them")
     try:
@@ -254,11 +260,9 @@ def stage_jobs(
     absent: Sequence[str],
 ) -> Staged:
     """Stage jobs in typed columns; `absent` are the texts of a record that their source does not have."""
-    try:
+    with named_errors(where):
         table = stage_rows(database, jobs, options.cluster, read_models(options.nodes))
         return _staged(database, table, options, rejections, where, absent, labelled=True)
-    except duckdb.Error as error:
-        raise HistoryError(f"{where}: {first_line(error)}") from error
 
 
 def _staged(

@@ -9,8 +9,8 @@ from typing import BinaryIO, Final
 
 import duckdb
 
-from berth.errors import HistoryError, SamplingError
-from berth.history.store.database import at, connect, count, first_line, literal, make_table
+from berth.errors import SamplingError
+from berth.history.store.database import at, connect, count, literal, make_table, named_errors
 from berth.history.store.folder import History, Mark
 from berth.history.store.import_result import ImportResult, Rejections
 from berth.history.store.usage import USAGE, UsageRow, write_usage
@@ -40,28 +40,25 @@ def import_samples(history: History, spool: Path, cluster: str = "") -> ImportRe
     with history.import_space() as space, connect(space) as database:
         known = history.marks(database)
         marks: dict[str, Mark] = {}
-        try:
-            with _Staging(database, space / "lines.json") as staging:
-                for path in segments(spool):
-                    mark = known.get(path.name)
-                    if mark is not None and (mark.size_bytes, mark.cluster) == (path.stat().st_size, cluster):
-                        continue
-                    try:
-                        head = first_line_of(path)
-                    except SamplingError as error:
-                        rejections.add(str(path), str(error))
-                        continue
-                    same = mark is not None and mark.cluster == cluster
-                    marks[path.name] = staging.add(
-                        path, head, cluster, mark.last_at if same and mark else 0, rejections
-                    )
-                staging.flush()
-                if staging.lost:
-                    rejections.add(str(spool), "fits its checksum and holds no use of a job", staging.lost)
-                staged = space / "usage.parquet"
-                staging.write(staged)
-        except duckdb.Error as error:
-            raise HistoryError(f"{spool}: {first_line(error)}") from error
+        with named_errors(spool), _Staging(database, space / "lines.json") as staging:
+            for path in segments(spool):
+                mark = known.get(path.name)
+                if mark is not None and (mark.size_bytes, mark.cluster) == (path.stat().st_size, cluster):
+                    continue
+                try:
+                    head = first_line_of(path)
+                except SamplingError as error:
+                    rejections.add(str(path), str(error))
+                    continue
+                same = mark is not None and mark.cluster == cluster
+                marks[path.name] = staging.add(
+                    path, head, cluster, mark.last_at if same and mark else 0, rejections
+                )
+            staging.flush()
+            if staging.lost:
+                rejections.add(str(spool), "fits its checksum and holds no use of a job", staging.lost)
+            staged = space / "usage.parquet"
+            staging.write(staged)
         return history.merge_usage(database, staged, rejections, marks)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from berth.errors import HistoryError, SettingError
+from berth.history.store.database import readable
 from berth.history.store.import_result import Rejections
 from berth.traces.fields import read_map as columns_of
 
@@ -81,7 +82,7 @@ def _columns_there(header: Sequence[str]) -> str:
 def csv_rows(path: Path, columns: Mapping[str, str], rejections: Rejections) -> Iterator[tuple[object, ...]]:
     """Yield a row for each line; a line of another length is noted instead. Without a state it is completed."""
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with readable(path), path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.reader(file)
             header = next(reader, [])
             if lacking := dict.fromkeys(name for name in columns.values() if name not in header):
@@ -104,8 +105,6 @@ def csv_rows(path: Path, columns: Mapping[str, str], rejections: Rejections) -> 
                     for field, at in places
                 ]
                 yield tuple(row if "state" in columns else [*row, "COMPLETED"])
-    except OSError as error:
-        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     except csv.Error as error:
         raise HistoryError(f"{path} is no CSV: {error}") from error
 

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 
 import duckdb
 
-from berth.errors import HistoryError
-from berth.history.store.database import connect, first_line
+from berth.history.store.database import connect, named_errors
 from berth.history.store.reader import HistoryReader, history_is_there
 
 REMEMBERED: Final = 256
@@ -57,11 +56,8 @@ class CachedHistory:
     @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection of its own with the view `records`. Raises HistoryError if there is no history."""
-        with self._entered() as opened, opened.database.cursor() as cursor:
-            try:
-                yield cursor
-            except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        with self._entered() as opened, opened.database.cursor() as cursor, named_errors(self.folder):
+            yield cursor
 
     def remembered(self, question: Hashable, answer: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """The answer to a question; the same question is worked out once until the history changes.
@@ -86,11 +82,8 @@ class CachedHistory:
                 opened.answers.move_to_end(question)
                 found: T = opened.answers[question]
                 return found
-        with opened.database.cursor() as cursor:
-            try:
-                found = answer(cursor)
-            except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        with opened.database.cursor() as cursor, named_errors(self.folder):
+            found = answer(cursor)
         with self._lock:
             opened.answers[question] = found
             while len(opened.answers) > REMEMBERED:
@@ -126,10 +119,8 @@ class CachedHistory:
             with ExitStack() as stack:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="berth-"))
                 database = stack.enter_context(connect(Path(folder)))
-                try:
+                with named_errors(self.folder):
                     database.execute(f"CREATE VIEW records AS SELECT * FROM {self.reader.source(database)}")
-                except duckdb.Error as error:
-                    raise HistoryError(f"{self.folder}: {first_line(error)}") from error
                 opened = _Opened(version, database, stack.pop_all(), users=1)
             weakref.finalize(self, opened.closing.close)  # at the latest when the process ends
             self._opened = opened

@@ -47,6 +47,24 @@ def count(database: duckdb.DuckDBPyConnection, query: str) -> int:
     return int(found[0]) if found else 0
 
 
+@contextmanager
+def named_errors(where: object) -> Iterator[None]:
+    """What DuckDB raises within becomes a HistoryError that says where."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise HistoryError(f"{where}: {first_line(error)}") from error
+
+
+@contextmanager
+def readable(where: object) -> Iterator[None]:
+    """What the system raises within becomes a HistoryError of what cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise HistoryError(f"{where} cannot be read: {first_line(error)}") from error
+
+
 def first_line(error: Exception) -> str:
     """What an error says, without where in the SQL; of the system's errors only the cause."""
     if isinstance(error, OSError):

@@ -47,7 +47,7 @@ import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
-from berth.history.store.database import at, count, first_line, literal, make_table, read_parquet
+from berth.history.store.database import at, count, literal, make_table, named_errors, read_parquet
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections, Staged
 from berth.history.store.lookups import applications_of
@@ -69,15 +69,6 @@ FILE_MODE = 0o640
 FOLDER_MODE = 0o750
 SEGMENTS = 48
 """With more files of records than this, the smallest are made one, so that half as many are left."""
-
-
-@dataclass(frozen=True, slots=True)
-class _UsageChange:
-    """An index with new files of usage, and how many of the rows that came are new and changed."""
-
-    index: Index
-    new: int
-    changed: int
 
 
 class History(HistoryReader):
@@ -129,9 +120,9 @@ class History(HistoryReader):
         (self.folder / "records").mkdir(mode=FOLDER_MODE, exist_ok=True)
         numbers = count_from(index.next_number)
         files = list(index.records)
-        try:
+        with named_errors(self.folder):
             segments = [self.folder / name for name in files]
-            staged, _ = known_by_label(database, staged, segments)
+            staged = known_by_label(database, staged, segments)
             if renamed_jobs(database, staged, segments):
                 for place, path in enumerate(segments):
                     if query := rename_in(database, path):
@@ -142,12 +133,12 @@ class History(HistoryReader):
             if staged.tasks:
                 staged, numbered = number_tasks(database, staged, segments)
             merge = Merge(database, staged, segments)
-            counts = merge.counts()
+            imported, updated = merge.counts()
             _check_names(*merge.other_names(), self.folder)
             for job, rows in merge.superseded:
                 why = "another row of the same attempt is otherwise, and ended later or as late; that one counts"
                 rejections.extend([Rejected(f"job {job}", why)] * rows)
-            if counts.imported or counts.updated:
+            if imported or updated:
                 for path in merge.segments_to_rewrite():
                     new = f"records/{next(numbers):06d}.parquet"
                     place = files.index(f"records/{path.name}")
@@ -159,8 +150,6 @@ class History(HistoryReader):
                 new = f"records/{next(numbers):06d}.parquet"
                 copy_records(database, f"SELECT * FROM {self._records(small)}", self.folder / new)
                 files = [*(name for name in files if name not in small), new]
-        except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         self._publish(
             replace(
                 index,
@@ -169,10 +158,10 @@ class History(HistoryReader):
                 next_number=next(numbers),
                 key_mark=staged.key_mark,
             ),
-            counts.imported,
-            counts.updated,
+            imported,
+            updated,
         )
-        return rejections.result(staged.read, counts.imported, counts.updated, numbered)
+        return rejections.result(staged.read, imported, updated, numbered)
 
     def merge_usage(
         self,
@@ -186,9 +175,8 @@ class History(HistoryReader):
         `marks` say how far the segments of spools have been read. To be called inside `import_space`.
         """
         index = self.index()
-        try:
-            changed = self._merged_usage(database, index, staged, None)
-            after = changed.index
+        with named_errors(self.folder):
+            after, new, changed = self._merged_usage(database, index, staged, None)
             if marks:
                 (self.folder / "spools").mkdir(mode=FOLDER_MODE, exist_ok=True)
                 name = f"spools/{after.next_number:06d}.parquet"
@@ -197,27 +185,28 @@ class History(HistoryReader):
                 )
                 after = replace(after, spools=(name,), next_number=after.next_number + 1)
             rows = count(database, f"SELECT count(*) FROM read_parquet({at(staged)})")
-        except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         if after != index:
-            self._publish(after, changed.new, changed.changed)
-        return rejections.result(rows + rejections.count, changed.new, changed.changed)
+            self._publish(after, new, changed)
+        return rejections.result(rows + rejections.count, new, changed)
 
     def marks(self, database: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
         """How far each segment of spools has been read, by its name."""
-        return read_marks(database, [self.folder / name for name in self.index().spools])
+        if not (names := self.index().spools):
+            return {}
+        found = database.execute(f"SELECT segment, cluster, size_bytes, last_at FROM {self._table(names)}")
+        return {name: Mark(*values) for name, *values in found.fetchall()}
 
     def merge_series(
         self, database: duckdb.DuckDBPyConnection, staged: Path, rejections: Rejections
     ) -> ImportResult:
         """Take over staged values of series, and what they say of jobs; to be called inside `import_space`."""
         index = self.index()
-        try:
+        with named_errors(self.folder):
             merge = SeriesMerge(database, staged, [self.folder / name for name in index.series])
             if merge.new or merge.changed:
                 rows = staged.with_name("usage.parquet")
                 merge.write_rows(rows)
-                index = self._merged_usage(database, index, rows, merge.sources()).index
+                index, _, _ = self._merged_usage(database, index, rows, merge.sources())
                 (self.folder / "series").mkdir(mode=FOLDER_MODE, exist_ok=True)
                 number = index.next_number
                 files = [*index.series, f"series/{number:06d}.parquet"]
@@ -232,8 +221,6 @@ class History(HistoryReader):
                     merge.new,
                     merge.changed,
                 )
-        except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         return rejections.result(merge.read + rejections.count, merge.new, merge.changed)
 
     def _merged_usage(
@@ -242,14 +229,15 @@ class History(HistoryReader):
         index: Index,
         rows: Path,
         remade: Sequence[str] | None,
-    ) -> _UsageChange:
-        """Write the files of usage that these rows change; returns the index with them, not yet written."""
+    ) -> tuple[Index, int, int]:
+        """Write the files of usage that these rows change; returns the index with them, not yet written, and how many
+        of the rows are new and changed."""
         (self.folder / "usage").mkdir(mode=FOLDER_MODE, exist_ok=True)
         numbers = count_from(index.next_number)
         files = list(index.usage)
         merge = UsageMerge(database, rows, [self.folder / name for name in files], remade)
         if remade is None and not merge.new and not merge.changed:
-            return _UsageChange(index, 0, 0)
+            return index, 0, 0
         for path in merge.touched:
             new = f"usage/{next(numbers):06d}.parquet"
             place = files.index(f"usage/{path.name}")
@@ -262,8 +250,7 @@ class History(HistoryReader):
             new = f"usage/{next(numbers):06d}.parquet"
             copy_usage(database, f"FROM {self._table(small)}", self.folder / new)
             files = [*(name for name in files if name not in small), new]
-        after = replace(index, usage=tuple(files), next_number=next(numbers))
-        return _UsageChange(after, merge.new, merge.changed)
+        return replace(index, usage=tuple(files), next_number=next(numbers)), merge.new, merge.changed
 
     def undo(self) -> PastImport:
         """Take back the last import that changed something, and return it; HistoryError where none is known."""
@@ -395,14 +382,6 @@ def _merged_value(name: str, staged: Staged) -> str:
     return f"CASE WHEN {nothing} AND o.row_hash IS NOT NULL THEN {old} ELSE {new} END"
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What an import changes."""
-
-    imported: int
-    updated: int
-
-
 class Merge:
     """One merge; the tables live in the database that it was given."""
 
@@ -505,12 +484,12 @@ class Merge:
             "OR was_submit_ms IS DISTINCT FROM submit_ms"
         )
 
-    def counts(self) -> Counts:
+    def counts(self) -> tuple[int, int]:
         """How many attempts come, and how many that were there are otherwise."""
         if not self._known:
-            return Counts(count(self._database, f"SELECT count(*) FROM ({self._keys})"), 0)
+            return count(self._database, f"SELECT count(*) FROM ({self._keys})"), 0
         updated = count(self._database, "SELECT count(*) FROM changed WHERE was_there")
-        return Counts(count(self._database, "SELECT count(*) FROM changed") - updated, updated)
+        return count(self._database, "SELECT count(*) FROM changed") - updated, updated
 
     def other_names(self) -> tuple[int, str]:
         """How many attempts that come are there with a cluster's name and come without, or the reverse; and a name.
@@ -574,14 +553,6 @@ class Mark:
     """How long it was."""
     last_at: int
     """At which byte its last stretch begins."""
-
-
-def read_marks(database: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> dict[str, Mark]:
-    """The mark of each segment, by its name."""
-    if not files:
-        return {}
-    found = database.execute(f"SELECT segment, cluster, size_bytes, last_at FROM {read_parquet(files)}")
-    return {name: Mark(*values) for name, *values in found.fetchall()}
 
 
 def write_marks(

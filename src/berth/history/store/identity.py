@@ -26,24 +26,21 @@ _NEAR_MS = 90 * 86_400_000
 """Ids begin anew after millions of jobs: one label is the same job within this time."""
 
 
-def known_by_label(
-    database: duckdb.DuckDBPyConnection, staged: Staged, segments: Sequence[Path]
-) -> tuple[Staged, int]:
-    """Staged attempts under their ids, where the history knows the ids of what they name by a label; how many do so."""
+def known_by_label(database: duckdb.DuckDBPyConnection, staged: Staged, segments: Sequence[Path]) -> Staged:
+    """Staged attempts under their ids, where the history knows the ids of what they name by a label."""
     labels = (
         f"SELECT DISTINCT cluster, job_id, queued_ms FROM {staged.keys} WHERE {IS_LABEL.format('job_id')}"
     )
     if not segments or not count(database, f"SELECT count(*) FROM ({labels})"):
-        return staged, 0
+        return staged
     database.execute(
         "CREATE TABLE ids AS SELECT k.cluster, k.job_id AS label, k.queued_ms, "
         "arg_min(o.job_id, abs(o.queued_ms - k.queued_ms)) AS job_id "
         f"FROM ({labels}) k JOIN {record_table(segments)} o ON o.cluster = k.cluster AND o.label = k.job_id "
         f"WHERE o.job_id <> o.label AND abs(o.queued_ms - k.queued_ms) < {_NEAR_MS} GROUP BY ALL"
     )
-    found = count(database, "SELECT count(*) FROM ids")
-    if not found:
-        return staged, 0
+    if not count(database, "SELECT count(*) FROM ids"):
+        return staged
     for view, source in (("keys", staged.keys), ("attempts", staged.attempts), ("silent", staged.silent)):
         if source:
             database.execute(
@@ -52,7 +49,7 @@ def known_by_label(
                 "AND ids.queued_ms = s.queued_ms"
             )
     silent = "known_silent" if staged.silent else ""
-    return replace(staged, keys="known_keys", attempts="known_attempts", silent=silent), found
+    return replace(staged, keys="known_keys", attempts="known_attempts", silent=silent)
 
 
 def renamed_jobs(database: duckdb.DuckDBPyConnection, staged: Staged, segments: Sequence[Path]) -> int:

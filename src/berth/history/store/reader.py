@@ -14,7 +14,7 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError, cause_of
-from berth.history.store.database import connect, first_line, quoted_name, read_parquet
+from berth.history.store.database import connect, named_errors, quoted_name, read_parquet
 from berth.history.store.record_files import SCHEMA, plain_table, record_of, record_table
 from berth.history.store.usage import with_usage
 from berth.model import Record
@@ -81,11 +81,8 @@ class HistoryReader:
     @contextmanager
     def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:
         """A database without any view that spills nothing, and the index whose files stay while this lasts."""
-        with self.keeping_files(), connect(None) as database:
-            try:
-                yield database, self.index()
-            except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        with self.keeping_files(), connect(None) as database, named_errors(self.folder):
+            yield database, self.index()
 
     @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -96,12 +93,10 @@ class HistoryReader:
             self.keeping_files(),
             tempfile.TemporaryDirectory(prefix="berth-") as folder,
             connect(Path(folder)) as database,
+            named_errors(self.folder),
         ):
-            try:
-                database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
-                yield database
-            except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+            database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
+            yield database
 
     @contextmanager
     def keeping_files(self) -> Iterator[None]:

@@ -3,8 +3,7 @@
 `share_milli` and `share_mem_mib` are the two halves of the share; `nodes` and `gpu_slots` are lists of names. Such a
 file is a trace, too: `berth.traces.read` makes jobs of it again.
 
-`records` makes records from Events: one for every attempt that ended, and for every job that was turned away. Events
-may come in pieces: what is under way when a piece ends is a value, from which the next piece goes on.
+`records` makes records from Events: one for every attempt that ended, and for every job that was turned away.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ _STATE_OF_END: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAttempt:
+class _Attempt:
     """An attempt that waits or runs: what its record needs of the events that were."""
 
     queued_ms: int
@@ -192,25 +191,18 @@ class OpenAttempt:
     """None while it is not suspended."""
 
 
-def records(
-    events: Iterable[Event],
-    nodes: Sequence[Node],
-    *,
-    under_way: dict[str, OpenAttempt] | None = None,
-) -> Iterator[Record]:
+def records(events: Iterable[Event], nodes: Sequence[Node]) -> Iterator[Record]:
     """Yield the Record of each attempt when it ends; a job that left before it started has one without nodes and start.
 
-    An attempt that has not ended when the events do has no record. `under_way` are the attempts, by their job's id,
-    that were so before these events; it is kept up to date with each event, so that after the last it is what the
-    next events go on from. Raises HistoryError where an event cannot follow what went before, as an end without a
-    start.
+    An attempt that has not ended when the events do has no record. Raises HistoryError where an event cannot follow
+    what went before, as an end without a start.
     """
-    attempts = {} if under_way is None else under_way
+    attempts: dict[str, _Attempt] = {}
     for event in events:
         job_id, kind = event.job.id, event.kind
         attempt = attempts.get(job_id)
         if kind is EventKind.SUBMIT:
-            attempts[job_id] = OpenAttempt(event.time_ms)
+            attempts[job_id] = _Attempt(event.time_ms)
             continue
         missing = _missing(event, attempt)
         if attempt is None or missing:
@@ -229,7 +221,7 @@ def records(
             yield _record(event, attempt)
 
 
-def _missing(event: Event, attempt: OpenAttempt | None) -> str:
+def _missing(event: Event, attempt: _Attempt | None) -> str:
     """What ought to have happened before this event, and did not."""
     if event.kind in (EventKind.START, EventKind.REJECT):
         return "" if attempt is not None and attempt.start_ms is None else "submission"
@@ -238,15 +230,15 @@ def _missing(event: Event, attempt: OpenAttempt | None) -> str:
     return "" if attempt is not None and attempt.start_ms is not None else "start"
 
 
-def _started(start: Event, queued_ms: int, nodes: Sequence[Node]) -> OpenAttempt:
+def _started(start: Event, queued_ms: int, nodes: Sequence[Node]) -> _Attempt:
     places = tuple(dict.fromkeys(slot.node for slot in start.slots))
     model = nodes[places[0]].gpu_model if places and start.job.gpus else None
     names = tuple(nodes[place].name for place in places)
     slots = tuple(f"{nodes[node].name}:{index}" for node, index in start.slots if index != NO_GPU)
-    return OpenAttempt(queued_ms, start.time_ms, names, "" if model is None else model.name, slots)
+    return _Attempt(queued_ms, start.time_ms, names, "" if model is None else model.name, slots)
 
 
-def _awake(attempt: OpenAttempt, now_ms: int) -> OpenAttempt:
+def _awake(attempt: _Attempt, now_ms: int) -> _Attempt:
     """The attempt with its time of suspension until now counted."""
     if attempt.suspended_since_ms is None:
         return attempt
@@ -254,7 +246,7 @@ def _awake(attempt: OpenAttempt, now_ms: int) -> OpenAttempt:
     return replace(attempt, suspended_ms=suspended_ms, suspended_since_ms=None)
 
 
-def _record(end: Event, attempt: OpenAttempt) -> Record:
+def _record(end: Event, attempt: _Attempt) -> Record:
     job, attempt = end.job, _awake(attempt, end.time_ms)
     return Record(
         job_id=job.id,

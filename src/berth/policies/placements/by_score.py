@@ -16,7 +16,7 @@ from berth.errors import PolicyError
 from berth.model import NO_GPU, WHOLE_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
 from berth.policies.placements.score_kernels import MODEL_BITS
-from berth.policies.placements.scored import Scored, Typical
+from berth.policies.placements.scored import Formula, Scored, Typical
 from berth.policies.protocol import Setting
 
 
@@ -125,6 +125,7 @@ class Fgd(Scored):
     kernel = score_kernels.FGD
     tightest = False
     by_request = True
+    by_formula = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         super().__init__(setting)
@@ -137,6 +138,10 @@ class Fgd(Scored):
         if self._learns and len(self.setting.knowledge.usual_requests()) > 2 * self._planned_for:
             cluster.memo.pop(self, None)
         return super().__call__(job, cluster)
+
+    def formula(self, cluster: Cluster) -> Formula | None:
+        """None if what is usual may change."""
+        return None if self._learns else super().formula(cluster)
 
     def typical(self, cluster: Cluster) -> Typical:
         """Those that usually come, else those of what runs; PolicyError if an oracle knows of none."""

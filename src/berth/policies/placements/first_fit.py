@@ -12,8 +12,8 @@ from berth.cluster import Cluster
 from berth.cluster.kernels import GPU_MEM, GPUS, MILLI, choose_devices, compiled_arrays_of, fits
 from berth.model import NO_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
-from berth.policies.placements.scored import CACHE_BYTES, RowOfType, Scored
-from berth.policies.protocol import Setting
+from berth.policies.placements.scored import CACHE_BYTES, Formula, RowOfType, Scored
+from berth.policies.protocol import Setting, places_by_formula
 
 
 class FirstFit(Scored):
@@ -27,6 +27,7 @@ class FirstFit(Scored):
     kernel = score_kernels.ANY_FIT
     tightest = False
     by_request = True
+    by_formula = True
 
     def __init__(self, setting: Setting | None = None) -> None:
         super().__init__(setting)
@@ -39,9 +40,7 @@ class FirstFit(Scored):
         gpus = job.gpus
         if gpus * job.share[0] > cluster.free_total_milli:
             return None
-        seen = cluster.memo.get(self._memo_key)
-        if seen is None:
-            seen = cluster.memo[self._memo_key] = _Seen.of(cluster)
+        seen = self._seen(cluster)
         number = cluster.request(job)
         row = seen.rows[number]
         node: int = score_kernels.first_node(cluster.block, cluster.requests, number, row, seen.unfit)
@@ -50,6 +49,19 @@ class FirstFit(Scored):
         if gpus == 1:
             return cluster.singles[node, seen.chosen_at[row, 0]]
         return cluster.several(node, [seen.chosen_at[row, place] for place in range(gpus)] or [NO_GPU])
+
+    def formula(self, cluster: Cluster) -> Formula | None:
+        """What it goes by on a cluster, if no subclass does otherwise."""
+        if not places_by_formula(self):
+            return None
+        seen, nothing = self._seen(cluster), np.zeros(0, dtype=np.int64)
+        return Formula(self.kernel, self.tightest, seen.rows, seen.unfit, nothing, np.zeros(0))
+
+    def _seen(self, cluster: Cluster) -> _Seen:
+        seen: _Seen | None = cluster.memo.get(self._memo_key)
+        if seen is None:
+            seen = cluster.memo[self._memo_key] = _Seen.of(cluster)
+        return seen
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The first nodes of the cluster that fit."""

@@ -6,6 +6,7 @@ Scores are kept for each type of request and node, and a node is scored again on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from berth.arrays import FloatArray, IntArray, numbers
 from berth.cluster import UNCOUNTED, Cluster
 from berth.model import NO_GPU, WHOLE_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
-from berth.policies.protocol import Setting
+from berth.policies.protocol import Setting, places_by_formula
 
 CACHE_BYTES = 128 * 2**20
 """What the kept scores may take in memory: 24 bytes a node and request type, the oldest type making room."""
@@ -48,6 +49,23 @@ class RowOfType(dict[int, int]):
         self[number] = row
         return row
 
+    def keeps(self, number: int) -> bool:
+        """Whether a request type has a row, or gets one without taking that of another."""
+        return number in self or len(self) < len(self._rows)
+
+
+class Formula(NamedTuple):
+    """What a kernel needs in order to place jobs as a placement does. Letters as in `score_kernels`."""
+
+    kernel: int
+    tightest: bool
+    rows: RowOfType
+    unfit: IntArray
+    """For `first_node`, if `kernel` is ANY_FIT."""
+    cache: IntArray
+    """For `best_node` with any other, as `real`."""
+    real: FloatArray
+
 
 @dataclass(slots=True)
 class _Scores:
@@ -69,6 +87,7 @@ class Scored:
     """Which of the formulas in `score_kernels` it uses."""
 
     by_request = True
+    by_formula = True
 
     draws = False
     """Whether `several` chooses the nodes of every job, and not only of a gang."""
@@ -83,9 +102,7 @@ class Scored:
         """The slots on the best node, on the best nodes for a gang, or None."""
         if job.gpus * job.share[0] > cluster.free_total_milli:
             return None
-        known = cluster.memo.get(self)
-        if known is None:
-            known = cluster.memo[self] = self._start(cluster)
+        known = self._known(cluster)
         request = cluster.request(job)
         row = known.rows[request]
         node: int = score_kernels.best_node(
@@ -102,6 +119,13 @@ class Scored:
                 return cluster.several(node, known.several_at[: job.gpus])
             return self.slots(node, job, cluster)
         return cluster.spread(job) if job.nodes == 0 else None
+
+    def formula(self, cluster: Cluster) -> Formula | None:
+        """What it goes by on a cluster, if jobs of one node are placed by its kernel alone."""
+        if not places_by_formula(self):
+            return None
+        known, unfit = self._known(cluster), np.zeros((0, 0), dtype=np.int64)
+        return Formula(self.kernel, self.tightest, known.rows, unfit, known.cache, known.real)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The best nodes for the parts of a gang, given every node's score (N,), or None where too few fit."""
@@ -120,6 +144,12 @@ class Scored:
         if job.gpus == 0:
             return (GpuSlot(node, NO_GPU),)
         return cluster.slots_on(node, job, tightest=self.tightest)
+
+    def _known(self, cluster: Cluster) -> _Scores:
+        known: _Scores | None = cluster.memo.get(self)
+        if known is None:
+            known = cluster.memo[self] = self._start(cluster)
+        return known
 
     def _start(self, cluster: Cluster) -> _Scores:
         nodes, width = cluster.free.milli.shape

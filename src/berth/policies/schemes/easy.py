@@ -52,9 +52,8 @@ class Easy:
         self._as_queued = key_of(order) is as_queued
         # What is believed of a job may change while it waits, and a question to the placement its next answers.
         pure = self._by_request and not self.draws and not remembers(place)
-        self._certain = knowledge.certain
         self._tries_all = not (pure and knowledge.certain)
-        self._expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
+        self.expected_ms = ExpectedMs(knowledge, stated=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
 
     @property
@@ -78,9 +77,7 @@ class Easy:
         """What is known of this cluster now."""
         state: _State | None = cluster.memo.get(self)
         if state is None:
-            state = cluster.memo[self] = _State(
-                cluster, self._key, self._expected_ms, self._by_request, self._certain
-            )
+            state = cluster.memo[self] = _State(cluster, self._key, self.expected_ms, self._by_request)
         self._state = state
         state.catch_up()
         return state
@@ -151,7 +148,7 @@ class Easy:
             if slots is None:
                 waiting.close(job, FULL)
                 continue
-            expected_ms = now_ms + self._expected_ms.on(job, slots, state.cluster.nodes)
+            expected_ms = now_ms + self.expected_ms.on(job, slots, state.cluster.nodes)
             heeded = state.heeded(job, reservations)
             late = [one for one in heeded if one.time_ms < expected_ms]
             if late and not _spare(late, job, slots):
@@ -215,13 +212,11 @@ class _State:
     it is kept while runs end when they were expected to, and nothing but what was found starts.
     """
 
-    def __init__(
-        self, cluster: Cluster, key: Key, expected_ms: ExpectedMs, by_request: bool, certain: bool
-    ) -> None:
+    def __init__(self, cluster: Cluster, key: Key, expected_ms: ExpectedMs, by_request: bool) -> None:
         self.cluster = cluster
         self._by_request = by_request
         self.expected_ms = expected_ms
-        self.new_waiting = partial(WaitingTypes, cluster, by_request, key, expected_ms.least, certain)
+        self.new_waiting = partial(WaitingTypes, cluster, by_request, key, expected_ms.least)
         self.partitions = Partitions(cluster)
         self.has_labels = cluster.has_labels  # a state is of nodes that do not change
         self.work = Workspace(cluster)
@@ -351,7 +346,6 @@ class _State:
     def open_types(self, waiting: WaitingTypes) -> None:
         """Open the request types that may fit on nodes that have changed since the last time; all of them if the
         placement may have refused them for other reasons."""
-        waiting.settle()
         changes = self.cluster.changes
         if waiting is not self._waiting or (changes != self._changes and not self._by_request):
             waiting.open_all()

@@ -105,6 +105,31 @@ def remove_waiting(
 
 
 @compiled
+def move_lane(lanes: IntArray, pool: IntArray, number: int, pooled: int) -> int:
+    """Give a lane twice the room that its jobs take, from this place of the pool on; returns where that ends."""
+    first = lanes[number, FIRST]
+    for place in range(lanes[number, COUNT]):
+        pool[pooled + place] = pool[first + place]
+    lanes[number, FIRST] = pooled
+    room: int = 2 * lanes[number, COUNT] + 8
+    lanes[number, ROOM] = room
+    return pooled + room
+
+
+@compiled
+def repack(lanes: IntArray, pool: IntArray, into: IntArray) -> int:
+    """Move all lanes into another pool, without gaps; returns where they end."""
+    pooled = 0
+    for number in range(lanes.shape[0]):
+        first = lanes[number, FIRST]
+        lanes[number, FIRST], lanes[number, ROOM] = pooled, lanes[number, COUNT]
+        for place in range(first, first + lanes[number, COUNT]):
+            into[pooled] = pool[place]
+            pooled += 1
+    return pooled
+
+
+@compiled
 def next_waiting(
     rows: IntArray,  # (W, ROW_COLUMNS)
     lanes: IntArray,  # (T, LANE_COLUMNS), written: the least run times, and what is found full

@@ -22,8 +22,10 @@ from berth.policies.schemes.waiting_kernels import (
     STATE,
     add_waiting,
     fits_again,
+    move_lane,
     next_waiting,
     remove_waiting,
+    repack,
 )
 
 LARGEST = 1 << 62
@@ -35,8 +37,7 @@ class WaitingTypes:
     """Waiting jobs in a lane for each request type, in the order of a key, the first queued on ties.
 
     `expected_ms` is the least that a job is expected to run; `by_request`: whether the placement is `ByRequest`. Key
-    and expected run time are those of the moment at which a job was queued; if they are `fixed`, jobs are sorted in by
-    `settle`, and those that start before it never are. Letters as in `waiting_kernels`.
+    and expected run time are those of the moment at which a job was queued. Letters as in `waiting_kernels`.
     """
 
     def __init__(
@@ -45,7 +46,6 @@ class WaitingTypes:
         by_request: bool,
         key: Key,
         expected_ms: Callable[[Job], int],
-        fixed: bool,
         jobs: Iterable[tuple[Serial, Job]],
     ) -> None:
         self.failed = False
@@ -55,8 +55,6 @@ class WaitingTypes:
         self._by_request = by_request
         self._key = key
         self._expected_ms = expected_ms
-        self._fixed = fixed
-        self._new: dict[str, tuple[Job, Serial]] = {}
         self._row_of: dict[str, int] = {}
         self._job_at: list[Job] = []
         self._free_rows: list[int] = []
@@ -73,21 +71,6 @@ class WaitingTypes:
 
     def add(self, job: Job, serial: Serial) -> None:
         """A job waits from now on."""
-        if (
-            self._fixed
-        ):  # 12 % of `easy` where most jobs start at once (bench/results/simulate.md), as in `berth size`
-            self._new[job.id] = job, serial
-        else:
-            self._sort_in(job, serial)
-
-    def settle(self) -> None:
-        """Sort in the jobs that have come; call it before anything else is asked."""
-        if self._new:
-            for job, serial in self._new.values():
-                self._sort_in(job, serial)
-            self._new.clear()
-
-    def _sort_in(self, job: Job, serial: Serial) -> None:
         number, key, length_ms = self._cluster.request(job), self._key(job), self._expected_ms(job)
         if number >= len(self._lanes):
             self._grow_lanes(2 * number)
@@ -111,8 +94,6 @@ class WaitingTypes:
 
     def remove(self, job: Job) -> None:
         """A job that was added waits no more."""
-        if self._new.pop(job.id, None) is not None:
-            return
         row = self._row_of.pop(job.id, None)
         if row is not None:
             remove_waiting(self._rows, self._lanes, self._active, self._pool, row)
@@ -204,27 +185,9 @@ class WaitingTypes:
 
     def _move(self, number: int) -> None:
         """Give a lane twice the room that its jobs take, behind all others in the pool."""
-        lane = self._lanes[number]
-        first, count = int(lane[FIRST]), int(lane[COUNT])
-        room = 2 * count + 8
-        if self._pooled + room > len(self._pool):
-            self._repack(room)
-            first = int(lane[FIRST])
-        self._pool[self._pooled : self._pooled + count] = self._pool[first : first + count]
-        lane[FIRST], lane[ROOM] = self._pooled, room
-        self._pooled += room
-
-    def _repack(self, more: int) -> None:
-        """Close the gaps that lanes have left in the pool, and have room for this many more places."""
         lanes = self._lanes
-        occupied = np.flatnonzero(lanes[:, COUNT])
-        total = int(lanes[occupied, COUNT].sum())
-        pool: IntArray = np.zeros(max(256, 2 * (total + more)), dtype=np.int64)
-        lanes[:, ROOM] = 0
-        at = 0
-        for number in occupied.tolist():
-            first, count = int(lanes[number, FIRST]), int(lanes[number, COUNT])
-            pool[at : at + count] = self._pool[first : first + count]
-            lanes[number, FIRST], lanes[number, ROOM] = at, count
-            at += count
-        self._pool, self._pooled = pool, at
+        more = 2 * int(lanes[number, COUNT]) + 8
+        if self._pooled + more > len(self._pool):
+            pool: IntArray = np.zeros(max(256, 2 * (int(lanes[:, COUNT].sum()) + more)), dtype=np.int64)
+            self._pool, self._pooled = pool, repack(lanes, self._pool, pool)
+        self._pooled = move_lane(lanes, self._pool, number, self._pooled)

@@ -13,7 +13,7 @@ from typing import Any
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.fields import Field, Limits
 from berth.traces.job_table import submitted_at
-from berth.traces.table import Table
+from berth.traces.table import Block, Table
 
 _Row = tuple[int, Job]
 
@@ -59,7 +59,7 @@ class FieldReader:
     id_column = "job_id"
     """Where the id of a job stands."""
 
-    def rows(self, block: list[list[str]]) -> None:
+    def columns(self, block: Block) -> None:
         """Rows are read one at a time."""
 
     def diagnose(self, line: int, fields: Sequence[str]) -> None:

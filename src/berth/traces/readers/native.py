@@ -8,11 +8,11 @@ is `true` or `false`. A `work_ms` of 1152921504606846976 (2⁶⁰) stands for a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
-from functools import lru_cache, partial
-from operator import itemgetter
+from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +30,9 @@ from berth.traces.fields import (
     integer,
     names,
     text,
-    whole_numbers,
 )
-from berth.traces.job_table import draft, finished
-from berth.traces.table import Table
+from berth.traces.job_table import FromFields, Values
+from berth.traces.table import Block, Table
 
 _DEFAULTS: Final[dict[str, Any]] = {
     **{field.name: field.default for field in fields_of(Job) if field.default is not MISSING},
@@ -66,9 +65,9 @@ _SCHEMA: Final = {
     "elastic": "VARCHAR",
 }
 COLUMNS: Final = tuple(_SCHEMA)
-_GPUS, _NODES, _MILLI, _MEM_MIB = map(COLUMNS.index, ("gpus", "nodes", "share_milli", "share_mem_mib"))
-_MOSTLY_UNLIKE: Final = {COLUMNS.index("submit_ms"), COLUMNS.index("work_ms")}
-_OWN_PLACE: Final = ("submit_ms", "share_milli", "share_mem_mib")
+_MOSTLY_UNLIKE: Final = {"submit_ms", "work_ms"}
+_SHARE: Final = ("share_milli", "share_mem_mib")
+_CHECKED: Final = ("gpus", "nodes", "after", "elastic", *_SHARE)
 
 
 class NativeReader:
@@ -83,70 +82,60 @@ class NativeReader:
         self._fields = _fields(limits)
         self._present = tuple(field for field in self._fields.values() if field.name in table.columns)
         self._plan = tuple(
-            (COLUMNS.index(field.name), table.columns[field.name], field.remembered())
+            (field.name, table.columns[field.name], field.remembered())
             for field in self._present
             if field.name != "id"  # ids do not come twice: nothing to remember
         )
-        self._defaults: list[Any] = [_DEFAULTS.get(name) for name in COLUMNS]
-        # A row has the submit time, then the other fields of Job for which there is a column, the share last.
-        given = [field.name for field in self._present if field.name not in _OWN_PLACE]
-        self._others = [COLUMNS.index(name) for name in given]
-        self._has_share = not table.columns.keys().isdisjoint(_OWN_PLACE[1:])
-        given += ["share"] * self._has_share
-        wanted = [field.name for field in fields_of(Job)]
-        absent = [name for name in wanted if name not in ("submit_ms", *given)]
-        row = ["submit_ms", *given, *absent]
-        defaults = tuple(_DEFAULTS.get(name) for name in absent)
-        self._make = partial(_job, itemgetter(*map(row.index, wanted)), defaults)
+        self._has_share = not table.columns.keys().isdisjoint(_SHARE)
+        given = [field.name for field in self._present if field.name not in ("submit_ms", *_SHARE)]
+        self._names = ["submit_ms", *given, *["share"] * self._has_share]
+        self.job = FromFields(self._names)
 
     def row(self, fields: list[str]) -> tuple[Any, ...]:
-        values = self._defaults.copy()
-        values[0] = self._fields["id"].parse(fields[self._table.columns["id"]])
-        for position, index, meaning in self._plan:
-            values[position] = meaning[fields[index]]
+        values = _DEFAULTS | {"id": self._fields["id"].parse(fields[self._table.columns["id"]])}
+        for name, at, meaning in self._plan:
+            values[name] = meaning[fields[at]]
         if self._contradiction(values) is not None:
             raise ValueError(fields)
-        self._seen.add(values[0])
-        row = values[1], *[values[position] for position in self._others]
-        return (*row, _share(values[_MILLI], values[_MEM_MIB])) if self._has_share else row
+        self._seen.add(values["id"])
+        values["share"] = _share(values["share_milli"], values["share_mem_mib"])
+        return tuple(values[name] for name in self._names)
 
-    def rows(self, block: list[list[str]]) -> list[tuple[Any, ...]] | None:
-        texts = list(zip(*block, strict=True))
-        ids = texts[self._table.columns["id"]]
-        names = "".join(ids)
-        if not (all(ids) and names.isascii() and len({*ids}) == len(ids) and self._seen.isdisjoint(ids)):
+    def columns(self, block: Block) -> list[Values] | None:
+        ids = block.texts(self._table.columns["id"])
+        new = {*ids}
+        if len(new) < len(ids) or "" in new or not ("".join(ids).isascii() and self._seen.isdisjoint(new)):
             return None
-        values: list[Sequence[Any]] = [[default] * len(ids) for default in self._defaults]
-        values[0] = ids
-        for position, index, meaning in self._plan:
-            numbers = whole_numbers(texts[index]) if position in _MOSTLY_UNLIKE else None
-            values[position] = numbers or [*map(meaning.__getitem__, texts[index])]
-        sizes = {*zip(values[_GPUS], values[_NODES], strict=True)}
-        if any(values[-2]) or any(values[-1]) or any(self._limits.gpus_expected(*size) for size in sizes):
+        values: dict[str, Values] = {"id": ids}
+        for name, at, meaning in self._plan:
+            numbers = block.whole_numbers(at) if name in _MOSTLY_UNLIKE else None
+            values[name] = [*map(meaning.__getitem__, block.texts(at))] if numbers is None else numbers
+        every = {name: values.get(name, repeat(_DEFAULTS[name], len(ids))) for name in _CHECKED}
+        sizes = {*zip(every["gpus"], every["nodes"], strict=True)}
+        if any(every["after"]) or any(every["elastic"]):
             return None
-        self._seen.update(ids)
-        given = [values[1], *[values[position] for position in self._others]]
+        if any(self._limits.gpus_expected(*size) for size in sizes):
+            return None
+        self._seen |= new
         if self._has_share:
-            given.append([*map(_share, values[_MILLI], values[_MEM_MIB])])
-        return [*zip(*given, strict=True)]
+            values["share"] = [*map(_share, every["share_milli"], every["share_mem_mib"])]
+        return [values[name] for name in self._names]
 
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
-        values = dict(zip(COLUMNS, self._defaults, strict=True))
-        for field in self._present:
-            values[field.name] = field.check(self._table, line, fields)
-        problem = self._contradiction(list(values.values()))
+        values = _DEFAULTS | {field.name: field.check(self._table, line, fields) for field in self._present}
+        problem = self._contradiction(values)
         if problem is not None:
             column, expected = problem
             raise self._table.error(line, expected, column=column, value=_written(values[column]))
 
-    def _contradiction(self, values: list[Any]) -> tuple[str, str] | None:
+    def _contradiction(self, values: dict[str, Any]) -> tuple[str, str] | None:
         """The column that contradicts the others, each right by itself, and what was expected of it."""
-        job_id, gpus, nodes, most = values[0], values[5], values[8], self._limits.gpus_per_node
+        job_id, gpus, nodes, most = values["id"], values["gpus"], values["nodes"], self._limits.gpus_per_node
         if (expected := self._limits.gpus_expected(gpus, nodes)) is not None:
             return "gpus", expected
         if job_id in self._seen:
             return "id", "an id that no row above has"
-        if (sizes := values[-1]) and dict(sizes).get(gpus) != 1000:
+        if (sizes := values["elastic"]) and dict(sizes).get(gpus) != 1000:
             return "elastic", f"the speed 1000 on {gpus} GPUs, which the job asks for"
         if sizes and nodes > 1:
             return "elastic", "nothing for a job on a number of nodes that is given"
@@ -154,18 +143,9 @@ class NativeReader:
             return "elastic", f"a least number of at most {most}, as no node has more GPUs"
         return (
             None
-            if job_id not in values[-2]
+            if job_id not in values["after"]
             else ("after", f"ids of other jobs: '{job_id}' would wait for itself")
         )
-
-    @property
-    def job(self) -> Callable[[tuple[Any, ...]], Job]:
-        """Makes the job of a row; it does not hold the reader, which remembers all ids."""
-        return self._make
-
-
-def _job(arguments: itemgetter[Any], defaults: tuple[Any, ...], row: tuple[Any, ...]) -> Job:
-    return finished(draft(*arguments(row + defaults)))
 
 
 @lru_cache(1 << 16)

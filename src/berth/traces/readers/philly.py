@@ -16,19 +16,18 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from berth.model import Job, Node
+from berth.model import Node
 from berth.traces.fields import Field, Limits, Remembered, count, seconds, text
-from berth.traces.job_table import draft, finished
+from berth.traces.job_table import FromFields
 from berth.traces.published_clusters import philly_nodes
-from berth.traces.table import Table
+from berth.traces.table import Block, Table
 
 _EPOCH = datetime(1970, 1, 1)
 _MS = timedelta(milliseconds=1)
-_Row = tuple[int, int, int, int, str]
 
 
 class PhillyReader:
-    """Rows of the Philly table as jobs; a row is submit time, its number, work, GPUs, virtual cluster."""
+    """Rows of the Philly table as jobs."""
 
     counts_from_first = True
 
@@ -45,30 +44,21 @@ class PhillyReader:
         ]
         self._number = 0
 
-    def row(self, fields: list[str]) -> _Row:
+    def row(self, fields: list[str]) -> tuple[Any, ...]:
         self._number += 1
-        (row,) = self._parsed([fields], self._number)
-        return row
+        return (*(known[fields[at]] for at, known in self._columns), f"philly-{self._number}")
 
-    def rows(self, block: list[list[str]]) -> list[_Row]:
-        rows = self._parsed(block, self._number + 1)
-        self._number += len(block)
-        return rows
-
-    def _parsed(self, block: list[list[str]], first_number: int) -> list[_Row]:
-        times, works, counts, clusters = (
-            [known[fields[at]] for fields in block] for at, known in self._columns
-        )
-        numbers = range(first_number, first_number + len(block))
-        return list(zip(times, numbers, works, counts, clusters, strict=True))
+    def columns(self, block: Block) -> list[list[Any]]:
+        found = [[*map(known.__getitem__, block.texts(at))] for at, known in self._columns]
+        first = self._number + 1
+        self._number += len(found[0])
+        return [*found, [f"philly-{number}" for number in range(first, self._number + 1)]]
 
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         for field in self._fields:
             field.check(self._table, line, fields)
 
-    def job(self, row: _Row) -> Job:
-        submit, number, work, gpus, cluster = row
-        return finished(draft(f"philly-{number}", submit, work, gpus=gpus, nodes=0, virtual_cluster=cluster))
+    job = FromFields(("submit_ms", "work_ms", "gpus", "virtual_cluster", "id"), nodes=0)
 
 
 def nodes(_: Table) -> tuple[Node, ...]:

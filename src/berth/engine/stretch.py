@@ -1,0 +1,335 @@
+"""Stretches: instants in which jobs only come, start and end, many in one call of a kernel.
+
+A run begins with one if its policy is a strict order or EASY, by a key that is known when a job comes, with a placement
+by formula, and if nothing but jobs can come. From the first job that asks for more, such as other jobs before it, `Run`
+goes on job by job. A million jobs take five times as long without it (bench/results/simulate.md): who replays traces
+and sizes clusters feels that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Final
+
+import numpy as np
+
+from berth.arrays import BoolArray, IntArray
+from berth.cluster import Cluster
+from berth.cluster.kernels import ALL_GPUS
+from berth.engine import stretch_kernels as at
+from berth.engine.stretch_kernels import StretchArrays, advance, release
+from berth.errors import BerthError
+from berth.events import EventBatch
+from berth.model import (
+    FOREVER_MS,
+    Event,
+    EventKind,
+    GpuSlot,
+    Job,
+    Placement,
+    Reason,
+    Share,
+    placement_of,
+)
+from berth.policies import Ordered, Policy
+from berth.policies.placements.scored import Formula, Scored
+from berth.policies.schemes.easy import Easy
+from berth.policies.schemes.easy_kernels import FIRST_SLOT, RUN_COLUMNS
+from berth.policies.schemes.waiting_kernels import LANE_COLUMNS, ROW_COLUMNS, repack
+from berth.policies.sort_keys import keys_of
+from berth.traces.job_table import JobNumbers, numbers_of, values_of
+
+NEVER_MS: Final = 1 << 62
+MOST_KINDS: Final = 1 << 15
+MOST_SLOTS: Final = 1 << 27
+"""Slots of all jobs of a stretch; memory is taken only for those in use."""
+SPARE: Final = 1 << 16
+"""Places in a pool after which those of jobs that have ended are given up."""
+KINDS: Final = tuple(EventKind)
+REASONS: Final = tuple(Reason)
+TOLD: Final = np.array(
+    [
+        (KINDS.index(kind), REASONS.index(reason))
+        for kind, reason in (
+            (EventKind.SUBMIT, Reason.NONE),
+            (EventKind.START, Reason.NONE),
+            (EventKind.FINISH, Reason.NONE),
+            (EventKind.FAIL, Reason.TIME_LIMIT),
+            (EventKind.REJECT, Reason.NEVER_FITS),
+            (EventKind.REJECT, Reason.PATIENCE),
+        )
+    ],
+    dtype=np.int8,
+)
+"""By what is told, the numbers of an event's kind and of its reason."""
+SUBMIT, START = KINDS.index(EventKind.SUBMIT), KINDS.index(EventKind.START)
+REJECT = KINDS.index(EventKind.REJECT)
+new = tuple.__new__
+
+
+def stretch_of(jobs: Sequence[Job], cluster: Cluster, policy: Policy) -> Stretch | None:
+    """The stretch that a run of these jobs begins with; None if there is none. Nothing runs on the cluster yet."""
+    if type(policy) not in (Ordered, Easy) or not jobs or cluster.has_labels or cluster.reserving:
+        return None
+    assert isinstance(policy, Ordered | Easy)
+    if not isinstance(policy.place, Scored):
+        return None
+    try:
+        formula = policy.place.formula(cluster)
+        numbers = numbers_of(jobs)
+    except (BerthError, TypeError, OverflowError):  # the policy or the arrivals say so in their turn
+        return None
+    if formula is None or len(numbers.kind_rows) > MOST_KINDS:
+        return None
+    columns = _columns(jobs, numbers, cluster, policy, formula)
+    return (
+        None
+        if columns is None or not len(columns)
+        else Stretch(jobs, numbers, columns, cluster, policy, formula)
+    )
+
+
+def _columns(
+    jobs: Sequence[Job], numbers: JobNumbers, cluster: Cluster, policy: Ordered | Easy, formula: Formula
+) -> IntArray | None:
+    """(J, COLUMNS) of the jobs until the first that asks for more than a stretch has; None if none can be told."""
+    strict = isinstance(policy, Ordered)
+    keys = keys_of(policy.order, jobs, numbers)
+    lengths = numbers.work_ms if isinstance(policy, Ordered) else policy.expected_ms.column(numbers)
+    if keys is None or lengths is None or max(map(abs, (keys.min(), keys.max()))) >= NEVER_MS:
+        return None
+    count, limits, patience = len(jobs), numbers.time_limit_ms, numbers.patience_ms
+    kinds = _kinds(jobs, numbers, cluster, formula)[numbers.kind]
+    columns = np.zeros((count, at.COLUMNS), dtype=np.int64)
+    columns[:, at.SUBMIT_MS] = numbers.submit_ms
+    columns[:, at.NUMBER], columns[:, at.HOW] = kinds[:, 0], kinds[:, 1]
+    columns[:, at.KEY], columns[:, at.LENGTH_MS] = keys, lengths
+    columns[:, at.RUN_MS] = np.minimum(numbers.work_ms, FOREVER_MS)
+    if len(limits):
+        there = limits != -1
+        columns[there, at.RUN_MS] = np.minimum(columns[there, at.RUN_MS], np.maximum(limits[there], 0))
+    columns[:, at.END_AS] = np.where(columns[:, at.RUN_MS] < numbers.work_ms, at.AT_LIMIT, at.FINISH)
+    more: BoolArray = kinds[:, 0] < 0
+    for column in (numbers.submit_ms, numbers.work_ms, lengths):
+        more |= (column < 0) | (column > FOREVER_MS)
+    more[1:] |= numbers.submit_ms[1:] < numbers.submit_ms[:-1]
+    if len(patience):
+        more |= patience != patience[0]
+        more |= (patience[0] > 0) | ((patience[0] == 0) & ((numbers.work_ms == 0) | (not strict)))
+        columns[(patience == 0) & (columns[:, at.HOW] == at.WAITS), at.HOW] = at.AT_ONCE
+    more |= np.cumsum(kinds[:, 2]) > MOST_SLOTS
+    ids = values_of(jobs, "id")
+    if len(set(ids)) < count:
+        firsts = dict(zip(reversed(ids), range(count - 1, -1, -1), strict=True))
+        more[[row for row, each in enumerate(ids) if firsts[each] != row]] = True
+    return columns[: int(np.argmax(more))] if more.any() else columns
+
+
+def _kinds(jobs: Sequence[Job], numbers: JobNumbers, cluster: Cluster, formula: Formula) -> IntArray:
+    """(K, 3): of each kind of jobs the request type, −1 if it asks for more, what becomes of it, and its slots."""
+    found = np.full((len(numbers.kind_rows), 3), -1, dtype=np.int64)
+    for kind, row in enumerate(numbers.kind_rows.tolist()):
+        job = jobs[row]
+        if job.after or job.elastic or job.tasks or job.gang or job.nodes not in (0, 1):
+            continue
+        try:
+            number, fits = cluster.request(job), cluster.fits_when_empty(job)
+        except (BerthError, TypeError, ValueError, AttributeError, OverflowError):  # the scheduler says it
+            continue
+        if formula.rows.keeps(number):
+            formula.rows[number]
+            found[kind] = number, at.WAITS if fits else at.NEVER, max(1, job.gpus) if fits else 0
+    return found
+
+
+class Stretch:
+    """The jobs and the arrays of a stretch, on the arrays of a cluster on which nothing runs yet."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        numbers: JobNumbers,
+        columns: IntArray,
+        cluster: Cluster,
+        policy: Ordered | Easy,
+        formula: Formula,
+    ) -> None:
+        self._keep_slots = self._keep_lanes = SPARE
+        self.last_ms = 0
+        """When the last event happened."""
+        self.unfinished: list[Job] = []
+        """The jobs that ended for good and did not finish, if others are to come behind the stretch."""
+        self._jobs, self._numbers, self._cluster = jobs, numbers, cluster
+        count, types = len(columns), cluster.request_types
+        easy = isinstance(policy, Easy)
+        nodes, width = cluster.free.milli.shape
+        state = np.zeros(at.STATE_SIZE, dtype=np.int64)
+        state[at.EASY], state[at.KERNEL], state[at.TIGHTEST] = easy, formula.kernel, formula.tightest
+        state[at.FREE], state[at.STUCK], state[at.HEAD] = cluster.free_total_milli, -1, -1
+        self._all = count == len(jobs)
+        state[at.HORIZON_MS] = NEVER_MS if self._all else columns[-1, at.SUBMIT_MS]
+        rows = np.zeros(types, dtype=np.int64)
+        for number, row in formula.rows.items():
+            if number < types:
+                rows[number] = row
+        fitting = columns[columns[:, at.HOW] != at.NEVER, at.NUMBER]
+        slots = int(np.maximum(cluster.requests[fitting, ALL_GPUS], 1).sum())
+        some = count if easy else 0
+        every_slot = nodes * (width + 1)
+
+        def empty(*shape: int) -> IntArray:
+            return np.empty(shape, dtype=np.int64)
+
+        self._arrays = StretchArrays(
+            state=state,
+            jobs=columns,
+            slots=empty(slots, 2),
+            ending=empty(count, 3),
+            queue=empty(count, 3),
+            told=empty(3 * count, 3),
+            cache_rows=rows,
+            chosen=empty(width),
+            scratch=empty(3, nodes + width),
+            unfit=formula.unfit if formula.unfit.ndim == 2 else empty(0, 0),
+            cache=formula.cache,
+            real=formula.real,
+            runs=empty(some, RUN_COLUMNS),
+            by_end=empty(2 * some + at.DRIFT),
+            waiting=empty(some, ROW_COLUMNS),
+            lanes=np.zeros((types, LANE_COLUMNS), dtype=np.int64),
+            active=np.zeros(types + 2, dtype=np.int64),
+            lane_pool=empty(6 * some + 32 * types + SPARE),
+            marks=cluster.marks(),
+            room=empty(nodes * (2 + 2 * width)),
+            both=empty(nodes * (2 + 2 * width)),
+            head_slots=empty(every_slot, 2),
+            others=empty(every_slot, 2),
+            by_rank=np.argsort(cluster.rank),
+            there=np.zeros(nodes, dtype=np.int64),
+            found=np.zeros(nodes, dtype=np.bool_),
+            window_ms=empty(1),
+            out=empty(2),
+        )
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Yield the events until no job is left to come, or the next one asks for more."""
+        state, more = self._arrays.state, True
+        while more:
+            begin = int(state[at.POOLED])
+            more = advance(self._arrays, self._cluster.block, self._cluster.requests)
+            told = self._arrays.told[: state[at.TOLD]]
+            state[at.TOLD] = 0
+            if len(told):
+                self.last_ms = int(told[-1, 0])
+                if not self._all:
+                    unfinished = told[told[:, 1] >= at.AT_LIMIT, 2].tolist()
+                    self.unfinished += [self._jobs[row] for row in unfinished]
+                yield self._batch(told, begin)
+            self._give_up()
+
+    def _batch(self, told: IntArray, begin: int) -> EventBatch:
+        """What was told; `begin` is where its slots do."""
+        jobs, slots = self._arrays.jobs, self._arrays.slots[begin : self._arrays.state[at.POOLED]]
+        started = told[told[:, 1] == at.BEGIN, 2]
+        kind, reason = TOLD[told[:, 1]].T
+        return EventBatch(
+            jobs=self._jobs,
+            numbers=self._numbers,
+            time_ms=told[:, 0].copy(),
+            kind=kind.copy(),
+            row=told[:, 2].astype(np.int32),
+            reason=reason.copy(),
+            slot_offsets=np.append(jobs[started, at.FIRST_SLOT] - begin, len(slots)),
+            slot_node=slots[:, 0].astype(np.int32),
+            slot_index=slots[:, 1].astype(np.int32),
+        )
+
+    def _give_up(self) -> None:
+        """Give up the places in pools that no job uses any more."""
+        arrays = self._arrays
+        state, jobs = arrays.state, arrays.jobs
+        if state[at.POOLED] > self._keep_slots:
+            running = self._running()
+            counts = np.maximum(self._cluster.requests[jobs[running, at.NUMBER], ALL_GPUS], 1)
+            ends = np.cumsum(counts)
+            moved = jobs[running, at.FIRST_SLOT] - (ends - counts)
+            total = int(ends[-1]) if len(ends) else 0
+            arrays.slots[:total] = arrays.slots[np.arange(total) + np.repeat(moved, counts)]
+            jobs[running, at.FIRST_SLOT] -= moved
+            if state[at.EASY]:
+                arrays.runs[running, FIRST_SLOT] -= moved
+            state[at.POOLED] = total
+            self._keep_slots = 2 * total + SPARE
+        if state[at.LANES_POOLED] > self._keep_lanes:
+            pool = np.empty_like(arrays.lane_pool)
+            state[at.LANES_POOLED] = repack(arrays.lanes, arrays.lane_pool, pool)
+            self._arrays = arrays._replace(lane_pool=pool)
+            self._keep_lanes = 4 * int(state[at.LANES_POOLED]) + SPARE
+
+    def _running(self) -> IntArray:
+        """The rows of what runs, in the order of their start."""
+        starts = self._arrays.jobs[: self._arrays.state[at.NEXT], at.START]
+        running = np.flatnonzero(starts > 0)
+        return running[np.argsort(starts[running])]
+
+    # How it goes on
+
+    def rest(self) -> Iterator[Job]:
+        """The jobs that are still to come."""
+        return iter(self._jobs[int(self._arrays.state[at.NEXT]) :])
+
+    def ids(self) -> Iterable[str]:
+        """The ids of the jobs that have come."""
+        ids: Iterable[str] = values_of(self._jobs, "id")[: int(self._arrays.state[at.NEXT])]
+        return ids
+
+    def waiting(self) -> list[Job]:
+        """The jobs that wait, first in, first out."""
+        start = self._arrays.jobs[: self._arrays.state[at.NEXT], at.START]
+        return [self._jobs[row] for row in np.flatnonzero(start == 0).tolist()]
+
+    def take_off(self) -> list[tuple[Placement, int]]:
+        """Take what runs off the cluster: its placements and when it started, in the order of that."""
+        arrays, running, found = self._arrays, self._running(), []
+        for row, first in zip(running.tolist(), arrays.jobs[running, at.FIRST_SLOT].tolist(), strict=True):
+            release(arrays, row, self._cluster.block, self._cluster.requests)
+            job = self._jobs[row]
+            slots = arrays.slots[first : first + max(1, job.gpus)].tolist()
+            placement = placement_of(job, tuple(map(GpuSlot._make, slots)))
+            found.append((placement, int(arrays.jobs[row, at.START_MS])))
+        return found
+
+
+def one_by_one(batches: Iterable[list[Event] | EventBatch]) -> Iterator[Event]:
+    """The events of batches, with a Job each."""
+    jobs: dict[int, Job] = {}  # of those that wait or run, by row
+    slots: dict[int, tuple[GpuSlot, ...]] = {}
+    singles: dict[tuple[int, int], tuple[GpuSlot]] = {}
+    for batch in batches:
+        if isinstance(batch, list):
+            yield from batch
+            continue
+        rows, kinds = batch.row.tolist(), batch.kind.tolist()
+        submitted = batch.row[batch.kind == SUBMIT]
+        if len(submitted):
+            first, last = int(submitted[0]), int(submitted[-1])
+            jobs.update(zip(range(first, last + 1), batch.jobs[first : last + 1], strict=True))
+        places = list(zip(batch.slot_node.tolist(), batch.slot_index.tolist(), strict=True))
+        for place in set(places).difference(singles):
+            singles[place] = (GpuSlot(*place),)
+        started, offsets = batch.row[batch.kind == START].tolist(), batch.slot_offsets.tolist()
+        if len(started) == len(places):
+            slots.update(zip(started, map(singles.__getitem__, places), strict=True))
+        else:
+            for row, begin, end in zip(started, offsets, offsets[1:], strict=False):
+                slots[row] = tuple([singles[place][0] for place in places[begin:end]])
+        of = list(map(jobs.__getitem__, rows))
+        taken = [slots[row] if SUBMIT < kind < REJECT else () for row, kind in zip(rows, kinds, strict=True)]
+        shares: Iterable[Share] = [job.share for job in of]
+        names, reasons = map(KINDS.__getitem__, kinds), map(REASONS.__getitem__, batch.reason.tolist())
+        columns = batch.time_ms.tolist(), names, of, repeat(1), taken, shares, reasons, repeat(False)
+        yield from map(new, repeat(Event), zip(*columns, strict=False))
+        for row in batch.row[batch.kind > START].tolist():
+            del jobs[row]
+            slots.pop(row, None)
