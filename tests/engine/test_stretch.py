@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,14 @@ from tests.examples import examples
 PLACEMENTS = ("first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd")
 ORDERS = ("fifo", "priority", "sjf", "sjf-expected", "sjf-requested", "largest-first")
 NODES = tuple(Node(f"n{number}", gpus=8) for number in range(12))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_runs_too() -> Iterator[None]:
+    """Short runs begin with a stretch too, unless they have no job."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("berth.engine.stretch.FEW_JOBS", 1)
+        yield
 
 
 def made(name: str, jobs: list[Job]) -> Policy:

@@ -40,6 +40,8 @@ from berth.policies.schemes.waiting_kernels import LANE_COLUMNS, ROW_COLUMNS, re
 from berth.policies.sort_keys import keys_of
 from berth.traces.job_table import JobNumbers, numbers_of, values_of
 
+FEW_JOBS = 20_000
+"""A shorter run takes half a second job by job: less than a new user waits until a stretch's kernels are compiled."""
 NEVER_MS: Final = 1 << 62
 MOST_KINDS: Final = 1 << 15
 MOST_SLOTS: Final = 1 << 27
@@ -70,7 +72,7 @@ new = tuple.__new__
 
 def stretch_of(jobs: Sequence[Job], cluster: Cluster, policy: Policy) -> Stretch | None:
     """The stretch that a run of these jobs begins with; None if there is none. Nothing runs on the cluster yet."""
-    if type(policy) not in (Ordered, Easy) or not jobs or cluster.has_labels or cluster.reserving:
+    if len(jobs) < FEW_JOBS or type(policy) not in (Ordered, Easy) or cluster.has_labels or cluster.reserving:
         return None
     assert isinstance(policy, Ordered | Easy)
     if not isinstance(policy.place, Scored):

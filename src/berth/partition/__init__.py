@@ -21,5 +21,6 @@ from berth.partition.regions import (
     find,
     partitions,
     regions,
+    use_of,
 )
 from berth.partition.sizes import mem_mib

@@ -9,7 +9,7 @@ from typing import Any
 from berth.errors import PartitionError
 from berth.partition.hardware import Hardware, variables
 from berth.partition.oci import STAGES
-from berth.partition.regions import INSIDE, Partition, mounts
+from berth.partition.regions import INSIDE, Mount, Partition, mounts
 
 CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
@@ -36,12 +36,12 @@ def specification(
     for one in kept:
         if one.can.needs_variables:
             folder = Path(one.pipe).parent
-            files.append((folder, str(folder), True))
+            files.append(Mount(folder, str(folder), True))
         elif not devices and not one.can.needs_entry:
             nodes = [node for node in nodes if not _is_other_gpu(node, one)] + access_nodes(one, CAPABILITIES)
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in environment.items()],
-        "mounts": [_mount(*file) for file in files],
+        "mounts": [cdi_mount(*file) for file in files],
     }
     if hook is not None and any(one.can.needs_entry for one in kept):
         edits["hooks"] = [{"hookName": stage, **hook} for stage in STAGES]
@@ -80,9 +80,9 @@ def access_nodes(instance: Hardware, capabilities: Path) -> list[str]:
     return nodes
 
 
-def _mount(outside: Path, inside: str, writable: bool) -> dict[str, Any]:
+def cdi_mount(host: Path, inside: str, writable: bool) -> dict[str, Any]:
     return {
-        "hostPath": str(outside),
+        "hostPath": str(host),
         "containerPath": inside,
         "options": ["rw" if writable else "ro", "nosuid", "nodev", "bind"],
     }

@@ -26,6 +26,7 @@ from berth.errors import BerthError, NoRoomError, PartitionError
 from berth.partition.gpus import driver_version, gpus
 from berth.partition.library import resize_region
 from berth.partition.lifecycle import resize
+from berth.partition.processes import stat_of
 from berth.partition.regions import STOPPED, Limit, Partition, find, locked, root_folder
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
@@ -229,9 +230,9 @@ def _pids(name: str, root: Path | None) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def note_strangers(name: str, pids: Collection[int], root: Path | None = None) -> None:
+def note_strangers(name: str, pids: Collection[int]) -> None:
     """Have processes move with a partition that do not count in it, such as those that run without libberth."""
-    file = (root or root_folder()) / name / STRANGERS
+    file = root_folder() / name / STRANGERS
     draft = file.with_suffix(".draft")
     with suppress(FileNotFoundError):  # it ends now
         draft.write_text(json.dumps([(pid, start_of(pid)) for pid in sorted(pids)]))
@@ -240,18 +241,12 @@ def note_strangers(name: str, pids: Collection[int], root: Path | None = None) -
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-    except (OSError, IndexError):
-        return False
+    return stat_of(pid)[:1] == ["T"]
 
 
 def start_of(pid: int) -> str:
     """When a process began, in ticks since the machine started; empty if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
+    return "".join(stat_of(pid)[19:20])
 
 
 # What it was promised

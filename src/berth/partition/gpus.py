@@ -49,7 +49,7 @@ def open_nvml(driver_folder: Path | None = None) -> ctypes.CDLL:
     return nvml
 
 
-class ProcessInfo(ctypes.Structure):
+class _ProcessInfo(ctypes.Structure):
     """NVML's nvmlProcessInfo_t of versions 2 and 3."""
 
     _fields_ = (
@@ -60,21 +60,28 @@ class ProcessInfo(ctypes.Structure):
     )
 
 
-UNKNOWN_BYTES = 2**64 - 1
-"""What NVML says of a process whose memory it does not know."""
+_UNKNOWN_BYTES = 2**64 - 1
 _MOST_PROCESSES = 4096
 _NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: no process was busy
 
 
 def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int, int]:
     """The memory that NVML shows for each process of a GPU, by its pid; without those that it does not tell."""
-    nvml, handle = open_nvml(driver_folder), handle_of(uuid, driver_folder)
-    listed, count = (ProcessInfo * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
-    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
-        ask = getattr(nvml, name, None)
+    found = processes_of(open_nvml(driver_folder), handle_of(uuid, driver_folder), "Compute")
+    return {pid: held_bytes for pid, held_bytes in found.items() if held_bytes is not None}
+
+
+def processes_of(nvml: ctypes.CDLL, handle: ctypes.c_void_p, kind: str) -> dict[int, int | None]:
+    """The processes of a GPU, `Compute` or `Graphics`, by their pids, with the memory of each; None: NVML does not tell
+    it."""
+    listed, count = (_ProcessInfo * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
+    for version in (3, 2):
+        ask = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v{version}", None)
         if ask is not None and ask(handle, ctypes.byref(count), listed) == 0:
-            found = listed[: count.value]
-            return {one.pid: one.bytes for one in found if one.bytes != UNKNOWN_BYTES}
+            return {
+                one.pid: None if one.bytes == _UNKNOWN_BYTES else int(one.bytes)
+                for one in listed[: count.value]
+            }
     return {}
 
 
@@ -129,6 +136,14 @@ def handle_of(uuid: str, driver_folder: Path | None = None) -> ctypes.c_void_p:
     if open_nvml(driver_folder).nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
         raise PartitionError(f"NVML has no GPU {uuid}; see what nvidia-smi says")
     return handle
+
+
+def minor_of(gpu: Gpu, driver_folder: Path | None = None) -> int:
+    """The number of a GPU's /dev/nvidiaN; its index where NVML does not tell."""
+    number = ctypes.c_uint()
+    ask = getattr(open_nvml(driver_folder), "nvmlDeviceGetMinorNumber", None)
+    known = ask is not None and ask(handle_of(gpu.uuid, driver_folder), ctypes.byref(number)) == 0
+    return number.value if known else gpu.index
 
 
 def gpus(driver_folder: Path | None = None) -> list[Gpu]:

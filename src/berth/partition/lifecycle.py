@@ -30,6 +30,7 @@ from berth.partition.regions import (
     grant,
     locked,
     no_link,
+    own_root,
     partitions,
     preload_list,
     read,
@@ -143,8 +144,7 @@ def _make(
     """The region of a partition, and the note of what keeps it besides."""
     uuid, folder = plain_uuid(gpu_uuid), root / name
     try:
-        root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        check_owner(root)
+        own_root(root)
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:

@@ -23,7 +23,7 @@ from berth.errors import PartitionError
 from berth.partition.gpus import gpus, handle_of, open_nvml
 from berth.partition.hardware import Hardware, hardware_in, keep
 from berth.partition.library import resize_region
-from berth.partition.regions import Limit, Partition, check_owner, find, locked, root_folder
+from berth.partition.regions import Limit, Partition, check_owner, find, locked, own_root, root_folder
 
 _UNLIMITED = 2**64 - 1
 _MOUNTS = Path("/proc/self/mounts")
@@ -146,8 +146,7 @@ def limits_lock(root: Path | None = None) -> Iterator[None]:
     root = root or root_folder()
     with contextlib.ExitStack() as stack:
         try:
-            root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            check_owner(root)  # the notes of another user could name any cgroup
+            own_root(root)  # the notes of another user could name any cgroup
             stack.enter_context(locked(root / ".limits", os.O_RDWR | os.O_CREAT))
         except OSError as error:
             raise PartitionError(

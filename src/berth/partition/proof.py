@@ -20,6 +20,7 @@ from pathlib import Path
 from berth.errors import PartitionError, SettingError
 from berth.partition.gpus import Gpu, bytes_of_processes, free_bytes
 from berth.partition.library import prove_path
+from berth.partition.processes import lives, stat_of
 from berth.partition.sizes import size_text
 
 LEAST_MIB = 64
@@ -298,8 +299,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _still_runs(folder: Path, session: int) -> bool:
     """Whether a process is one of a session and not yet a zombie."""
-    try:
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return int(fields[3]) == session and fields[0] not in "ZX"
+    return stat_of(folder.name)[3:4] == [str(session)] and lives(folder.name)

@@ -15,10 +15,11 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from berth.errors import PartitionError, SettingError
 from berth.partition.hardware import Hardware, hardware_in
@@ -91,6 +92,11 @@ class Refusal:
     left_bytes: int
     limit_bytes: int
 
+    @property
+    def needed_bytes(self) -> int:
+        """What would have been held with it."""
+        return self.limit_bytes - min(self.left_bytes, self.limit_bytes) + self.asked_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -126,6 +132,23 @@ class Partition:
     """What keeps the limit beside libberth."""
 
 
+class Use(NamedTuple):
+    """What a partition's processes used of its GPUs until now, in MiB."""
+
+    peak_mib: int
+    """The most that they held on one GPU."""
+    refused: int
+    """Calls for memory that were refused."""
+    needed_mib: int
+    """What would have been enough for them; 0: none was refused."""
+
+
+def use_of(parts: Sequence[Partition]) -> Use:
+    needed = (refusal.needed_bytes for part in parts for refusal in part.refusals)
+    peak = max((part.peak_bytes for part in parts), default=0)
+    return Use(-(-peak >> 20), sum(part.refused for part in parts), -(-max(needed, default=0) >> 20))
+
+
 _DESCRIBED = {each.name for each in fields(Partition)} - {"uuid", "folder", "hardware"}
 """What the library says of a region."""
 
@@ -153,6 +176,14 @@ def root_folder() -> Path:
         )
     if root.exists() and not root.is_dir():
         raise SettingError(f"BERTH_ROOT='{named}' is a file; name a folder for the partitions")
+    return root
+
+
+def own_root(root: Path | None = None) -> Path:
+    """The folder of all partitions, which is made if need be. PartitionError as of `check_owner`."""
+    root = root or root_folder()
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    check_owner(root)
     return root
 
 
@@ -290,16 +321,26 @@ def regions_of(name: str, root: Path | None, gpu: str = "") -> list[Partition | 
     return found
 
 
-def mounts(parts: Sequence[Partition], library: Path) -> list[tuple[Path, str, bool]]:
-    """What a container gets: each file, its place inside, and whether it is writable. The loader's list is the last:
-    from there on the loader wants the library."""
+class Mount(NamedTuple):
+    """A file that a container gets, and its place inside."""
+
+    host: Path
+    inside: str
+    writable: bool = False
+
+
+def mounts(parts: Sequence[Partition], library: Path) -> list[Mount]:
+    """What a container gets. The loader's list is the last: from there on the loader wants the library."""
     folder = parts[0].folder
-    files = [(library, f"{INSIDE}/libberth.so", False)]
-    for part in parts:
-        for kind, writable in (("limit", False), ("use", True)):
-            name = f"{part.uuid}.{kind}"
-            files.append((folder / name, f"{INSIDE}/region/{name}", writable))
-    return [*files, (preload_list(folder), "/etc/ld.so.preload", False)]
+    files = [Mount(library, f"{INSIDE}/libberth.so"), *region_mounts(folder, (part.uuid for part in parts))]
+    return [*files, Mount(preload_list(folder), "/etc/ld.so.preload")]
+
+
+def region_mounts(folder: Path, uuids: Iterable[str]) -> Iterator[Mount]:
+    """The files of these GPUs in a partition's folder, whose limits are read-only inside."""
+    for uuid in uuids:
+        for name, writable in ((f"{uuid}.limit", False), (f"{uuid}.use", True)):
+            yield Mount(folder / name, f"{INSIDE}/region/{name}", writable)
 
 
 def preload_list(folder: Path) -> Path:

@@ -44,8 +44,9 @@ from berth.partition import (
 from berth.partition.checkpoint import is_stopped
 from berth.partition.gpus import Gpu, busy_of_processes, bytes_of_processes, handle_of, open_nvml, plain_uuid
 from berth.partition.hardware import hardware_in
+from berth.partition.processes import is_locked
 from berth.partition.reconciling import THROTTLED_PCT, Counted, Difference, Reconciler
-from berth.partition.regions import check_owner, regions_in, root_folder
+from berth.partition.regions import locked, own_root, regions_in, root_folder
 from berth.tenants import RESUMING, SUSPENDED, SUSPENDING, given_milli, room
 
 LOOK_S = 0.2
@@ -166,16 +167,9 @@ class Shown(NamedTuple):
     """What it holds beyond its count, in words, or was throttled or suspended for; empty: nothing."""
 
 
-@contextlib.contextmanager
-def room_kept(file: str = ROOM) -> Iterator[None]:
-    """Keep others from promising room of this machine's GPUs meanwhile. PartitionError as of `_own_root`."""
-    root = _own_root()
-    held = os.open(root / file, _MAKES, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
+def room_kept(file: str = ROOM) -> contextlib.AbstractContextManager[None]:
+    """Keep others from promising room of this machine's GPUs meanwhile. PartitionError as of `own_root`."""
+    return locked(own_root() / file, os.O_RDWR | os.O_CREAT)
 
 
 def left_mib(gpu: Gpu) -> int:
@@ -187,16 +181,9 @@ def left_mib(gpu: Gpu) -> int:
 def is_served() -> bool:
     """Whether an agent of this node lives."""
     try:
-        held = os.open(root_folder() / ALIVE, os.O_RDWR | os.O_CLOEXEC)
+        return is_locked(root_folder() / ALIVE)
     except OSError:
         return False
-    try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask at once are no agent
-    except OSError:
-        return True
-    finally:
-        os.close(held)
-    return False
 
 
 def admit(name: str, terms: Terms, *, wait_s: float = ADMIT_S) -> None:
@@ -254,7 +241,7 @@ class NodeTenants:
         self._reconciler = Reconciler()
         self._seen_s = float("-inf")
         self._seeing: asyncio.Task[None] | None = None
-        self._alive = _alone(_own_root())
+        self._alive = _alone(own_root())
         self.suspending: Suspending[NodeTenant] = Suspending(
             self,
             leaves=lambda tenant: self.growth.leaves(tenant),
@@ -655,15 +642,6 @@ class NodeTenants:
 def _pids(part: Partition | Unreadable) -> set[int]:
     found = () if isinstance(part, Unreadable) else part.processes
     return {process.outer_pid or process.pid for process in found}
-
-
-def _own_root() -> Path:
-    """The folder of all partitions, which is made if need be. PartitionError where it is another user's, who could
-    name any process in it."""
-    root = root_folder()
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    check_owner(root)
-    return root
 
 
 def _alone(root: Path) -> int:

@@ -52,6 +52,10 @@ def backoff_s(attempt: int, *, most_s: float = 10.0) -> float:
     return float(min(most_s, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0))
 
 
+def now_text() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def event(
     namespace: str,
     name: str,
@@ -64,7 +68,7 @@ def event(
     warning: bool = True,
 ) -> dict[str, object]:
     """The body of a core/v1 Event."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = now_text()
     own_name = f"{name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}"
     return {
         "apiVersion": "v1",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from datetime import UTC, datetime
 from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.client import MERGE_PATCH, MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event
+from berth.live.kubernetes.client import MERGE_PATCH, MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event, now_text
 from berth.live.kubernetes.constraints import required_affinity
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
@@ -102,7 +101,7 @@ async def note_waiting(api: Api, step: PodEvent, version: str) -> bool:
         "status": "False",
         "reason": names.GATED,
         "message": step.message[:MOST_EVENT_TEXT],
-        "lastTransitionTime": _now(),
+        "lastTransitionTime": now_text(),
     }
     meta = {"uid": step.uid, "resourceVersion": version}
     body = {"metadata": meta, "status": {"conditions": [condition]}}
@@ -161,7 +160,3 @@ def in_words(step: Lift) -> str:
     gpus = "; ".join(f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus)
     text = f"{placed.policy} places it on node {step.node}{', ' if gpus else ''}{gpus}"
     return f"{text}; {step.enough} are enough by its profile" if step.enough else text
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -176,15 +176,13 @@ class Book:
         """The job of this id, or the tasks of this array that have not ended."""
         return self._dependencies.named(job_id)
 
-    def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
+    def cancel(self, entry: Entry, now_ms: int) -> None:
         check_not_ended(entry)
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
-            self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
+            self._finish(entry, CANCELLED, now_ms, "cancelled while it waited")
         elif entry.over is not None:
-            self._finish(
-                entry, entry.over_as or CANCELLED, now_ms, by or "cancelled before it was queued again"
-            )
+            self._finish(entry, entry.over_as or CANCELLED, now_ms, "cancelled before it was queued again")
         else:
             self._stop(entry, CANCELLED, now_ms)
 

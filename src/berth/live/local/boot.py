@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import shlex
@@ -10,8 +9,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from berth.errors import LiveError
+from berth.files import whole_file
 
 NAME = "berth-queue"
 MARK = "# Written by `berth up --install`; `berth up --uninstall` takes it away."
@@ -142,15 +143,11 @@ class Systemd:
             return None
 
     def _write(self, text: str) -> None:
-        draft = f"{self.path}.draft"
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            with open(draft, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
-            os.replace(draft, self.path)
+            with whole_file(Path(self.path)) as new:
+                new.write_text(text, encoding="utf-8", errors="surrogateescape")
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(draft)
             raise LiveError(
                 f"berth up --install: {self.path} cannot be written ({error.strerror})"
             ) from error

@@ -15,14 +15,14 @@ from berth.errors import LiveError, PartitionError
 from berth.live.local.entry import Limits
 from berth.partition import fake_driver_folder, mem_mib
 from berth.partition.gpus import (
-    UNKNOWN_BYTES,
     Gpu,
     Memory,
-    ProcessInfo,
     busy_of_processes,
     gpus,
+    handle_of,
     open_nvml,
     plain_uuid,
+    processes_of,
 )
 from berth.partition.regions import partitions
 
@@ -141,20 +141,12 @@ class Cards:
         cards = list(before)
         places = {card.uuid: card.index for card in cards}
         for gpu in found:
-            handle = ctypes.c_void_p()
-            self._nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
+            handle = handle_of(gpu.uuid, folder)
             at = places.get(gpu.uuid, len(cards))
             self._handles[at] = handle
             if at == len(cards):
                 cards.append(Card(at, gpu.uuid, self._name(handle), gpu.mem_mib))
         self.cards = tuple(cards)
-
-    def minor(self, index: int) -> int:
-        """The number of a GPU's /dev/nvidiaN; its index where NVML does not tell."""
-        number = ctypes.c_uint()
-        asked = getattr(self._nvml, "nvmlDeviceGetMinorNumber", None)
-        known = asked is not None and asked(self._handles[index], ctypes.byref(number)) == 0
-        return number.value if known else index
 
     def nodes(self, limits: Limits) -> list[dict[str, Any]]:
         """This machine as nodes, one for each kind of card."""
@@ -197,9 +189,8 @@ class Cards:
         known = asked is not None and asked(handle, ctypes.byref(use)) == 0
         held: dict[int, int] = {}
         for kind in ("Compute", "Graphics"):
-            for process in self._processes(kind, handle):
-                answer = 0 if process.bytes == UNKNOWN_BYTES else int(process.bytes) >> 20
-                held[process.pid] = max(answer, held.get(process.pid, 0))
+            for pid, held_bytes in processes_of(self._nvml, handle, kind).items():
+                held[pid] = max((held_bytes or 0) >> 20, held.get(pid, 0))
         since_us = self._since_us.get(card.index, 0)
         busy, self._since_us[card.index] = busy_of_processes(self._nvml, handle, since_us)
         strangers: list[Stranger] = []
@@ -217,16 +208,6 @@ class Cards:
         return GpuReading(
             card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs, pids=pids
         )
-
-    def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[ProcessInfo]:
-        ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
-        if ask is None:
-            return ()
-        for size in (64, 1024):
-            listed, count = (ProcessInfo * size)(), ctypes.c_uint(size)
-            if ask(handle, ctypes.byref(count), listed) == 0:
-                return listed[: count.value]
-        return ()
 
 
 def promised_to() -> dict[str, list[Promised]]:

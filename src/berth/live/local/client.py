@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import contextmanager, suppress
 
 from berth.counts import counted
 from berth.errors import LiveError
@@ -16,6 +17,8 @@ MOST_NAMED = 10
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from berth.live.driver.snapshot import Snapshot
 
 
@@ -169,6 +172,17 @@ def waiting_reason(job_id: str) -> str:
     return printable(job.why or job.state) if job.state in ("waiting", "held") else ""
 
 
+@contextmanager
+def cancelled_by_ctrl_c(job_id: str) -> Iterator[None]:
+    """Have Ctrl-C cancel a job that is waited for."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with suppress(LiveError):  # it may have ended just now
+            control("cancel", [job_id], False)
+        raise
+
+
 def _print_what_is_waited_for() -> None:
     """Name the jobs that `wait --all` waits for, and why those that wait do."""
     from berth.live.local.snapshot import jobs_of
@@ -275,9 +289,11 @@ def drain(gpus: list[str], on: bool, as_json: bool) -> None:
 
 
 def shut_down(cancel: bool, as_json: bool) -> None:
+    from berth.partition.processes import lives
+
     answer = _ask({"do": "down", "cancel": cancel})
     socket_path, until = find_socket(), time.monotonic() + DOWN_WITHIN_S
-    while (os.path.exists(socket_path) or _lives(answer["pid"])) and time.monotonic() < until:
+    while (os.path.exists(socket_path) or lives(answer["pid"])) and time.monotonic() < until:
         time.sleep(0.02)
     if as_json:
         _print_json({key: answer[key] for key in ("running", "waiting")})
@@ -286,11 +302,3 @@ def shut_down(cancel: bool, as_json: bool) -> None:
             f"the queue is down; jobs that keep running: {answer['running']}; jobs that wait for the next `berth up`:"
             f" {answer['waiting']}"
         )
-
-
-def _lives(pid: object) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False

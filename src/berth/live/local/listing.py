@@ -231,14 +231,8 @@ class Listing:
             ended = [entry for entry in store.named(job_id) if entry.id not in ids]
         elif not live:
             ended = store.last_of_name(job_id)
-        for entry in ended:
-            newer = self._broker.book.jobs.get(entry.id)
-            if newer is not None:
-                ended[ended.index(entry)] = newer
-        recent = self._broker.just_finished
-        found = sorted(
-            [*live, *(recent.get(entry.id, entry) for entry in ended)], key=lambda entry: entry.serial
-        )
+        newer = book.jobs | self._broker.just_finished
+        found = sorted([*live, *(newer.get(each.id, each) for each in ended)], key=lambda entry: entry.serial)
         if not found:
             raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
         return found

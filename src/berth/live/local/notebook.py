@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from berth.errors import LiveError
-from berth.live.local.client import control, print_logs, waiting_reason
+from berth.live.local.client import cancelled_by_ctrl_c, print_logs, waiting_reason
 from berth.live.local.entry import ENDED
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
@@ -56,12 +56,8 @@ def start(submit: Callable[[Flags, list[str]], list[str]], flags: Flags) -> Serv
     if os.geteuid() == 0:
         words.append("--allow-root")  # only this machine reaches it, with the token
     (job_id,) = submit({"name": "jupyter", "retries": "0", **flags}, words)
-    try:
+    with cancelled_by_ctrl_c(job_id):
         return _started(job_id, token, folder)
-    except KeyboardInterrupt:
-        with contextlib.suppress(LiveError):
-            control("cancel", [job_id], False)
-        raise
 
 
 def tunnel(server: Server) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from berth.files import whole_file
 from berth.live.local.entry import STARTING, Entry
 from berth.live.local.places import Places
 from berth.live.local.request import request_from_dict, to_dict
@@ -88,12 +90,8 @@ class Numbers:
         if number < self._reserved:
             return
         reserved = number + BLOCK
-        draft = f"{self._path}.draft"
-        with open(draft, "w", encoding="ascii") as file:
-            file.write(f"{reserved}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self._path)
+        with whole_file(Path(self._path), durable=True) as new:
+            new.write_text(f"{reserved}\n", encoding="ascii")
         self._reserved = reserved
 
     def _read(self) -> int:

@@ -28,7 +28,7 @@ from berth.live.local.places import Places
 from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
-from berth.partition import Limit, create, find, remove, resize
+from berth.partition import Limit, create, find, remove, resize, use_of
 from berth.partition.launch import environment
 from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.regions import MAKERS, Access, root_folder
@@ -391,18 +391,11 @@ class Runner:
         if (kept := run.ledger()) is not None:
             return kept  # a broker before this one may have removed the partition
         try:
-            parts = find(self.partition_of(entry))
+            use = use_of(find(self.partition_of(entry)))
         except BerthError:
             return None, 0, 0
-        needed = 0
-        for part in parts:
-            for refusal in part.refusals:
-                held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
-                needed = max(needed, -(-(held + refusal.asked_bytes) >> 20))
-        peak = max((-(-part.peak_bytes >> 20) for part in parts), default=0)
-        refused = sum(part.refused for part in parts)
-        run.keep_ledger(peak, refused, needed)
-        return peak, refused, needed
+        run.keep_ledger(*use)
+        return use
 
     def _clear(self, entry: Entry, run: Run) -> None:
         """Give back what an attempt had beside its output."""

@@ -8,7 +8,6 @@ program, and a broker that gives an attempt up takes the name first.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 
 from berth.errors import LiveError
 from berth.partition.library import shim_path
+from berth.partition.processes import is_locked, lives, stat_of
 
 
 def boot_ms() -> int:
@@ -41,22 +41,12 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it is there and has not ended."""
-        words = self._stat()
-        return bool(words) and int(words[19]) == self.start and words[0] not in (b"Z", b"X")
+        return lives(self.pid) and not self.taken
 
     @property
     def taken(self) -> bool:
         """Whether another process has its number by now."""
-        words = self._stat()
-        return bool(words) and int(words[19]) != self.start
-
-    def _stat(self) -> list[bytes]:
-        """What the kernel tells of the process with its number, behind its name; empty if there is none."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()
-        except OSError:
-            return []
+        return stat_of(self.pid)[19:20] not in ([], [str(self.start)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +142,7 @@ class Run:
 
     def shim_lives(self) -> bool:
         """Whether a shim holds the folder's lock."""
-        try:
-            file = os.open(self._path("lock"), os.O_RDWR | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(file)
-        return False
+        return is_locked(self._path("lock"))
 
     def began(self) -> tuple[Process, int] | None:
         """The job's process and when it began, on the clock of `boot_ms`; None: nothing has run."""
@@ -255,9 +235,7 @@ class Run:
             if not name.isdigit():
                 continue
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    of = int(file.read().rpartition(b")")[2].split()[3])
-                if of != session:
+                if stat_of(name)[3:4] != [str(session)]:
                     with open(f"/proc/{name}/environ", "rb") as file:
                         if mark not in b"\0" + file.read() + b"\0":
                             continue

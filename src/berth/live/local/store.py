@@ -18,9 +18,11 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from berth.errors import StoreError
+from berth.files import whole_file
 from berth.live.local.entry import ENDED, Entry
 from berth.live.local.request import Request, request_from_dict, to_dict
 
@@ -334,7 +336,7 @@ class Store(Reader):
 
     def keep_copy(self) -> None:
         """Make the good copy anew: whole and synced, or the old one stays."""
-        draft = f"{self.path}.copy.draft"
+        copy = f"{self.path}.copy"
         source = sqlite3.connect(self.path, timeout=30)
         try:
             found = source.execute("PRAGMA quick_check(1)").fetchone()
@@ -342,22 +344,13 @@ class Store(Reader):
                 raise StoreError(
                     f"{self.path} is damaged ({found and found[0]}); its last good copy stays as it is"
                 )
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)
-            os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            target = sqlite3.connect(draft)
-            try:
-                source.backup(target, pages=256)
-            finally:
-                target.close()
-            file = os.open(draft, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
-            os.replace(draft, f"{self.path}.copy")
+            with whole_file(Path(copy), durable=True) as draft:
+                draft.unlink(missing_ok=True)
+                os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                with contextlib.closing(sqlite3.connect(draft)) as target:
+                    source.backup(target, pages=256)
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"{draft} cannot be written ({error})") from error
+            raise StoreError(f"{copy} cannot be written ({error})") from error
         finally:
             source.close()
 

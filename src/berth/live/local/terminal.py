@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from berth.errors import LiveError
-from berth.live.local.client import control, waiting_reason
+from berth.live.local.client import cancelled_by_ctrl_c, waiting_reason
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
 from berth.live.local.terminal_relay import DATA, EXIT, PART, WINDOW, Frames, frame
@@ -42,7 +42,8 @@ def run(submit: Callable[[Flags], list[str]], flags: Flags) -> int:
         (job_id,) = submit({"retries": "0", **flags, "terminal": listener.getsockname()})
         with Connection(find_socket()) as broker:
             broker.send({"do": "wait", "ids": [job_id]})
-            connection = _started(listener, broker, job_id)
+            with cancelled_by_ctrl_c(job_id):
+                connection = _started(listener, broker, job_id)
             code = None if connection is None else _lend(connection)
             if code is not None:
                 return code
@@ -68,24 +69,19 @@ def _listener() -> Iterator[socket.socket]:
 
 
 def _started(listener: socket.socket, broker: Connection, job_id: str) -> socket.socket | None:
-    """The job's connection, when it starts; None if it ended before that. Ctrl-C cancels it."""
+    """The job's connection, when it starts; None if it ended before that."""
     timeout_s: float | None = REASON_AFTER_S
-    try:
-        while True:
-            watched: list[socket.socket | Connection] = [listener, broker]
-            ready, _, _ = select.select(watched, [], [], timeout_s)
-            if listener in ready:
-                return listener.accept()[0]
-            if broker in ready:
-                return None
-            timeout_s = None
-            why = waiting_reason(job_id)
-            if why:
-                print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
-    except KeyboardInterrupt:
-        with contextlib.suppress(LiveError):  # it may have ended just now
-            control("cancel", [job_id], False)
-        raise
+    while True:
+        watched: list[socket.socket | Connection] = [listener, broker]
+        ready, _, _ = select.select(watched, [], [], timeout_s)
+        if listener in ready:
+            return listener.accept()[0]
+        if broker in ready:
+            return None
+        timeout_s = None
+        why = waiting_reason(job_id)
+        if why:
+            print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
 
 
 def _lend(connection: socket.socket) -> int | None:

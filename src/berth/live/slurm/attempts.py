@@ -162,9 +162,11 @@ class Journal:
         """Take lines out that are not written yet."""
         self._lines = [line for line in self._lines if line not in lines]
 
-    def add(self, now_ms: int, event: str, job: SlurmJob, why: str) -> None:
-        """Something happened to a job, for this reason."""
-        self._line(now_ms, event, job, why=why)
+    def add(self, now_ms: int, event: str, job: SlurmJob, **more: Any) -> Decision:
+        """Something happened to a job; `more` are fields of its line."""
+        line = Decision(now_ms, event, job.id, job.raw_id, submit_ms=job.submit_ms, user=job.user, **more)
+        self._lines.append(line)
+        return line
 
     def decided(
         self,
@@ -178,7 +180,7 @@ class Journal:
         best_effort: bool = False,
     ) -> Decision:
         """A job is placed, or would be."""
-        return self._line(
+        return self.add(
             now_ms,
             event,
             job,
@@ -193,7 +195,7 @@ class Journal:
 
     def started(self, now_ms: int, job: SlurmJob, ours: Job, where: str, planned: str) -> None:
         """Slurm has started a job; `planned` is where berth had placed it."""
-        self._line(
+        self.add(
             now_ms,
             STARTED,
             job,
@@ -211,7 +213,7 @@ class Journal:
     def ended(self, now_ms: int, end: EndedAttempt, card_mib: int) -> None:
         """An attempt has ended on GPUs of this size."""
         job, result = end.job, end.result or Result("", "", 0, 0, 0)
-        self._line(
+        self.add(
             now_ms,
             ENDED,
             job,
@@ -225,8 +227,3 @@ class Journal:
             card_mib=card_mib if end.result is not None else 0,
             why=NO_PARTITION if result.closed else "",
         )
-
-    def _line(self, now_ms: int, event: str, job: SlurmJob, **more: Any) -> Decision:
-        line = Decision(now_ms, event, job.id, job.raw_id, submit_ms=job.submit_ms, user=job.user, **more)
-        self._lines.append(line)
-        return line

@@ -8,7 +8,6 @@ and ends with 0: a Prolog that failed would drain the node, which is not berth's
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import secrets
 import sys
@@ -27,8 +26,8 @@ from berth.live.slurm.measured_use import Result, keep
 from berth.live.slurm.nodes import nodes_of
 from berth.live.slurm.requests import Note, is_interactive, memory_of, note_of
 from berth.model import Share
-from berth.partition import Access, Limit, create, fake_driver_folder, find
-from berth.partition.gpus import Gpu, gpus, open_nvml
+from berth.partition import Access, Limit, create, fake_driver_folder, find, use_of
+from berth.partition.gpus import Gpu, gpus, minor_of
 from berth.partition.launch import environment
 
 LEAST_PCT = 1
@@ -146,14 +145,7 @@ def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
 def _by_minor(driver: Path | None) -> dict[int, Gpu]:
     """The GPUs of this node by the number of their /dev/nvidiaN, by which Slurm names them; by their index if NVML
     does not give it."""
-    nvml, found = open_nvml(driver), {}
-    asked = getattr(nvml, "nvmlDeviceGetMinorNumber", None)
-    for gpu in gpus(driver):
-        handle, minor = ctypes.c_void_p(), ctypes.c_uint()
-        nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
-        has_minor = asked is not None and asked(handle, ctypes.byref(minor)) == 0
-        found[minor.value if has_minor else gpu.index] = gpu
-    return found
+    return {minor_of(gpu, driver): gpu for gpu in gpus(driver)}
 
 
 def _least(words: Mapping[str, str], card_mib: int) -> Note | None:
@@ -240,19 +232,10 @@ def epilog(words: Mapping[str, str]) -> None:
         parts = find(name)
     except BerthError:
         return
-    peak = max((-(-part.peak_bytes >> 20) for part in parts), default=0)
-    refused = sum(part.refused for part in parts)
-    needs = 0
-    for part in parts:
-        for refusal in part.refusals:
-            held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
-            needs = max(needs, -(-(held + refusal.asked_bytes) >> 20))
     timed = bool(parts) and all(part.core_pct for part in parts)
     gpu_ms = sum(part.gpu_ns for part in parts) // 1_000_000 if timed else None
     try:
-        keep(
-            _results(words), Result(words["SLURM_JOB_ID"], _node(words), peak, refused, needs, gpu_ms=gpu_ms)
-        )
+        keep(_results(words), Result(words["SLURM_JOB_ID"], _node(words), *use_of(parts), gpu_ms=gpu_ms))
     finally:
         withdraw(name)
         with contextlib.suppress(OSError):  # the agent may have suspended it meanwhile

@@ -235,12 +235,12 @@ class SlurmSite:
         for job_id in found.unheld:
             note, job = found.notes[job_id], found.jobs[job_id]
             self._changes.append(taken_back(job_id, note))
-            self._journal.add(now_ms, TAKEN_BACK, job, found.kept_back[job_id])
+            self._journal.add(now_ms, TAKEN_BACK, job, why=found.kept_back[job_id])
 
     def _let_go(self, job_id: str, note: Note, why: str) -> None:
         job = self.found.jobs[job_id]
         self._changes.append(given_back(job_id, note, job.tres_per_node))
-        self._journal.add(self._now_ms, GIVEN_BACK, job, why)
+        self._journal.add(self._now_ms, GIVEN_BACK, job, why=why)
 
     def _take_back(self) -> None:
         """Hold the placed jobs again that Slurm does not start, and forget those that it has started or lost."""
@@ -256,7 +256,7 @@ class SlurmSite:
             if job.held or now_ms - placed.at_ms > self._patience_ms * (SLOW if slow else 1):
                 del self._placed[job_id]
                 self._changes.append(taken_back(job_id, placed.note))
-                self._journal.add(now_ms, TAKEN_BACK, job, f"Slurm: {job.reason}")
+                self._journal.add(now_ms, TAKEN_BACK, job, why=f"Slurm: {job.reason}")
                 self._ends.append(FailedStart(job_id, job.reason))
 
     def _as_measured(self, job: Job) -> Job:
@@ -491,7 +491,7 @@ class SlurmSite:
         if note is None or not self._places:
             return
         memory = again.memory
-        self._journal.add(self._now_ms, TAKEN_BACK, job, again.why)
+        self._journal.add(self._now_ms, TAKEN_BACK, job, why=again.why)
         needs = replace(note, retries=memory.times, needs_mib=memory.mib)
         self._changes = [change for change in self._changes if change.job_id != job_id]
         self._changes.append(self._requeue(job_id, needs))
@@ -545,7 +545,7 @@ class SlurmSite:
         if note is None or not self._can_requeue(job):  # its rank forbids that any policy chooses it
             self._not_started.add(job_id)
             return
-        self._journal.add(self._now_ms, TAKEN_BACK, job, "it makes room for a more urgent job")
+        self._journal.add(self._now_ms, TAKEN_BACK, job, why="it makes room for a more urgent job")
         self._changes.append(self._requeue(job_id, note))
 
     def give_up(self, given_up: GiveUp) -> None:
@@ -557,7 +557,7 @@ class SlurmSite:
         job, needs_mib = self._out_of_memory.pop(job_id, (None, 0))
         if job is not None and self._places and note_of(job.admin_comment) is not None:
             why = f"{given_up.why}: ask for gpu_mem={needs_mib}M"
-            self._journal.add(self._now_ms, GIVEN_UP, job, why)
+            self._journal.add(self._now_ms, GIVEN_UP, job, why=why)
 
     def note(self, job_id: str, why: str) -> None:
         """Keep why a job waits, for `berth slurm why`."""
@@ -715,7 +715,7 @@ class SlurmSite:
             why = f"Slurm does not queue it again: {why}"
         elif change.clears:
             why = f"its request cannot be given back, and it is tried again later: {why}"
-        self._journal.add(self._now_ms, event, job, why)
+        self._journal.add(self._now_ms, event, job, why=why)
 
 
 def _makes_no_room(run: SiteRun) -> SiteRun:

@@ -27,7 +27,7 @@ from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.placements import Measured
 from berth.live.local.cards import Cards, GpuReading, command_of
 from berth.live.local.samples import keep_samples
-from berth.partition import Partition
+from berth.partition import Partition, use_of
 from berth.partition.checkpoint import start_of
 from berth.partition.gpus import plain_uuid
 from berth.partition.reconciling import Counted, Difference, Reconciler
@@ -94,11 +94,11 @@ def pod_uid_of(pid: int, proc: Path = Path("/proc")) -> str:
     return found[1].replace("_", "-") if found else ""
 
 
-def is_member(pid: int, members: set[Member], proc: Path = Path("/proc")) -> bool:
+def is_member(pid: int, members: set[Member]) -> bool:
     """Whether a process, by the host's pid, is among them; one that has ended is."""
     try:
-        namespace = os.stat(proc / str(pid) / "ns" / "pid").st_ino
-        status = (proc / str(pid) / "status").read_text()
+        namespace = os.stat(f"/proc/{pid}/ns/pid").st_ino
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return True
     pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
@@ -358,14 +358,7 @@ def _counted(parts: Sequence[PodPart], readings: Sequence[GpuReading]) -> Iterat
 
 def usage_of(parts: Sequence[Partition]) -> Measured:
     """Of the regions of one allotment; those of GPUs that are not its own do not count."""
-    own = [part for part in parts if part.limit_bytes >> 20 != CLOSED_MIB]
-    needed = [
-        refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes) + refusal.asked_bytes
-        for part in own
-        for refusal in part.refusals
-    ]
-    peak = max((part.peak_bytes for part in own), default=0)
-    return Measured(-(-peak >> 20), sum(part.refused for part in own), -(-max(needed, default=0) >> 20))
+    return Measured(*use_of([part for part in parts if part.limit_bytes >> 20 != CLOSED_MIB]))
 
 
 @dataclass(slots=True)

@@ -25,8 +25,9 @@ from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder,
 from berth.live.kubernetes.node.api_server import ApiServer, Claim, ClaimDevice
 from berth.live.kubernetes.node.driver_files import DriverFiles
 from berth.live.local.cards import Card
+from berth.partition.cdi import cdi_mount
 from berth.partition.gpus import plain_uuid
-from berth.partition.regions import INSIDE
+from berth.partition.regions import region_mounts
 
 TAINT = f"{DRIVER}/ailing"
 LOST = "lost"
@@ -143,28 +144,18 @@ class ClaimFiles:
     @cached_property
     def _shared(self) -> msgspec.Raw:
         edits: dict[str, Any] = {
-            "mounts": [_mount(file.host, file.inside, file.writable) for file in self._driver.mounts],
+            "mounts": [cdi_mount(*file) for file in self._driver.mounts],
             "deviceNodes": [_node(path) for path in self._driver.common],
             "env": [f"{name}={value}" for name, value in self._driver.environment.items()],
         }
         return msgspec.Raw(msgspec.json.encode({name: found for name, found in edits.items() if found}))
 
     def _edits(self, allotment: Allotment, allotments: Allotments) -> dict[str, Any]:
-        mounts: list[dict[str, Any]] = []
-        nodes: list[dict[str, Any]] = []
-        region = f"{allotments.root}/{allotment.name}"
-        for part in allotment.parts:
-            card = allotments.cards[part.index]
-            for kind, writable in (("limit", False), ("use", True)):
-                file = f"{plain_uuid(card.uuid)}.{kind}"
-                mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
-            nodes.append(_node(self._driver.nodes[part.index]))
-        return {"mounts": mounts, "deviceNodes": nodes}
-
-
-def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:
-    options = ["rw" if writable else "ro", "nosuid", "nodev", "bind"]
-    return {"hostPath": str(host), "containerPath": inside, "options": options}
+        uuids = (plain_uuid(allotments.cards[part.index].uuid) for part in allotment.parts)
+        return {
+            "mounts": [cdi_mount(*each) for each in region_mounts(allotments.root / allotment.name, uuids)],
+            "deviceNodes": [_node(self._driver.nodes[part.index]) for part in allotment.parts],
+        }
 
 
 def _node(path: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
 from berth.live.kubernetes.placements import Placed
 from berth.live.local.cards import Card
 from berth.partition.gpus import plain_uuid
-from berth.partition.regions import INSIDE
+from berth.partition.regions import region_mounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,16 +312,9 @@ class DevicePlugin:
     def _container(self, name: str) -> Any:
         region = self._allotments.root / name
         answer = plugins.ContainerAllocateResponse(envs=dict(self._driver.environment))
-
-        def mount(host: Path, inside: str, writable: bool = False) -> None:
+        uuids = (plain_uuid(self._allotments.cards[gpu].uuid) for gpu in self._gpus)
+        for host, inside, writable in (*region_mounts(region, uuids), *self._driver.mounts):
             answer.mounts.add(host_path=str(host), container_path=inside, read_only=not writable)
-
-        for gpu in self._gpus:
-            uuid = plain_uuid(self._allotments.cards[gpu].uuid)
-            mount(region / f"{uuid}.limit", f"{INSIDE}/region/{uuid}.limit")
-            mount(region / f"{uuid}.use", f"{INSIDE}/region/{uuid}.use", writable=True)
-        for file in self._driver.mounts:
-            mount(file.host, file.inside, file.writable)
         answer.devices.add(host_path=str(self._nodes / name), container_path="/dev", permissions="rw")
         return answer
 

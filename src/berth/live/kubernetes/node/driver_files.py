@@ -12,7 +12,7 @@ from pathlib import Path
 from berth.errors import KubernetesError
 from berth.files import whole_file
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.regions import INSIDE
+from berth.partition.regions import INSIDE, Mount
 
 COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 LIBRARIES = (
@@ -29,19 +29,12 @@ FAKE_INSIDE = f"{INSIDE}/fake"
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
-    host: Path
-    inside: str
-    writable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class DriverFiles:
     nodes: Mapping[int, Path]
     """Of each GPU by its index."""
     common: tuple[Path, ...]
     """Nodes that every container with a GPU needs."""
-    mounts: tuple[Mounted, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def nodes_of(self, gpus: Sequence[int]) -> list[Path]:
@@ -49,16 +42,16 @@ class DriverFiles:
         return [*self.common, *(self.nodes[gpu] for gpu in gpus if gpu in self.nodes)]
 
 
-def real_driver(minors: Mapping[int, int], devices: Path = Path("/dev")) -> DriverFiles:
+def real_driver(minors: Mapping[int, int]) -> DriverFiles:
     """NVIDIA's driver; `minors` tells the number of /dev/nvidiaN of each GPU."""
     mounts = [
-        Mounted(path.resolve(), str(path))
+        Mount(path.resolve(), str(path))
         for folder in LIBRARY_FOLDERS
         for name in LIBRARIES
         for path in sorted(Path(folder).glob(f"{name}.[0-9]"))
     ]
-    common = tuple(path for name in COMMON_NODES if (path := devices / name).exists())
-    nodes = {index: devices / f"nvidia{minor}" for index, minor in minors.items()}
+    common = tuple(path for name in COMMON_NODES if (path := Path("/dev") / name).exists())
+    nodes = {index: Path(f"/dev/nvidia{minor}") for index, minor in minors.items()}
     return DriverFiles(nodes, common, tuple(mounts))
 
 
@@ -74,7 +67,7 @@ def fake_driver(gpus: Sequence[int], folder: Path, card: Path) -> DriverFiles:
     if not card.exists():
         raise KubernetesError(f"the fake card {card} is not there yet; ask NVML first, which makes it")
     settings = {name: value for name, value in os.environ.items() if name.startswith("BERTH_FAKE_")}
-    mounts = [Mounted(inside, FAKE_INSIDE), Mounted(card, f"{INSIDE}/fake-card", writable=True)]
+    mounts = [Mount(inside, FAKE_INSIDE), Mount(card, f"{INSIDE}/fake-card", writable=True)]
     return DriverFiles(
         nodes,
         (),
@@ -134,6 +127,6 @@ def with_library(driver: DriverFiles, folder: Path) -> DriverFiles:
             with whole_file(place / name) as temporary:
                 temporary.write_bytes(text)
             (place / name).chmod(0o644)
-    library = Mounted(place / "libberth.so", f"{INSIDE}/libberth.so")
-    preload = Mounted(place / "ld.so.preload", "/etc/ld.so.preload")
+    library = Mount(place / "libberth.so", f"{INSIDE}/libberth.so")
+    preload = Mount(place / "ld.so.preload", "/etc/ld.so.preload")
     return replace(driver, mounts=(library, preload, *driver.mounts))

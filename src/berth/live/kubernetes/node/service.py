@@ -28,6 +28,7 @@ from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.kubernetes.nodes import label_of
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
+from berth.partition.gpus import minor_of
 from berth.partition.mig import is_cut
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class _Node:
         if settings.fake:
             driver = fake_driver(indices, state / "driver", Path(os.environ["BERTH_FAKE_CARD"]))
         else:
-            driver = real_driver({index: cards.minor(index) for index in indices})
+            driver = real_driver({card.index: minor_of(card.gpu) for card in cards.cards})
         driver = with_library(driver, state / "library")
         nodes = settings.run / "nodes"
         self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards, nodes)

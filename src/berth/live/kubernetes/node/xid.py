@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from berth.partition.gpus import gpus, open_nvml
+from berth.partition.gpus import gpus, handle_of, open_nvml
 
 OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
 """Faults, illegal addresses, ends and time-outs of programs (NVIDIA, XID Errors)."""
@@ -52,8 +52,7 @@ class XidWatch:
         if not hasattr(nvml, "nvmlEventSetWait_v2") or nvml.nvmlEventSetCreate(ctypes.byref(events)) != 0:
             return
         for gpu in gpus(self._folder):
-            handle = ctypes.c_void_p()
-            nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
+            handle = handle_of(gpu.uuid, self._folder)
             nvml.nvmlDeviceRegisterEvents(handle, ctypes.c_ulonglong(_CRITICAL), events)
         while not self._over.is_set():
             event = _Event()
