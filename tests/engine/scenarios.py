@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from unittest.mock import patch
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster
@@ -42,14 +41,9 @@ class Scenario:
     recovery: Recovery
     speeds: CardSpeeds
 
-    def told(self, policy: str) -> list[Told]:
-        """What the simulator says: job by job and, if that is not the same, beginning with a stretch."""
-        one_by_one = self._told(policy, iter(self.jobs))
-        with patch("berth.engine.stretch.FEW_JOBS", 1):
-            of_all = self._told(policy, self.jobs)
-        return one_by_one if one_by_one == of_all else [*one_by_one, *of_all]
-
-    def _told(self, policy: str, jobs: Iterable[Job]) -> list[Told]:
+    def told(self, policy: str, *, stretches: bool = False) -> list[Told]:
+        """What the simulator says: job by job, or beginning with a stretch."""
+        jobs: Iterable[Job] = self.jobs if stretches else iter(self.jobs)
         events = simulate(
             jobs, Cluster(self.nodes), POLICIES[policy], outages=self.outages, recovery=self.recovery,
             reservations=self.reservations, speeds=self.speeds,

@@ -31,6 +31,16 @@ def test_the_simulator_does_what_the_reference_does_in_scenarios_of_full_size(po
         assert drawn.told(policy) == drawn.wanted(policy), f"seed {seed}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_stretch_does_what_the_reference_does(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it ends early, and the run goes on job by job."""
+    monkeypatch.setattr("berth.engine.stretch.FEW_JOBS", 1)
+    for seed in range(examples(200)):
+        drawn = scenario(Random(seed), policy)
+        assert drawn.told(policy, stretches=True) == drawn.wanted(policy), f"seed {seed}"
+
+
 def test_every_fault_that_is_planted_stands_once_in_its_module() -> None:
     places = {fault.what: getsource(import_module(fault.module)).count(fault.text) for fault in FAULTS}
     assert places == dict.fromkeys(places, 1)

@@ -21,6 +21,7 @@ from berth.policies import Policy, Setting, make_policy
 from tests.engine.examples import clusters, workloads
 from tests.examples import examples
 
+pytestmark = pytest.mark.slow  # compiles for half a minute
 PLACEMENTS = ("first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd")
 ORDERS = ("fifo", "priority", "sjf", "sjf-expected", "sjf-requested", "largest-first")
 NODES = tuple(Node(f"n{number}", gpus=8) for number in range(12))
