@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.examples import examples
+from tests.examples import ALL, examples
+from tests.interpreted import interpret
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("berth", deadline=None, max_examples=examples(100))
@@ -26,6 +27,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A queue of this machine, and its history, would answer where a folder without any is meant.
 os.environ.setdefault("BERTH_STATE", os.path.join(tempfile.gettempdir(), f"berth-no-queue-{os.getpid()}"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Interpret what takes long to compile, unless something slow is asked of it."""
+    if not ALL and not any(item.get_closest_marker("slow") for item in session.items):
+        interpret()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -101,6 +101,7 @@ def test_random_numbers_are_even_and_of_the_seed():
     assert np.histogram(drawn, 10, (0, 1))[0].min() > 850
 
 
+@pytest.mark.slow
 def test_the_best_is_never_lost_and_the_run_is_of_the_seed():
     one = batch(*[(1, 300 + 50 * (at % 9)) for at in range(30)], gpus=(2, 4, 8))
     found = [evolve_paper(one, PaperSettings(generations=40), seed=(3,)) for _ in range(2)]

@@ -89,6 +89,7 @@ def test_the_optimum_is_that_of_trying_everything(seed: int) -> None:
     assert found.milli <= pooled_milli(pooled(task.jobs, task.cluster()))
 
 
+@pytest.mark.slow
 def test_no_policy_is_above_the_optimum_and_genetic_is_near_it() -> None:
     found = measure_optimality(random_batches(4, instances=20, machines=6, seed=3))
     for one in found:
@@ -159,6 +160,7 @@ def test_not_a_file_of_batches(text: str, said: str, tmp_path: Path) -> None:
         read_batches(file)
 
 
+@pytest.mark.slow
 def test_an_interrupted_policy_ends_it_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = random_batches(3, instances=20, machines=6)
     calls = []
@@ -212,6 +214,7 @@ def test_pooled_is_the_most_that_requests_add_up_to(
     assert pooled_milli(pooled(jobs, task.cluster())) == most
 
 
+@pytest.mark.slow
 def test_the_searches_that_were_measured_are_drawn_and_told_of_by_generation() -> None:
     heard: list[tuple[float, str]] = []
 

@@ -125,6 +125,7 @@ def test_only_missing_runs_are_run_and_kept_ones_give_the_same(
     assert len(ran) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_is_decided_on_together_and_what_is_refused_is_gone() -> None:
     nodes = [Node("n", 1, GpuModel("T4"))]
     small, large = Job("small", 0, 1, share=Share(400)), Job("large", 0, 1, share=Share(700))
@@ -188,6 +189,7 @@ def test_what_any_policy_could_hold_at_most(works: list[tuple[str, int, int]], m
     assert most_held_pct(jobs, nodes, 0, 10_000) == pytest.approx(most)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.sampled_from(["first-fit", "genetic", "fgd"]))
 @settings(max_examples=examples(25), deadline=None)
 def test_no_policy_holds_more_than_the_bound(seed: int, policy: str) -> None:

@@ -95,6 +95,7 @@ def test_nodes_of_more_gpus_than_can_be_told_apart_are_refused(policy: str) -> N
         replay(jobs, nodes(64), policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=examples(25), deadline=None)

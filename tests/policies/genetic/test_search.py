@@ -100,6 +100,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
     assert [one.history.tolist() for one in found] == [found[0].history.tolist()] * 3
 
 
+@pytest.mark.slow
 def test_its_worth_is_what_is_placed_less_what_is_stranded_and_never_falls() -> None:
     cluster, jobs = full_batch()
     batch = batch_of(jobs, cluster)
@@ -249,6 +250,7 @@ def test_interrupted_it_gives_the_best_so_far_and_then_stops(
     assert len(cluster.running) >= 20
 
 
+@pytest.mark.slow
 def test_a_budget_stops_the_search_soon_after() -> None:
     cluster, jobs = full_batch(200)
     batch = batch_of(jobs, cluster)

@@ -74,13 +74,17 @@ def searched(chosen: GeneticSettings, budget: TimeBudget | None = None) -> Found
     return search(packing, chosen, seed=(5,), budget=budget)
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
     free, ample = searched(GeneticSettings()), searched(GeneticSettings(budget_ms=86_400_000))
     assert free.node.tolist() == ample.node.tolist()
     assert free.history.tolist() == ample.history.tolist()
 
 
-@pytest.mark.parametrize(("piece_ms", "nodes_a_type"), [(1, 64), (7, 64), (40, 64), (7, 0), (20, 0)])
+@pytest.mark.parametrize(
+    ("piece_ms", "nodes_a_type"),
+    [pytest.param(1, 64, marks=pytest.mark.slow), (7, 64), (40, 64), (7, 0), (20, 0)],
+)
 def test_a_search_ends_within_its_budget(
     piece_ms: int, nodes_a_type: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
