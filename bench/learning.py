@@ -5,7 +5,8 @@ what the networks that ship do alone.
 machine that does other work too, the first tells more.
 
 `python bench/learning.py tune --former FOLDER --out FOLDER` makes the networks that ship from those that `berth train`
-made: each plays the thesis's workloads, sees what every start costs if it goes on, and learns from that.
+made: each plays the thesis's workloads, sees what every start costs if it goes on, and learns from that. Then its
+weights follow the gradient of total time, estimated from networks drawn around it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ from berth.interference import make_interference, make_speeds
 from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
 from berth.learning.forecast_learner import NEVER, ForecastSettings, Player, best_of, drawn_sets
-from berth.learning.jobsets import thesis_sets, thesis_task
+from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.plan import VALIDATION_SEED, Plan, file_of, make
 from berth.learning.queue_kernels import NONE, SEATS
 from berth.learning.rollouts import NETWORK_ALONE, STEP_MS
@@ -50,6 +52,28 @@ BASELINES = ("sjf+first-fit", "tetris-sharing", "deeprm-max", "deeprm-mean", "gr
 BEATEN_ON = 10
 TUNED = {"mps": 268, "time-sliced": 131}
 """Rounds of six sets that each network plays, of the workloads in turn."""
+
+
+class Polishing(NamedTuple):
+    """How total times are brought down."""
+
+    steps: int
+    sets: int
+    """Sets of each workload in a step."""
+    step: float
+    """How far a step goes at first, in standard deviations of a layer's weights."""
+    seed: int
+    falls: bool
+    """Whether steps become shorter, down to nothing."""
+
+
+POLISHED = {
+    "mps": Polishing(24, 80, 0.04, 31, falls=False),
+    "time-sliced": Polishing(16, 50, 0.05, 32, falls=True),
+}
+DRAWN_PAIRS, DRAWN_APART = 8, 0.12
+"""Pairs of networks that are drawn in a step, and how far from the present one, in the same unit."""
+DRAWN_LAYERS = ("last", "second_bias", "first_bias", "second")
 WITH_CHOICES = tuple(name for name in WORKLOADS if name != "GPUmemory_heavy")
 """On the other no two jobs fit beside one another."""
 HELD_OUT = 5
@@ -194,7 +218,8 @@ def tune(former: Path, out: Path) -> None:
     for mode, rounds in TUNED.items():
         model = read_model(former / f"learned-{mode}.npz")
         played = play([known_world(mode, name) for name in WITH_CHOICES], model.network, rounds, seed=1)
-        content = model_bytes(tuned(model, learn(model.network, *played)))
+        network = polish(mode, learn(model.network, *played), POLISHED[mode])
+        content = model_bytes(tuned(model, network))
         (out / f"learned-{mode}.npz").write_bytes(content)
 
 
@@ -281,6 +306,50 @@ def learn(
             flush=True,
         )
     return found
+
+
+def polish(mode: str, network: ForecastNetwork, how: Polishing) -> ForecastNetwork:
+    """The network after steps by which total times fall, the mean of the latest.
+
+    Salimans et al., "Evolution strategies as a scalable alternative to reinforcement learning", 2017, with pairs of
+    opposite draws that play the same sets.
+    """
+    players = [Player(known_world(mode, name)) for name in WITH_CHOICES]
+    draw = np.random.default_rng(how.seed)
+    layers = [getattr(network, name) for name in DRAWN_LAYERS]
+    scale = np.concatenate([np.full(one.size, one.std()) for one in layers])
+    ends = np.cumsum([one.size for one in layers])
+
+    def with_weights(weights: np.ndarray) -> ForecastNetwork:
+        parts = zip(DRAWN_LAYERS, layers, np.split(weights, ends[:-1]), strict=True)
+        return network._replace(**{name: part.reshape(one.shape) for name, one, part in parts})
+
+    def total(weights: np.ndarray, sets: Sequence[JobSets]) -> np.ndarray:
+        """Mean total time in each world, as a part of one job after another."""
+        found = with_weights(weights)
+        return np.array(
+            [
+                np.mean(player.decided_ms(some, found) / some.work_ms.sum(axis=1))
+                for player, some in zip(players, sets, strict=True)
+            ]
+        )
+
+    weights = np.concatenate([one.ravel() for one in layers])
+    mean, momentum, size = weights.copy(), np.zeros_like(weights), 0.0
+    for number in range(1, how.steps + 1):
+        sets = [drawn_sets(player.domain.sets, how.sets, draw) for player in players]
+        now, gradient = total(weights, sets), np.zeros_like(weights)
+        for _ in range(DRAWN_PAIRS):
+            away = draw.normal(size=len(weights))
+            over, under = (total(weights + side * DRAWN_APART * scale * away, sets) for side in (1, -1))
+            gradient += 100 * np.mean((over - under) / now) / (2 * DRAWN_APART) * away / DRAWN_PAIRS
+        momentum, size = 0.9 * momentum + 0.1 * gradient, 0.99 * size + 0.01 * np.mean(gradient**2)
+        far = how.step * (0.5 + 0.5 * np.cos(np.pi * (number - 1) / how.steps) if how.falls else 1.0)
+        towards = momentum / (1 - 0.9**number) / np.sqrt(size / (1 - 0.99**number))
+        weights = weights - far * scale * towards
+        mean += (weights - mean) * max(0.1, 1 / number)
+        print(f"step {number}: {mode} takes {100 * now.mean():.2f} % of one job after another", flush=True)
+    return with_weights(mean)
 
 
 def _total_ms(sets: Sequence[Sequence[Job]], policy: str) -> np.ndarray:
