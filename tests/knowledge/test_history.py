@@ -26,9 +26,20 @@ from berth.knowledge import (
     make_knowledge,
 )
 from berth.knowledge.history import CAUTIOUS_MS
-from berth.model import Event, EventKind, Job, Node, Profile, Reason, Record, RecordState, Share
+from berth.model import (
+    FIRST_LOOK_MS,
+    Event,
+    EventKind,
+    Job,
+    Node,
+    Profile,
+    Reason,
+    Record,
+    RecordState,
+    Share,
+)
 from berth.policies import Setting, make_policy
-from berth.profiles import THESIS_GPU, peak_mem_mib, run_time_ms, thesis_profiles, workload_jobs
+from berth.profiles import BEGUN, THESIS_GPU, begun, peak_mem_mib, run_time_ms, thesis_profiles, workload_jobs
 from tests.history.histories import history_of
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -368,3 +379,68 @@ def test_a_history_folder_is_where_it_begins(tmp_path: Path) -> None:
     assert spread is not None
     assert (spread.expected, spread.basis) == (1000, "history")
     assert len(known.usual_requests()) == 5
+
+
+def test_what_a_begun_run_shows_counts_with_a_wide_spread_until_a_whole_run_is_seen() -> None:
+    known, whole = History(), flat("a", 4000, seconds=200)
+    assert known.wants_to_see(job())
+    known.recorded(begun(whole, 30_000))
+    assert known.profiles["a"].kind == BEGUN
+    assert run_time_ms(known.profiles["a"]) == 30_000
+    assert known.run_ms(job()) == Spread(60_000, 0, 120_000, "profile")
+    first = known.peak_mem_mib(job())
+    assert first == Spread(4000, 3765, 6000, "history")
+    known.recorded(begun(whole, 60_000))
+    assert known.run_ms(job()) == Spread(120_000, 0, 240_000, "profile")
+    assert known.peak_mem_mib(job()) == Spread(4000, 3765, 5000, "history")
+    known.recorded(begun(whole, 30_000))  # a shorter look tells less
+    assert run_time_ms(known.profiles["a"]) == 60_000
+    assert known.wants_to_see(job())
+    known.recorded(whole)
+    assert known.profiles["a"] is whole
+    assert known.peak_mem_mib(job()) == Spread(4000, 3765, 4250, "history")
+    known.recorded(begun(whole, 120_000))
+    assert known.profiles["a"] is whole
+    assert not known.wants_to_see(job())
+    assert not known.wants_to_see(job(""))
+
+
+@pytest.mark.parametrize("mem", [[0] * 6, [100, 100, 100, 500, 500, 500]])
+def test_a_begun_run_whose_memory_has_not_loaded_tells_nothing(mem: list[int]) -> None:
+    rows = np.array([[0.3, mib / THESIS_GPU.mem_mib, 0.2, 0.0] for mib in mem])
+    known = History()
+    known.recorded(Profile("a", BEGUN, 0, "", THESIS_GPU, 5000, rows))
+    assert "a" not in known.profiles
+    assert known.wants_to_see(job())
+
+
+def test_a_begun_run_that_dies_leaves_no_profile_as_of_a_whole_one() -> None:
+    known = History()
+    known.recorded(begun(flat("a", 4000), FIRST_LOOK_MS))
+    known.observe(record("a", "u", 40_000, state=RecordState.FAILED))
+    assert known.profiles["a"].kind == BEGUN
+    assert known.wants_to_see(job())
+    known.ran_out_of_memory(job(), 7000)
+    assert peak_mem_mib(known.profiles["a"]) >= 7000
+
+
+@pytest.mark.parametrize("policy", ["pairs", "learned"])
+def test_jobs_like_one_that_runs_share_before_it_ends(policy: str) -> None:
+    """Four of one application on two cards: the others share the second card from the first look on, the last one once
+    the doubt about its memory is less."""
+    truth = {"a": flat("a", 2500, seconds=300)}
+    model = make_interference("time-sliced", truth)
+    two = [Node(f"n{at}", gpus=1, gpu_model=THESIS_GPU) for at in range(2)]
+    jobs = [Job(f"j{at}", 0, 300_000, application="a") for at in range(4)]
+    known = make_knowledge("history?begin=empty", jobs, model)
+    chosen = make_policy(policy, Setting(knowledge=known))
+    events = list(simulate(jobs, Cluster(two), chosen, knowledge=known, interference=model))
+    starts = {each.job.id: each.time_ms for each in events if each.kind is EventKind.START}
+    ends = {each.job.id: each.time_ms for each in events if each.kind is EventKind.FINISH}
+    assert starts == {"j0": 0, "j1": FIRST_LOOK_MS, "j2": FIRST_LOOK_MS, "j3": 2 * FIRST_LOOK_MS}
+    assert ends.keys() == starts.keys()
+    assert ends["j0"] == 300_000
+    assert not [each for each in events if each.kind is EventKind.FAIL]
+    assert known.profiles["a"] == truth["a"]
+    promised = [each.share.mem_mib for each in events if each.kind is EventKind.START and each.job.id != "j0"]
+    assert promised == [4219, 4219, 3516]  # the upper end of what is believed, and an eighth

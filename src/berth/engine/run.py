@@ -21,10 +21,11 @@ from berth.engine.stretch import Stretch, stretch_of
 from berth.engine.suspension import Suspension
 from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.events import EventBatch
-from berth.interference import Interference, KnowsMemory, Outlook, Tenant, no_interference
+from berth.interference import Interference, KnowsMemory, KnowsProfiles, Outlook, Tenant, no_interference
 from berth.interference.sharing import Sharing, tenant_of
 from berth.knowledge import Knowledge
 from berth.model import (
+    FIRST_LOOK_MS,
     FOREVER_MS,
     Event,
     EventKind,
@@ -33,6 +34,7 @@ from berth.model import (
     Job,
     Outage,
     Placement,
+    Profile,
     Reason,
     RecordState,
     Reservation,
@@ -41,9 +43,10 @@ from berth.model import (
     work_of,
 )
 from berth.policies import Policy, Resizing
+from berth.profiles import begun
 from berth.scheduler import Evicted, Refused, Resized, Resumed, Scheduler, Suspended
 
-END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, MEMORY, RETIME, WAKE, LEAVE = range(11)
+END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, MEMORY, RETIME, LOOK, WAKE, LEAVE = range(12)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE, SUSPEND, RESUME = EventKind
@@ -82,6 +85,10 @@ class Run:
         self.copied: dict[str, Running] = {}
         self.truth: Mapping[str, Running] = self.copied if self.copies else cluster.running
         """What is true of each run: the cluster's own values where the knowledge is certain, else copies of them."""
+        self.profiles: Mapping[str, Profile] = {}
+        """What a sampler sees of each application's run alone, where not all is known."""
+        if self.copies and isinstance(interference, KnowsProfiles):
+            self.profiles = interference.profiles
         self.knows_memory = interference if isinstance(interference, KnowsMemory) else None
         self.memory: Memory | None = None
         runs_on = self._true_runs_on if self.copies else None
@@ -228,6 +235,8 @@ class Run:
                 decide = True
             elif kind == MEMORY:
                 decide = what(now_ms) or decide
+            elif kind == LOOK:
+                decide = self._look_at(what, now_ms) or decide
             elif kind == RETIME:
                 if self.sharing is not None:
                     self.sharing.change((what,))
@@ -357,6 +366,8 @@ class Run:
         if self.copied_out_ms:
             self._wait_for_copies(run, now_ms)
         self.idle_outages = 0
+        if job.application in self.profiles and self.scheduler.wants_to_see(run):
+            self._push(now_ms + FIRST_LOOK_MS, LOOK, run)
         if self.memory is not None:
             self.memory.begin(run, now_ms)
         if self.sharing is None or job.gpus == 0:
@@ -415,6 +426,15 @@ class Run:
         else:
             self.sharing.change(run.slots)
         self._note(RESUME, run, now_ms)
+
+    def _look_at(self, run: Running, now_ms: int) -> bool:
+        """Show the knowledge what was sampled of a run that goes on, and again once it has run twice as long."""
+        if self.copied.get(run.job.id) is not run or not self.scheduler.wants_to_see(run):
+            return False
+        done_ms = (run.work_us - run.left_us_at(now_ms)) // 1000
+        self.scheduler.sampled(run, begun(self.profiles[run.job.application], done_ms), now_ms)
+        self._push(2 * now_ms - run.start_ms, LOOK, run)
+        return True
 
     def _resized(self, run: Running, now_ms: int) -> None:
         """A run has another share: its neighbours and itself are looked at again."""

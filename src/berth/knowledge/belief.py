@@ -106,6 +106,17 @@ class LearnsMemory(Protocol):
 
 
 @runtime_checkable
+class LearnsUnderWay(Protocol):
+    """What else a knowledge has that learns from runs before they end."""
+
+    def wants_to_see(self, job: Job) -> bool:
+        """Whether what was sampled of a run of this job alone would tell something before it ends."""
+
+    def recorded(self, profile: Profile) -> None:
+        """An application's profile was recorded, or what is there of it while its first run goes on."""
+
+
+@runtime_checkable
 class LearnsFromNeighbours(Protocol):
     """What else a knowledge has that learns from jobs whose neighbours ran out of memory."""
 

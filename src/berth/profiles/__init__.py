@@ -7,6 +7,7 @@ GPU of any model, which is what simulator, policies and the learning environment
 from __future__ import annotations
 
 from berth.profiles.file import (
+    BEGUN,
     IN_HISTORY,
     RUNNING,
     SHARED,
@@ -17,5 +18,5 @@ from berth.profiles.file import (
     profile_text,
     read_profile,
 )
-from berth.profiles.series import Series, peak_mem_mib, run_time_ms, series
+from berth.profiles.series import Series, begun, is_steady, peak_mem_mib, run_time_ms, series
 from berth.profiles.thesis import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs

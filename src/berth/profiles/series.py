@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth.model import GpuModel, Profile
+from berth.profiles.file import BEGUN
 
+STEADY = 1.02
+"""Memory that has grown by no more than this in the second half of what was seen is taken to have loaded."""
 COLUMNS = ("gpu_milli", "mem_mib", "cores_milli", "pcie_milli")
 """The columns of a series."""
 
@@ -82,6 +86,18 @@ def run_time_ms(profile: Profile) -> int:
 def peak_mem_mib(profile: Profile) -> int:
     """The most GPU memory that the application uses at any time."""
     return int(np.rint(profile.usage[:, 1].max() * profile.hardware.mem_mib))
+
+
+def begun(profile: Profile, done_ms: int) -> Profile:
+    """What a profile's first `done_ms` show, at least one row."""
+    rows = max(1, done_ms // profile.interval_ms)
+    return replace(profile, kind=BEGUN, usage=profile.usage[:rows])
+
+
+def is_steady(profile: Profile) -> bool:
+    """Whether a run holds GPU memory, and has taken next to no more of it in the second half of what was seen."""
+    mem = profile.usage[:, 1]
+    return bool(0 < mem.max() <= STEADY * mem[: max(1, len(mem) // 2)].max())
 
 
 def _ratio(measured_on: int, asked_for: int) -> float:

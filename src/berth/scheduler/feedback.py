@@ -8,8 +8,8 @@ from inspect import getattr_static
 
 from berth.cluster import Cluster, Running
 from berth.errors import KnowledgeError, in_one_line
-from berth.knowledge import Knowledge, LearnsFromNeighbours, LearnsWork
-from berth.model import WHOLE_GPU, Job, Record, RecordState
+from berth.knowledge import Knowledge, LearnsFromNeighbours, LearnsUnderWay, LearnsWork
+from berth.model import WHOLE_GPU, Job, Profile, Record, RecordState
 
 
 class Feedback:
@@ -24,6 +24,7 @@ class Feedback:
         # Asked once: whether an object has all of a protocol is looked up anew each time.
         self._learns_work = knowledge if isinstance(knowledge, LearnsWork) else None
         self._learns_from_neighbours = knowledge if isinstance(knowledge, LearnsFromNeighbours) else None
+        self._learns_under_way = knowledge if isinstance(knowledge, LearnsUnderWay) else None
         self._cluster = cluster
         self._holds = 0  # trials under way
         self._held: list[tuple[Callable[[], None], str, int]] = []  # what to report, of which job, and when
@@ -84,6 +85,16 @@ class Feedback:
         else:
             self._knowledge.outlived(job, ran_ms)
 
+    def wants_to_see(self, run: Running) -> bool:
+        """Whether the knowledge would learn from a run before it ends, which is alone on its GPUs."""
+        learns = self._learns_under_way
+        return learns is not None and run.job.gpus > 0 and is_alone(run) and learns.wants_to_see(run.job)
+
+    def sampled(self, run: Running, profile: Profile, now_ms: int) -> None:
+        """Report what was sampled so far of a run that the knowledge wants to see."""
+        if self._learns_under_way is not None:
+            self._report(partial(self._learns_under_way.recorded, profile), run.job.id, now_ms)
+
     def never_started(self, job: Job, attempt: int, queued_ms: int | None, now_ms: int) -> None:
         """Report that an attempt was cancelled while it waited, or could not be started, and does not come again."""
         if self._learns:
@@ -110,8 +121,7 @@ class Feedback:
             knowledge.ran_out_of_memory(job, held_mib)
         if how is RecordState.COMPLETED and self._learns_work is not None:
             work_ms = max(1, done_us // 1000)
-            alone = not run.best_effort and run.share.milli == WHOLE_GPU.milli
-            self._learns_work.worked(job, work_ms, alone=alone)
+            self._learns_work.worked(job, work_ms, alone=is_alone(run))
         nodes = self._cluster.nodes
         model = nodes[run.slots[0].node].gpu_model
         knowledge.observe(
@@ -139,6 +149,11 @@ class Feedback:
             )
             fault.__cause__ = error
             self.keep(fault)
+
+
+def is_alone(run: Running) -> bool:
+    """Whether a run has its GPUs whole, so that what is sampled there is its own."""
+    return not run.best_effort and run.share.milli == WHOLE_GPU.milli
 
 
 def error_of_knowledge(

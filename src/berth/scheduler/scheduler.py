@@ -30,6 +30,7 @@ from berth.model import (
     Job,
     Node,
     Placement,
+    Profile,
     RecordState,
     Resize,
     Resume,
@@ -264,6 +265,16 @@ class Scheduler:
         if self._learns:
             self._tell(run, how, now_ms, held_mib=held_mib, neighbours=neighbours, queued_ms=before.queued_ms)
         return run
+
+    def wants_to_see(self, run: Running) -> bool:
+        """Whether the knowledge would learn from the first minutes of a run."""
+        return self._feedback.wants_to_see(run)
+
+    def sampled(self, run: Running, profile: Profile, now_ms: int) -> None:
+        """A run that the knowledge wants to see goes on, and this was sampled of it so far (`begun`)."""
+        self._feedback.sampled(run, profile, now_ms)
+        if self._expectations is not None:
+            self._feedback.keep_errors_of(self._expectations.refresh, run.job.id, now_ms)
 
     def run_of(self, job_id: str) -> Running | None:
         """The run of a job that runs or is suspended; None if it does neither."""

@@ -17,7 +17,7 @@ from berth.live.driver.site import (
     SiteRun,
     Start,
 )
-from berth.model import Node, RecordState, Share
+from berth.model import Node, Profile, RecordState, Share
 
 
 @dataclass
@@ -188,3 +188,17 @@ class GangSite(MemorySite):
         if run is not None and again.job_id not in self.runs:
             self.jobs[again.job_id] = run.of
         super().again(again)
+
+
+@dataclass
+class SamplingSite(MemorySite):
+    """A site that samples its runs."""
+
+    seen: dict[str, Profile] = field(default_factory=dict)
+    """What was sampled so far of the jobs that run."""
+    asked_of: list[tuple[int, str]] = field(default_factory=list)
+    """When it was asked, and of which job."""
+
+    def sampled(self, job_id: str) -> Profile | None:
+        self.asked_of.append((self.now_ms, job_id))
+        return self.seen.get(job_id)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from berth.cluster import Cluster, Queue
@@ -31,7 +32,8 @@ from berth.model import (
     WakeAt,
 )
 from berth.policies import Decision
-from tests.live.driver.memory_site import MemorySite
+from berth.profiles import BEGUN
+from tests.live.driver.memory_site import MemorySite, SamplingSite
 
 CARD_MIB = 40_000
 CARD = GpuModel("A100-40", mem_mib=CARD_MIB)
@@ -711,3 +713,39 @@ def test_nodes_are_read_again_only_if_the_site_tells_others() -> None:
     site.nodes = lambda: Told([SiteNode(node("n2"), NodeState.UP)])
     driver.step(3)
     assert [each.name for each in driver.scheduler.cluster.nodes if each.gpus] == ["n2"]
+
+
+def test_a_run_of_an_unknown_application_is_looked_at_before_it_ends() -> None:
+    """Three alike on two cards: the first two take them whole, and the third shares once enough was sampled of one."""
+    site = site_of(*(job(name, milli=1000, mem_mib=0) for name in ("1", "2", "3")), kind=SamplingSite)
+    driver = Driver(site, Settings(policy="pairs", knowledge="history"))
+
+    def step(now_ms: int) -> None:
+        site.now_ms = now_ms
+        done = driver.step(now_ms)
+        assert done.fault is None
+        site.come_to_it()
+
+    def begun(job_id: str, seconds: int, mem_mib: int) -> None:
+        usage = np.tile([0.3, mem_mib / CARD_MIB, 0.3, 0.0], (seconds, 1))
+        site.seen[job_id] = Profile("train", BEGUN, 0, "", CARD, 1000, usage)
+
+    step(1000)
+    assert set(site.runs) == {"1"}  # the others wait for the first look at it
+    assert driver.next_ms(1000) == 31_000
+    site.seen.clear()
+    step(31_000)
+    assert site.asked_of == [(31_000, "1")]
+    assert set(site.runs) == {"1", "2"}  # nothing was sampled of it: they wait no longer
+    begun("1", 30, 5000)
+    step(61_000)
+    assert site.asked_of[-1][0] == 61_000
+    assert driver.knowledge.profiles["train"].kind == BEGUN
+    step(61_001)
+    assert not driver.knowledge.certain
+    whole = replace(driver.knowledge.profiles["train"], kind="live")
+    driver.knowledge.recorded(whole)  # type: ignore[attr-defined]
+    asked = len(site.asked_of)
+    step(200_000)
+    assert len(site.asked_of) == asked  # a whole run is known
+    assert driver.next_ms(200_000) is None or driver.next_ms(200_000) > 200_000

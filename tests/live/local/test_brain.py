@@ -12,7 +12,7 @@ from berth.live.card_models import card_model
 from berth.live.local.brain import Brain
 from berth.live.local.link import BRAIN
 from berth.model import Profile
-from berth.profiles import SHARED, keep_profile
+from berth.profiles import BEGUN, SHARED, keep_profile, peak_mem_mib
 from tests.live.local.world import World
 
 CARD = {
@@ -64,9 +64,9 @@ def runs(
     job_id: str, *slots: int, milli: int = 100, mem_mib: int = 1000, started: bool = True, **changed: Any
 ) -> dict[str, Any]:
     return {
-        **job(job_id, milli, mem_mib, **changed), "event": "runs", "slots": slots, "share": (milli, mem_mib),
-        "best_effort": False, "start_ms": 5 if started else None, "started": started, "suspended_since_ms": None,
-        "suspended_ms": 0, "parked_mib": 0, "resumes": True,
+        **job(job_id, milli, mem_mib, **changed), "event": "runs", "start": 1, "slots": slots,
+        "share": (milli, mem_mib), "best_effort": False, "start_ms": 5 if started else None, "started": started,
+        "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True,
     }  # fmt: skip
 
 
@@ -369,3 +369,24 @@ def test_what_a_job_grew_by_is_what_the_suspended_one_left_in_whatever_order_bot
     said = decide(brain, grown, away, now_ms=2000)
     assert [each for each in said if each["say"] == "resume"] == []
     assert brain.driver.unplaced == {}
+
+
+def test_jobs_like_one_that_runs_share_once_enough_was_sampled_of_it(tmp_path: Path) -> None:
+    whole = {"milli": 1000, "mem_mib": 0}
+    brain = begin("pairs", "history", samples=str(tmp_path), events=[runs("1", 0, **whole)])
+    waiting = [job(each, **whole) for each in ("2", "3")]
+    decide(brain, runs("1", 0, **whole), *waiting, now_ms=1000)
+    lines = [f"{1000 * at} 30.0 9000 1\n" for at in range(1, 31)]
+    (tmp_path / "1-1").write_text("".join(lines), encoding="ascii")
+    decide(brain, now_ms=31_000)
+    known = brain.driver.knowledge.profiles["train"]
+    assert (known.kind, peak_mem_mib(known), len(known.usage)) == (BEGUN, 9000, 30)
+
+
+@pytest.mark.parametrize("lines", ["1000 30.0 9000 1\n", "1000 - 9000 1\n" * 9, "1000 30.0 9000 0\n" * 9])
+def test_what_tells_too_little_of_a_run_is_no_profile_of_it(tmp_path: Path, lines: str) -> None:
+    whole = {"milli": 1000, "mem_mib": 0}
+    brain = begin("pairs", "history", samples=str(tmp_path), events=[runs("1", 0, **whole)])
+    (tmp_path / "1-1").write_text(lines, encoding="ascii")
+    decide(brain, now_ms=31_000)
+    assert not brain.driver.knowledge.profiles

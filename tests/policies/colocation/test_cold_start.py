@@ -46,7 +46,7 @@ def run(
 
 @pytest.mark.parametrize("policy", ["pairs", "learned"])
 def test_the_first_gpu_that_is_empty_runs_an_application_that_nobody_knows(policy: str) -> None:
-    jobs = [*(job(f"a{at}", "alexnet", 0) for at in range(12)), job("new", "vgg11", 1)]
+    jobs = [*(job(f"a{at}", "alexnet", 0) for at in range(12)), job("new", "vgg11", 40_000)]
     begun, ended = run(policy, jobs, gpus=4)
     assert begun["new"][0] == min(ended.values()), "eight jobs were before it"
 

@@ -49,6 +49,7 @@ from berth.live.driver.site import (
     NamesChanges,
     NodeState,
     RemembersMemory,
+    SamplesRuns,
     Site,
     SiteJob,
     SiteNode,
@@ -57,6 +58,7 @@ from berth.live.driver.site import (
 )
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
 from berth.model import (
+    FIRST_LOOK_MS,
     FOREVER_MS,
     NO_GPU,
     GpuSlot,
@@ -228,6 +230,9 @@ class Driver:
         self._later: dict[str, int] = {}  # waiting jobs that are not to start before then
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
+        self._looks_ms: dict[
+            str, int
+        ] = {}  # running jobs of unknown applications, and when each is looked at
         self._has_gangs = site if isinstance(site, HasGangs) else None
         self._gangs = SiteGangs()
         self._compares_all = False  # even where the site names what changed
@@ -257,8 +262,8 @@ class Driver:
 
     def next_ms(self, now_ms: int) -> int | None:
         """When to step again if nothing happens before; None: not before something does."""
-        times = (time_ms for time_ms in (*self._later.values(), *self._wakes_ms) if time_ms > now_ms)
-        return min(times, default=None)
+        times = (*self._later.values(), *self._wakes_ms, *self._looks_ms.values())
+        return min((time_ms for time_ms in times if time_ms > now_ms), default=None)
 
     # One step
 
@@ -293,6 +298,7 @@ class Driver:
         self._hold_for_others(self.site.others(), now_ms)
         self._take_runs(changed, now_ms, records)
         self._take_in_use(now_ms)
+        self._look_at_runs(now_ms)
         self._take_waiting(changed, now_ms)
         self._queue_gangs(now_ms)
 
@@ -345,6 +351,22 @@ class Driver:
                 del self._leaving[job_id]
             else:
                 self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
+
+    def _look_at_runs(self, now_ms: int) -> None:
+        """Learn from runs of unknown applications before they end: at first after `FIRST_LOOK_MS`, and again each time
+        one has run twice as long."""
+        if not isinstance(self.site, SamplesRuns):
+            return
+        runs = [run for run in self.scheduler.cluster.running.values() if self.scheduler.wants_to_see(run)]
+        before, self._looks_ms = self._looks_ms, {}
+        for run in runs:
+            look_ms = before.get(run.job.id, run.start_ms + FIRST_LOOK_MS)
+            if look_ms <= now_ms:
+                look_ms = max(now_ms, 2 * now_ms - run.start_ms)
+                profile = self.site.sampled(run.job.id)
+                if profile is not None:
+                    self.scheduler.sampled(run, profile, now_ms)
+            self._looks_ms[run.job.id] = look_ms
 
     def _take_in_use(self, now_ms: int) -> None:
         """A GPU that is in use and on which no job is known is others', until the site looks at its GPUs again."""

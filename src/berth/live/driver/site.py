@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed
-from berth.model import Job, Node, RecordState, Share
+from berth.model import Job, Node, Profile, RecordState, Share
 
 
 class Gpu(NamedTuple):
@@ -266,6 +266,15 @@ class CanSuspend(Protocol):
 
     def resume(self, job_id: str) -> None:
         """Let a suspended job run on."""
+        ...
+
+
+@runtime_checkable
+class SamplesRuns(Protocol):
+    """A site that samples what running jobs use of their GPUs, and can tell before they end."""
+
+    def sampled(self, job_id: str) -> Profile | None:
+        """What was sampled so far of a running job that is alone on its GPU, of the kind `BEGUN`; None: too little."""
         ...
 
 

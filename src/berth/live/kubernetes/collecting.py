@@ -24,7 +24,7 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.profiles import IN_HISTORY, RUNNING, SHARED, read_profile
+from berth.profiles import BEGUN, IN_HISTORY, RUNNING, SHARED, read_profile
 from berth.profiles.file import ENDING
 
 log = logging.getLogger(__name__)
@@ -128,5 +128,5 @@ def _counts(new: Path, there: Path) -> bool:
     return (after, new.stat().st_mtime) > (before, there.stat().st_mtime)
 
 
-_WORTH = {SHARED: 0, RUNNING: 1}
+_WORTH = {SHARED: 0, BEGUN: 1, RUNNING: 2}
 """What kinds of profile are worth; one of a whole run alone is worth more."""

@@ -85,6 +85,7 @@ class Brain:
             say,
             can_suspend=bool(begin.get("can_suspend")),
             learned_starts=str(begin.get("learned_starts", "")),
+            samples=str(begin.get("samples", "")),
         )
         # Wait reasons are given on request.
         settings = Settings(str(begin["policy"]), str(begin["knowledge"]), notes=0)

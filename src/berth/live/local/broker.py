@@ -131,6 +131,7 @@ class Broker:
             decide_s=decide_s,
             can_suspend=lambda: not self.suspending.trouble,
             learned_starts=self._kept_starts,
+            samples=places.samples,
         )
         self.link = self.deciding.link
         self.runner = Runner(

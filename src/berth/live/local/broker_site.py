@@ -20,7 +20,9 @@ from berth.live.driver.site import (
     SiteRun,
     Start,
 )
-from berth.model import NO_GPU, Job, Node, RecordState, Share
+from berth.live.local.profile_recorder import begun_profile
+from berth.live.local.samples import read_samples
+from berth.model import NO_GPU, Job, Node, Profile, RecordState, Share
 
 
 class BrokerSite:
@@ -35,8 +37,11 @@ class BrokerSite:
         *,
         can_suspend: bool = False,
         learned_starts: str = "",
+        samples: str = "",
     ) -> None:
-        """`nodes` are the machine: one for each kind of its GPUs, whose `indices` are those of the machine."""
+        """`nodes` are the machine: one for each kind of its GPUs, whose `indices` are those of the machine. `samples`
+        is the folder into which the broker writes what runs use of them."""
+        self._samples = samples
         self._say, self._can_suspend, self._learned_starts = say, can_suspend, learned_starts
         self._nodes = [
             SiteNode(
@@ -57,6 +62,8 @@ class BrokerSite:
         self._index_of = {gpu: index for index, gpu in enumerate(self.gpus)}
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
+        self._starts: dict[str, int] = {}
+        """Of each job that runs, the number of its start, which its samples are named by."""
         self._others: dict[Gpu, Share] = {}
         self._ended: list[End | FailedStart] = []
         self._changed: set[str] = set()
@@ -73,6 +80,8 @@ class BrokerSite:
             job = self._job(event["job"])
             self._waiting.pop(job.job.id, None)
             before = self._running.get(job.job.id)
+            self._starts = {name: at for name, at in self._starts.items() if name in self._running}
+            self._starts[job.job.id] = event["start"]
             self._running[job.job.id] = SiteRun(
                 job,
                 tuple(self.gpus[at] for at in event["slots"]),
@@ -152,6 +161,13 @@ class BrokerSite:
 
     def ended_tasks(self, gang: str) -> int:
         return self._ended_tasks.get(gang, 0)
+
+    def sampled(self, job_id: str) -> Profile | None:
+        run, start = self._running[job_id], self._starts.get(job_id)
+        models = {each.node.name: each.node.gpu_model for each in self._nodes}
+        if start is None or len(run.gpus) != 1 or (card := models[run.gpus[0].node]) is None:
+            return None
+        return begun_profile(run.of.job.application, card, read_samples(self._samples, f"{job_id}-{start}"))
 
     # What the broker is to do
 

@@ -49,11 +49,14 @@ class Deciding:
         decide_s: float = DECIDE_S,
         can_suspend: Callable[[], bool] = lambda: False,
         learned_starts: str = "",
+        samples: str = "",
     ) -> None:
-        """`nodes` are the machine's, `history` is the folder from which a knowledge begins. `act` has written what has
+        """`nodes` are the machine's, `history` is the folder from which a knowledge begins, `samples` that of what runs
+        use. `act` has written what has
         changed; `is_ready` hears of a brain that does not know yet what others hold, `has_decided` how many seconds one
         took. `can_suspend` tells whether a running job can be suspended to make room."""
         self._book, self._nodes, self._history = book, nodes, history
+        self._samples = samples
         self._log, self._now_ms, self._can_suspend = log, now_ms, can_suspend
         self._act, self._wake_at, self._is_ready, self._has_decided = act, wake_at, is_ready, has_decided
         self.link = Link(self._begin, self.on_message, log, brain=brain, decide_s=decide_s)
@@ -100,6 +103,7 @@ class Deciding:
             "paths": chosen.paths,
             "can_suspend": self._can_suspend(),
             "learned_starts": self.learned_starts,
+            "samples": self._samples,
         }
 
     def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:

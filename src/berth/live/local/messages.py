@@ -41,7 +41,7 @@ def withdrawn(entry: Entry) -> Event:
 
 def runs(entry: Entry, limits: Limits) -> Event:
     return {
-        "event": "runs", "job": _job(entry, limits), "slots": entry.slots, "share": entry.share,
+        "event": "runs", "job": _job(entry, limits), "start": entry.start, "slots": entry.slots, "share": entry.share,
         "best_effort": entry.best_effort, "start_ms": entry.start_ms, "started": entry.state != STARTING,
         "suspended_since_ms": entry.suspended_since_ms if entry.left_gpus else None,
         "suspended_ms": entry.suspended_ms, "parked_mib": entry.parked_mib,

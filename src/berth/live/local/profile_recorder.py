@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from berth.files import whole_file
 from berth.live.local.samples import Sample
 from berth.model import GpuModel, Profile
-from berth.profiles import IN_HISTORY, RUNNING, SHARED, Profiles, keep_profile
+from berth.profiles import BEGUN, IN_HISTORY, RUNNING, SHARED, Profiles, is_steady, keep_profile
 from berth.profiles.file import ENDING, file_name
 
 LEAST_SAMPLES = 3
@@ -46,12 +46,12 @@ class ProfileRecorder:
 
     def learn(
         self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None,
-        *, whole: bool = True,
+        *, whole: bool = True, begun: bool = False,
     ) -> Path | None:  # fmt: skip
         """Take a run into the application's profile; the profile's file if it changed. What is not the `whole` run is a
-        window of one that goes on, as of a service: it counts until a whole run is seen."""
-        measured = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
-        if not measured or not card.mem_mib or not application.isprintable():
+        window of one that goes on, as of a service: it counts until a whole run is seen. One of a run that has just
+        `begun` counts if nothing else is known, and until anything is."""
+        if not _is_measured(application, card, samples):
             return None
         alone = all(sample.alone for sample in samples)
         life = self._life(application)
@@ -63,6 +63,14 @@ class ProfileRecorder:
             return None
         usage = _usage(samples, card, peak_mib)
         before = self._known.get(application)
+        if begun:
+            profile = begun_profile(application, card, samples)
+            if before is not None or profile is None or not is_steady(profile):
+                return None
+            self._known[application] = profile
+            return keep_profile(profile, self._folder)
+        if before is not None and before.kind == BEGUN:
+            before = None
         if before is not None and not life and not (alone and whole):
             return None  # it was recorded otherwise, which says more than a shared run or a window
         says = (alone, whole)
@@ -116,6 +124,19 @@ class ProfileRecorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary:
             temporary.write_text(json.dumps(life), encoding="utf-8")
+
+
+def begun_profile(application: str, card: GpuModel, samples: Sequence[Sample]) -> Profile | None:
+    """What was sampled of a run that goes on; None if it is too little, or others were on its GPU."""
+    if not _is_measured(application, card, samples) or not all(sample.alone for sample in samples):
+        return None
+    usage = _usage(samples, card, None)
+    return Profile(application, BEGUN, 0, "", card, _interval(samples), usage, "sm-activity")
+
+
+def _is_measured(application: str, card: GpuModel, samples: Sequence[Sample]) -> bool:
+    measured = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
+    return measured and card.mem_mib > 0 and application.isprintable()
 
 
 def _interval(samples: Sequence[Sample]) -> int:

@@ -16,8 +16,14 @@ import numpy as np
 
 from berth.cluster import Cluster, Queue, Running
 from berth.interference.known_speeds import MOST
-from berth.knowledge import LONGEST_MS, Knowledge, believed_peak_mib, believed_run
-from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.knowledge import (
+    LONGEST_MS,
+    Knowledge,
+    LearnsUnderWay,
+    believed_peak_mib,
+    believed_run,
+)
+from berth.model import FIRST_LOOK_MS, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.cluster_cache import MOST_CANDIDATES, ClusterCache
 from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
@@ -90,6 +96,7 @@ class Colocating:
             lambda name: (found := knowledge.profiles.get(name)) and self._cautious(name, found),
             self._shares,
             self._is_cold,
+            FIRST_LOOK_MS if isinstance(knowledge, LearnsUnderWay) else None,
         )
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._cache: ClusterCache  # of the cluster of the decision that it is at
@@ -114,11 +121,13 @@ class Colocating:
             goes_on = False
             if not self._some_take_whole(queue):
                 break
-            for placement in self.whole.start(self._in_order(queue), cluster):
+            for placement in self.whole.start(self._in_order(queue), cluster, now_ms):
                 goes_on = True  # those behind it are next
                 yield placement
                 self._noted(placement.job, cluster)
         kept, due_ms = self._cache, self._next_ms(now_ms)
+        if (look_ms := self.whole.held_until_ms) is not None:
+            due_ms = min(look_ms, due_ms or look_ms)
         if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
             kept.woken_ms = due_ms
             yield WakeAt(due_ms)

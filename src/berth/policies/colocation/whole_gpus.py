@@ -23,15 +23,20 @@ class WholeGpus:
         recorded: Callable[[str], Profile | None],
         shares: Callable[[Job], bool],
         is_cold: Callable[[Job], bool],
+        first_look_ms: int | None,
     ) -> None:
-        """`is_cold` says which jobs only wait for a profile of their application, and so hold up no others."""
+        """`is_cold` says which jobs only wait for a profile of their application, and so hold up no others. After
+        `first_look_ms` of a run alone something may be known of it; None: not before its end."""
         self.known = known
         self.recorded = recorded
         self.shares = shares
         self.is_cold = is_cold
+        self.first_look_ms = first_look_ms
         self.tried: set[str] = set()
         """Applications that have run alone and have no profile all the same."""
         self._alone: dict[str, Job] = {}
+        self.held_until_ms: int | None = None
+        """When jobs may start that wait for the first look at a run of their application."""
 
     def forget(self, cluster: Cluster) -> None:
         """Keep of those that run alone only those on this cluster: it is another one, or its nodes are others."""
@@ -40,11 +45,13 @@ class WholeGpus:
             name: job for name, job in self._alone.items() if name in running and running[name].job is job
         }
 
-    def start(self, queue: Iterable[Job], cluster: Cluster) -> Iterator[Placement]:
+    def start(self, queue: Iterable[Job], cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         """Start the first jobs that take their GPUs whole, until one has no room or one that may share is next.
 
-        One that asks for a part of a GPU has it beside others that asked for parts.
+        One that asks for a part of a GPU has it beside others that asked for parts. One that only waits for a profile
+        does so until the first look at the run that will tell it, if that is to come.
         """
+        looks_ms = self._first_looks(cluster, now_ms)
         some = False
         without_room: set[int] = set()  # request types
         for job in queue:
@@ -53,6 +60,9 @@ class WholeGpus:
                     return
                 continue
             cold = self.is_cold(job)
+            if cold and (look_ms := looks_ms.get(job.application)) is not None:
+                self.held_until_ms = min(look_ms, self.held_until_ms or look_ms)
+                continue
             if cold and cluster.request(job) in without_room:
                 continue
             placement = self.place(job, cluster)
@@ -81,8 +91,17 @@ class WholeGpus:
         """Applications of which a job runs alone."""
         return {job.application for job in self._alone.values() if job.id in cluster.running}
 
+    def _first_looks(self, cluster: Cluster, now_ms: int) -> dict[str, int]:
+        """By application, when its run alone is looked at first, if that is to come."""
+        if self.first_look_ms is None:
+            return {}
+        runs = [cluster.running[name] for name in self._alone if name in cluster.running]
+        looks_ms = {run.job.application: run.start_ms + self.first_look_ms for run in reversed(runs)}
+        return {name: look_ms for name, look_ms in looks_ms.items() if look_ms > now_ms}
+
     def record(self, queue: Queue, cluster: Cluster) -> None:
         """Learn the profiles of applications that have run alone since."""
+        self.held_until_ms = None
         for identity, job in list(self._alone.items()):
             if identity in cluster.running:
                 continue

@@ -33,7 +33,7 @@ from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Cards
 from berth.live.local.samples import Sample
 from berth.model import Profile
-from berth.profiles import RUNNING, Profiles
+from berth.profiles import BEGUN, RUNNING, Profiles
 from tests.live.kubernetes.node.containers import of_cdi, share_of, start
 from tests.live.kubernetes.node.node_world import NodeWorld
 from tests.partition.test_reconciling import forge
@@ -454,3 +454,21 @@ def test_an_agent_that_is_killed_before_any_file_leaves_each_part_as_it_was_give
     kills, wrong = json.loads(told.stdout)
     assert kills > 20
     assert wrong == []
+
+
+def test_the_first_half_minute_of_a_pod_counts_until_a_window_or_the_whole_run_is_seen(
+    watched: Watched,
+) -> None:
+    pod = watched.pod(1, 0, 1000, 4000, application="new")
+    watched.process(pod)
+
+    def kind(looks: int) -> str:
+        for _ in range(looks):
+            watched.look()
+        asyncio.run(watched.agent.record())
+        found = Profiles.of_history(watched.folder / "state" / "history", wrong=[])
+        return found["default/new"].kind if found else ""
+
+    assert [kind(5), kind(15)] == ["", BEGUN]
+    watched.end(pod, "Succeeded", 0)
+    assert kind(1) == "live"

@@ -27,6 +27,7 @@ from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.placements import Measured
 from berth.live.local.cards import Cards, GpuReading, command_of
 from berth.live.local.samples import keep_samples
+from berth.model import FIRST_LOOK_MS
 from berth.partition import Partition, use_of
 from berth.partition.checkpoint import start_of
 from berth.partition.gpus import plain_uuid
@@ -134,6 +135,8 @@ class Agent:
         self._reported: set[Escaped | str] = set()
         """Processes that were told of, and uids of pods that were refused memory."""
         self._window_ms: dict[str, int] = {}
+        self._looked_at: set[str] = set()
+        """Pods of which a window was taken over."""
         """By the uid of a pod that runs: since when its use is in no profile."""
         self.view = View()
         self.out_of_memory = 0
@@ -225,19 +228,26 @@ class Agent:
             keep_samples(str(folder), (reading,), now_ms, pods.get(reading.index, {}))
 
     def _keep_windows(self, now_ms: int) -> None:
-        """Have what pods did lately taken into profiles: a service or a notebook may run for months."""
+        """Have what pods did lately taken into profiles: a service or a notebook may run for months. The first time is
+        soon after they begin, when nothing may be known of their application yet."""
         runs: dict[str, list[PodPart]] = {}
         for each in self.view.parts:
             runs.setdefault(each.pod.uid, []).append(each)
         self._window_ms = {uid: self._window_ms.get(uid, now_ms) for uid in runs}
+        self._looked_at &= runs.keys()
         for uid, parts in runs.items():
             since_ms, card = self._window_ms[uid], self._allotments.cards[parts[0].part.index]
-            if now_ms - since_ms >= WINDOW_S * 1000:
+            is_full = now_ms - since_ms >= WINDOW_S * 1000
+            if is_full or (uid not in self._looked_at and now_ms - since_ms >= FIRST_LOOK_MS):
                 mine = tuple(each.part for each in parts)
                 usage = usage_of([each.region for each in parts])
-                seen = Seen(parts[0].pod, mine, usage, card.model, card.mem_mib, now_ms, since_ms)
+                seen = Seen(
+                    parts[0].pod, mine, usage, card.model, card.mem_mib, now_ms, since_ms, begun=not is_full
+                )
                 keep_seen(self._state, seen)
-                self._window_ms[uid] = now_ms
+                self._looked_at.add(uid)
+                if is_full:
+                    self._window_ms[uid] = now_ms
 
     def _escaped(
         self, seen: Mapping[int, str], regions: Mapping[str, Sequence[Partition]]
@@ -412,6 +422,8 @@ class Seen:
     now_ms: int
     since_ms: int | None = None
     """Of a pod that runs on: samples from then on are new. None: it has ended."""
+    begun: bool = False
+    """Whether they are the first of a pod, for what nothing is known of."""
 
 
 def ran_out_of_memory(pod: Pod, usage: Measured) -> bool:

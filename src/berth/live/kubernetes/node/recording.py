@@ -59,6 +59,7 @@ def main() -> None:
                 alone if alone and not ended else samples,
                 seen.usage.peak_mib or None,
                 whole=ended,
+                begun=seen.begun,
             )
         if ended:
             records.append(record)
