@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from importlib import import_module
 
 PACKAGES = ("berth.policies.genetic", "berth_papers.genetic")
 OURS = ("berth", "berth_papers", "papers", "tests")
@@ -11,7 +13,13 @@ COMPILED = ("uniform",)
 
 
 def interpret() -> None:
-    """Put the Python function in each such kernel's place, in all modules that hold it."""
+    """Put the Python function in each such kernel's place, in all modules that hold it.
+
+    All that holds one is imported first: what is compiled later could not call a function of Python.
+    """
+    for package in PACKAGES:
+        with suppress(ImportError):
+            import_module(f"{package}.policy")
     ours = [module for name, module in sys.modules.items() if name.partition(".")[0] in OURS]
     for module in ours:
         for name, value in list(vars(module).items()):

@@ -18,7 +18,6 @@ from berth.counts import counted
 from berth.errors import ClusterError, FetchError
 from berth.history.values.durations import duration_text, hours_text
 from berth.traces import read_trace, write, write_nodes
-from berth.traces.formats import FORMATS
 
 if TYPE_CHECKING:
     from berth.errors import TraceError
@@ -146,6 +145,7 @@ def _fetched(file: RemoteFile, folder: Path) -> str:
 def formats(as_json: JsonOrCsv = None) -> None:
     """List the formats that are recognised, the synthetic workloads and the public traces."""
     from berth.traces.fetch import PUBLIC_TRACES
+    from berth.traces.formats import FORMATS
     from berth.traces.synthetic import WORKLOADS, defaults_of
 
     known: dict[str, list[dict[str, Any]]] = {

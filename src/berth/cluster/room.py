@@ -75,6 +75,11 @@ class Room(NodeRows):
         """(T, 5): copies of the rows of these request types; the columns are those of `Request`."""
         return self.requests[np.array(numbers, dtype=np.int64), : len(Request._fields)]
 
+    def request_gpus(self, numbers: IntArray) -> IntArray:
+        """(T,): how many GPUs a job of each of these request types takes on all its nodes together."""
+        gpus: IntArray = self.requests[numbers, kernels.ALL_GPUS]
+        return gpus
+
     def allows(self, job: Job, node: int) -> bool:
         """Whether the node has a GPU model and the labels that the job asks for and is not reserved for others, however
         little is free there."""

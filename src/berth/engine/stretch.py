@@ -16,7 +16,6 @@ import numpy as np
 
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import Cluster
-from berth.cluster.kernels import ALL_GPUS
 from berth.engine import stretch_kernels as at
 from berth.engine.stretch_kernels import StretchArrays, advance, release
 from berth.errors import BerthError
@@ -176,7 +175,7 @@ class Stretch:
             if number < types:
                 rows[number] = row
         fitting = columns[columns[:, at.HOW] != at.NEVER, at.NUMBER]
-        slots = int(np.maximum(cluster.requests[fitting, ALL_GPUS], 1).sum())
+        slots = int(np.maximum(cluster.request_gpus(fitting), 1).sum())
         some = count if easy else 0
         every_slot = nodes * (width + 1)
 
@@ -253,7 +252,7 @@ class Stretch:
         state, jobs = arrays.state, arrays.jobs
         if state[at.POOLED] > self._keep_slots:
             running = self._running()
-            counts = np.maximum(self._cluster.requests[jobs[running, at.NUMBER], ALL_GPUS], 1)
+            counts = np.maximum(self._cluster.request_gpus(jobs[running, at.NUMBER]), 1)
             ends = np.cumsum(counts)
             moved = jobs[running, at.FIRST_SLOT] - (ends - counts)
             total = int(ends[-1]) if len(ends) else 0

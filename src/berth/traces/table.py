@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from glob import escape
 from itertools import accumulate, chain, islice
-from typing import IO, BinaryIO, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from berth.errors import TraceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _BLOCK_ROWS = 8192
 _SHOWN = 300
@@ -52,6 +53,8 @@ class Block(ABC):
 
     def whole_numbers(self, column: int) -> NDArray[np.int64] | None:
         """The numbers in this column; None where one is not of 1 to 18 digits alone."""
+        import numpy as np  # commands that read no trace start without it
+
         texts = self.texts(column)
         digits = "".join(texts)
         if digits.isascii() and digits.isdigit() and all(texts) and max(map(len, texts)) <= _DIGITS:
@@ -95,6 +98,8 @@ class PlainBlock(Block):
     @classmethod
     def of(cls, lines: list[str], width: int, first_line: int) -> PlainBlock | None:
         """The block of these lines; None where some have quotes, or another number of fields."""
+        import numpy as np
+
         text = "".join(lines).replace("\r\n", "\n")
         if '"' in text or "\r" in text or width < 2:
             return None
@@ -123,6 +128,8 @@ class PlainBlock(Block):
         return self._text.replace("\n", ",").split(",")
 
     def whole_numbers(self, column: int) -> NDArray[np.int64] | None:
+        import numpy as np
+
         ends = self._ends[:, column]
         before = self._ends[:, column - 1] if column else np.append(-1, self._ends[:-1, -1])
         lengths = ends - before - 1

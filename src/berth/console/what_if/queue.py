@@ -29,9 +29,8 @@ MOST_ATTEMPTS = 3
 """Starts of one question, if the console ends each time while it is answered."""
 
 
-class Queue(Store):
-    """The questions of a folder: starts a worker for each whose turn it is, and sees to its end; safe to call from any
-    thread."""
+class Queue:
+    """Starts a worker for each question whose turn it is, and sees to its end; safe to call from any thread."""
 
     def __init__(
         self,
@@ -41,6 +40,7 @@ class Queue(Store):
         mem_mib: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._folder = folder
         self._start = start
         self._processes = processes
         self._mem_mib = mem_mib
@@ -51,7 +51,7 @@ class Queue(Store):
         self._ends = False
         self._thread: threading.Thread | None = None
         self._owned = _own(folder)
-        super().__init__(folder)
+        self._store = Store(folder)
         if self._owned is not None:
             self._begin_again()
 
@@ -76,6 +76,20 @@ class Queue(Store):
             os.close(self._owned)
             self._owned = None
 
+    def all(self) -> list[Entry]:
+        """Every question, the latest first."""
+        with self._lock:
+            return self._store.all()
+
+    def get(self, question_id: str) -> Entry | None:
+        """The question of this id, or None."""
+        with self._lock:
+            return self._store.get(question_id)
+
+    def place_of(self, question_id: str) -> Path:
+        """The folder of a question."""
+        return self._store.place_of(question_id)
+
     def turns(self) -> dict[str, int]:
         """Each waiting question, and how many are answered before it if no other is asked."""
         with self._lock:
@@ -85,7 +99,7 @@ class Queue(Store):
         """Keep a question and answer it when it is its turn. Raises BerthError."""
         with self._lock:
             self._check_owned()
-            entry = self.add(user, question, self._clock())
+            entry = self._store.add(user, question, self._clock())
             self._news.notify_all()
             return entry
 
@@ -93,7 +107,7 @@ class Queue(Store):
         """End a question that waits or is being answered; nothing where it is over."""
         with self._lock:
             self._check_owned()
-            entry = self.get(question_id)
+            entry = self._store.get(question_id)
             if entry is not None and not entry.state.place.over:
                 self._over(question_id, Place.STOPPED)
 
@@ -101,9 +115,9 @@ class Queue(Store):
         """Ask a question once more that failed or was stopped."""
         with self._lock:
             self._check_owned()
-            entry = self.get(question_id)
+            entry = self._store.get(question_id)
             if entry is not None and entry.state.place in (Place.FAILED, Place.STOPPED):
-                self.change(question_id, State())
+                self._store.change(question_id, State())
                 self._news.notify_all()
 
     def remove(self, question_id: str) -> None:
@@ -111,7 +125,7 @@ class Queue(Store):
         with self._lock:
             self._check_owned()
             self.stop(question_id)
-            super().remove(question_id)
+            self._store.remove(question_id)
 
     def look(self) -> bool:
         """See what became of the workers and start those whose turn it is; whether there is more to do."""
@@ -122,14 +136,14 @@ class Queue(Store):
             for entry in self._turns()[: max(0, self._processes - len(self._running))]:
                 with self._failing(entry.id):
                     self._begin(entry)
-            self.write_again()
+            self._store.write_again()
             return bool(self._running or self._turns())
 
     def _look_at(self, question_id: str, child: Child) -> None:
         status = child.status()  # before its last words are read
         failed = ""
         for message in child.news():
-            self.advanced(question_id, float(message.get("done", 0.0)))
+            self._store.advanced(question_id, float(message.get("done", 0.0)))
             failed = str(message.get("failed", failed))
         if failed:
             self._over(question_id, Place.FAILED, failed)
@@ -156,7 +170,7 @@ class Queue(Store):
 
     def _begin(self, entry: Entry) -> None:
         state = State(Place.RUNNING, "", self._clock(), None, entry.state.attempts + 1)
-        self.change(entry.id, state)
+        self._store.change(entry.id, state)
         self._running[entry.id] = self._start(self.place_of(entry.id), self._mem_mib)
 
     @contextmanager
@@ -178,13 +192,15 @@ class Queue(Store):
         if (child := self._running.pop(question_id, None)) is not None:
             with suppress(OSError):  # it cannot be signalled, or has gone
                 child.stop()
-        entry = self.get(question_id)
+        entry = self._store.get(question_id)
         assert entry is not None
-        self.change(question_id, replace(entry.state, place=place, detail=detail, ended_s=self._clock()))
+        self._store.change(
+            question_id, replace(entry.state, place=place, detail=detail, ended_s=self._clock())
+        )
 
     def _turns(self) -> list[Entry]:
         """Those that wait, the next first: in turn between users, each user's oldest first."""
-        entries = self.all()[::-1]
+        entries = self._store.all()[::-1]
         served: dict[str, int] = dict.fromkeys({entry.user for entry in entries}, 0)
         last_s = dict.fromkeys(served, 0.0)
         for entry in entries:
@@ -199,7 +215,7 @@ class Queue(Store):
 
     def _begin_again(self) -> None:
         """What was being answered when the console ended waits once more."""
-        for entry in self.all():
+        for entry in self._store.all():
             if entry.state.place is not Place.RUNNING:
                 continue
             if (self.place_of(entry.id) / ANSWER).exists():
@@ -211,12 +227,12 @@ class Queue(Store):
                 state = replace(entry.state, place=Place.FAILED, detail=detail, ended_s=self._clock())
             else:
                 state = replace(entry.state, place=Place.WAITING)
-            self.change(entry.id, state)
+            self._store.change(entry.id, state)
 
     def _check_owned(self) -> None:
         if self._owned is None:
             raise LiveError(
-                f"another console answers the questions in {self.folder}, or the folder cannot be written"
+                f"another console answers the questions in {self._folder}, or the folder cannot be written"
             )
 
     def _run(self) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from berth.errors import HistoryError, SettingError
-from berth.history.store.database import readable
 from berth.history.store.import_result import Rejections
 from berth.traces.fields import read_map as columns_of
 
@@ -81,6 +80,8 @@ def _columns_there(header: Sequence[str]) -> str:
 
 def csv_rows(path: Path, columns: Mapping[str, str], rejections: Rejections) -> Iterator[tuple[object, ...]]:
     """Yield a row for each line; a line of another length is noted instead. Without a state it is completed."""
+    from berth.history.store.database import readable
+
     try:
         with readable(path), path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.reader(file)
