@@ -11,8 +11,9 @@ import pytest
 
 from berth.cluster import Cluster
 from berth.engine import simulate
+from berth.engine.suspension import Suspension
 from berth.errors import HistoryError, SettingError
-from berth.interference import make_interference, make_speeds
+from berth.interference import make_interference, make_speeds, no_interference
 from berth.knowledge import (
     History,
     Knowledge,
@@ -28,6 +29,7 @@ from berth.knowledge import (
 from berth.knowledge.history import CAUTIOUS_MS
 from berth.model import (
     FIRST_LOOK_MS,
+    FOREVER_MS,
     Event,
     EventKind,
     Job,
@@ -40,6 +42,7 @@ from berth.model import (
 )
 from berth.policies import Setting, make_policy
 from berth.profiles import BEGUN, THESIS_GPU, begun, peak_mem_mib, run_time_ms, thesis_profiles, workload_jobs
+from berth.scheduler import Refused, Scheduler
 from tests.history.histories import history_of
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -414,14 +417,89 @@ def test_a_begun_run_whose_memory_has_not_loaded_tells_nothing(mem: list[int]) -
     assert known.wants_to_see(job())
 
 
-def test_a_begun_run_that_dies_leaves_no_profile_as_of_a_whole_one() -> None:
+def test_what_a_begun_run_showed_is_forgotten_if_a_run_does_not_complete() -> None:
     known = History()
     known.recorded(begun(flat("a", 4000), FIRST_LOOK_MS))
-    known.observe(record("a", "u", 40_000, state=RecordState.FAILED))
-    assert known.profiles["a"].kind == BEGUN
-    assert known.wants_to_see(job())
     known.ran_out_of_memory(job(), 7000)
     assert peak_mem_mib(known.profiles["a"]) >= 7000
+    known.observe(record("a", "u", 40_000, start_ms=None, state=RecordState.CANCELLED))  # it never ran
+    known.observe(record("a", "u", 40_000))
+    assert known.profiles["a"].kind == BEGUN
+    known.observe(record("a", "u", 40_000, state=RecordState.FAILED))
+    assert "a" not in known.profiles
+    assert known.wants_to_see(job())
+    known.recorded(flat("a", 4000))
+    known.observe(record("a", "u", 40_000, state=RecordState.FAILED))
+    assert known.profiles["a"].kind != BEGUN
+
+
+def test_once_a_begun_run_died_the_next_job_runs_alone_when_none_like_it_share() -> None:
+    known, truth = History(), flat("a", 3000, seconds=300)
+    known.first_look_ms = FIRST_LOOK_MS
+    two = [Node(f"n{at}", gpus=1, gpu_model=THESIS_GPU) for at in range(2)]
+    scheduler = Scheduler(Cluster(two), make_policy("pairs", Setting(knowledge=known)), known)
+    for at in range(6):
+        scheduler.submit(Job(f"j{at}", 0, None, application="a"))
+
+    def sharing(now_ms: int) -> dict[str, bool]:
+        assert not [each for each in scheduler.decide(now_ms) if isinstance(each, Refused)]
+        return {name: run.best_effort for name, run in scheduler.cluster.running.items()}
+
+    assert sharing(0) == {"j0": False}
+    scheduler.sampled(scheduler.cluster.running["j0"], begun(truth, FIRST_LOOK_MS), FIRST_LOOK_MS)
+    assert sharing(FIRST_LOOK_MS) == {"j0": False, "j1": True, "j2": True}
+    scheduler.ended("j0", RecordState.FAILED, 40_000)
+    assert sharing(40_000) == {
+        "j1": True,
+        "j2": True,
+        "j3": True,
+        "j4": True,
+    }  # forecasts of it are still made
+    for name in ("j1", "j2", "j3", "j4"):
+        scheduler.ended(name, RecordState.FAILED, 50_000)
+    assert sharing(50_000) == {"j5": False}
+
+
+def test_a_service_is_looked_at_until_its_whole_profile_was_seen_and_anew_after_a_suspension(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is suspended from 40 to 50 s: looks at 30, 80 and 160 s."""
+    monkeypatch.setattr("berth.engine.run.IN_VAIN", 1000)
+    looks: list[int] = []
+
+    class Watched(History):
+        def recorded(self, profile: Profile) -> None:
+            super().recorded(profile)
+            looks.append(run_time_ms(profile))
+
+    model = make_interference("time-sliced", {"a": flat("a", 4000), "b": flat("b", 4000)})
+    jobs = [
+        Job("service", 0, FOREVER_MS, application="a"),
+        Job("urgent", 40_000, 10_000, application="b", priority=1),
+    ]
+    free = Suspension(mbps=10**9, back_mbps=10**9, setup_ms=0)
+    events = simulate(
+        jobs, ONE, "preempt+fifo+first-fit", knowledge=Watched(), interference=model, suspension=free
+    )
+    kinds = [(each.job.id, each.kind.name) for each in events if each.kind is not EventKind.SUBMIT]
+    assert kinds == [
+        ("service", "START"),
+        ("service", "SUSPEND"),
+        ("urgent", "START"),
+        ("urgent", "FINISH"),
+        ("service", "RESUME"),
+    ]
+    assert looks == [30_000, 65_000, 100_000]  # in rows of 5 s; it takes a moment to be copied back
+
+
+def test_jobs_alike_wait_for_no_look_where_runs_are_not_sampled() -> None:
+    jobs = [Job(f"j{at}", 0, 300_000, application="a") for at in range(2)]
+    two = [Node(f"n{at}", gpus=1, gpu_model=THESIS_GPU) for at in range(2)]
+    for interference in (no_interference, make_interference("time-sliced", {})):
+        known = make_knowledge("history?begin=empty", jobs, interference)
+        chosen = make_policy("pairs", Setting(knowledge=known))
+        events = simulate(jobs, Cluster(two), chosen, knowledge=known, interference=interference)
+        assert [each.time_ms for each in events if each.kind is EventKind.START] == [0, 0]
 
 
 @pytest.mark.parametrize("policy", ["pairs", "learned"])

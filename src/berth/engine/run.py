@@ -23,7 +23,7 @@ from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.events import EventBatch
 from berth.interference import Interference, KnowsMemory, KnowsProfiles, Outlook, Tenant, no_interference
 from berth.interference.sharing import Sharing, tenant_of
-from berth.knowledge import Knowledge
+from berth.knowledge import Knowledge, LearnsUnderWay
 from berth.model import (
     FIRST_LOOK_MS,
     FOREVER_MS,
@@ -43,7 +43,7 @@ from berth.model import (
     work_of,
 )
 from berth.policies import Policy, Resizing
-from berth.profiles import begun
+from berth.profiles import begun, run_time_ms
 from berth.scheduler import Evicted, Refused, Resized, Resumed, Scheduler, Suspended
 
 END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, MEMORY, RETIME, LOOK, WAKE, LEAVE = range(12)
@@ -89,6 +89,8 @@ class Run:
         """What a sampler sees of each application's run alone, where not all is known."""
         if self.copies and isinstance(interference, KnowsProfiles):
             self.profiles = interference.profiles
+        if isinstance(knowledge, LearnsUnderWay):
+            knowledge.first_look_ms = FIRST_LOOK_MS if self.profiles else None
         self.knows_memory = interference if isinstance(interference, KnowsMemory) else None
         self.memory: Memory | None = None
         runs_on = self._true_runs_on if self.copies else None
@@ -366,8 +368,8 @@ class Run:
         if self.copied_out_ms:
             self._wait_for_copies(run, now_ms)
         self.idle_outages = 0
-        if job.application in self.profiles and self.scheduler.wants_to_see(run):
-            self._push(now_ms + FIRST_LOOK_MS, LOOK, run)
+        if self.profiles:
+            self._look_later(run, now_ms)
         if self.memory is not None:
             self.memory.begin(run, now_ms)
         if self.sharing is None or job.gpus == 0:
@@ -425,15 +427,24 @@ class Run:
             self.schedule_end(run, now_ms)
         else:
             self.sharing.change(run.slots)
+        self._look_later(run, now_ms)
         self._note(RESUME, run, now_ms)
+
+    def _look_later(self, run: Running, now_ms: int) -> None:
+        """Have a run that the knowledge wants to see looked at for the first time since it started or came back."""
+        if run.job.application in self.profiles and self.scheduler.wants_to_see(run):
+            self._push(now_ms + FIRST_LOOK_MS, LOOK, run)
 
     def _look_at(self, run: Running, now_ms: int) -> bool:
         """Show the knowledge what was sampled of a run that goes on, and again once it has run twice as long."""
-        if self.copied.get(run.job.id) is not run or not self.scheduler.wants_to_see(run):
+        job = run.job
+        goes_on = self.copied.get(job.id) is run and job.id in self.cluster.running
+        if not goes_on or not self.scheduler.wants_to_see(run):
             return False
-        done_ms = (run.work_us - run.left_us_at(now_ms)) // 1000
-        self.scheduler.sampled(run, begun(self.profiles[run.job.application], done_ms), now_ms)
-        self._push(2 * now_ms - run.start_ms, LOOK, run)
+        profile, done_ms = self.profiles[job.application], (run.work_us - run.left_us_at(now_ms)) // 1000
+        self.scheduler.sampled(run, begun(profile, done_ms), now_ms)
+        if done_ms < run_time_ms(profile):  # a service would be looked at for ever
+            self._push(2 * now_ms - run.start_ms, LOOK, run)
         return True
 
     def _resized(self, run: Running, now_ms: int) -> None:

@@ -61,6 +61,7 @@ class History:
         application that runs alone. In a simulation that is the truth, which nothing else here may see."""
         self.speeds = speeds
         self._recorder = recorder or {}
+        self.first_look_ms: int | None = None
         self._recorded: dict[str, Profile] = dict(profiles or {})
         self._profiles = dict(self._recorded)
         self.profiles: Mapping[str, Profile] = self._profiles
@@ -161,11 +162,14 @@ class History:
         return self._user.usual_requests()
 
     def observe(self, record: Record) -> None:
-        """Remember what it asked for; what was learned of this attempt is forgotten."""
+        """Remember what it asked for; what was learned of this attempt is forgotten. If it did not complete, so is the
+        profile of a begun run: another run alone is to show more."""
         self._user.observe(record)
         self._ran_ms.pop(record.job_id, None)
         if record.state is RecordState.COMPLETED:
             self._ran_out_last.discard(record.application)
+        elif record.start_ms is not None and self._is_begun(record.application):
+            del self._recorded[record.application], self._profiles[record.application]
 
     def worked(self, job: Job, work_ms: int, *, alone: bool) -> None:
         """Remember its run time; one that was alone on its GPUs was recorded, and is believed as it was seen."""
@@ -182,12 +186,17 @@ class History:
 
     def wants_to_see(self, job: Job) -> bool:
         """Whether no whole run of its application was recorded."""
-        known = self._recorded.get(job.application)
-        return bool(job.application) and (known is None or known.kind == BEGUN)
+        name = job.application
+        return bool(name) and (name not in self._recorded or self._is_begun(name))
+
+    def _is_begun(self, application: str) -> bool:
+        """Whether no more is known of it than the first part of a run."""
+        known = self._recorded.get(application)
+        return known is not None and known.kind == BEGUN
 
     def recorded(self, profile: Profile) -> None:
         """Believe a profile that was recorded from life; what was learned since it ran out of memory stays. One of a
-        begun run counts once its memory has loaded, until a longer or a whole one is there."""
+        begun run counts once its memory has loaded, until there is a longer or a whole one."""
         name = profile.application
         if profile.kind == BEGUN:
             known = self._recorded.get(name)

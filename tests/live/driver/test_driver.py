@@ -715,9 +715,25 @@ def test_nodes_are_read_again_only_if_the_site_tells_others() -> None:
     assert [each.name for each in driver.scheduler.cluster.nodes if each.gpus] == ["n2"]
 
 
+def begun_of(seconds: int, mem_mib: int) -> Profile:
+    usage = np.tile([0.3, mem_mib / CARD_MIB, 0.3, 0.0], (seconds, 1))
+    return Profile("train", BEGUN, 0, "", CARD, 1000, usage)
+
+
+def test_jobs_like_one_that_runs_share_the_other_card_once_enough_was_sampled_of_it() -> None:
+    site = site_of(*(job(name, milli=1000, mem_mib=0) for name in "123"), kind=SamplingSite)
+    driver = Driver(site, Settings(policy="pairs", knowledge="history"))
+    for site.now_ms in (1000, 31_000):
+        site.seen["1"] = begun_of(30, 5000)
+        assert driver.step(site.now_ms).fault is None
+        site.come_to_it()
+    assert site.runs.keys() == {"1", "2", "3"}
+    assert site.runs["2"].gpus == site.runs["3"].gpus != site.runs["1"].gpus
+
+
 def test_a_run_of_an_unknown_application_is_looked_at_before_it_ends() -> None:
-    """Three alike on two cards: the first two take them whole, and the third shares once enough was sampled of one."""
-    site = site_of(*(job(name, milli=1000, mem_mib=0) for name in ("1", "2", "3")), kind=SamplingSite)
+    """Three alike on two cards: two take them whole, as nothing was sampled in time, and the third waits."""
+    site = site_of(*(job(name, milli=1000, mem_mib=0) for name in "123"), kind=SamplingSite)
     driver = Driver(site, Settings(policy="pairs", knowledge="history"))
 
     def step(now_ms: int) -> None:
@@ -726,10 +742,6 @@ def test_a_run_of_an_unknown_application_is_looked_at_before_it_ends() -> None:
         assert done.fault is None
         site.come_to_it()
 
-    def begun(job_id: str, seconds: int, mem_mib: int) -> None:
-        usage = np.tile([0.3, mem_mib / CARD_MIB, 0.3, 0.0], (seconds, 1))
-        site.seen[job_id] = Profile("train", BEGUN, 0, "", CARD, 1000, usage)
-
     step(1000)
     assert set(site.runs) == {"1"}  # the others wait for the first look at it
     assert driver.next_ms(1000) == 31_000
@@ -737,15 +749,20 @@ def test_a_run_of_an_unknown_application_is_looked_at_before_it_ends() -> None:
     step(31_000)
     assert site.asked_of == [(31_000, "1")]
     assert set(site.runs) == {"1", "2"}  # nothing was sampled of it: they wait no longer
-    begun("1", 30, 5000)
+    site.seen["1"] = begun_of(30, 5000)
     step(61_000)
     assert site.asked_of[-1][0] == 61_000
     assert driver.knowledge.profiles["train"].kind == BEGUN
-    step(61_001)
-    assert not driver.knowledge.certain
     whole = replace(driver.knowledge.profiles["train"], kind="live")
     driver.knowledge.recorded(whole)  # type: ignore[attr-defined]
     asked = len(site.asked_of)
     step(200_000)
     assert len(site.asked_of) == asked  # a whole run is known
-    assert driver.next_ms(200_000) is None or driver.next_ms(200_000) > 200_000
+    assert driver.next_ms(200_000) is None
+
+
+def test_jobs_alike_wait_for_no_look_at_a_site_that_samples_no_runs() -> None:
+    site = site_of(job("1", milli=1000, mem_mib=0), job("2", milli=1000, mem_mib=0))
+    Driver(site, Settings(policy="pairs", knowledge="history")).step(1000)
+    site.come_to_it()
+    assert set(site.runs) == {"1", "2"}

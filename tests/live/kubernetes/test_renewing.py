@@ -18,7 +18,7 @@ from berth.knowledge import History, make_knowledge
 from berth.live.driver.renewing import Renewal
 from berth.live.kubernetes.collecting import Collector
 from berth.model import Job
-from berth.profiles import IN_HISTORY, SHARED, keep_profile, read_profile, thesis_profiles
+from berth.profiles import BEGUN, IN_HISTORY, RUNNING, SHARED, keep_profile, read_profile, thesis_profiles
 
 NAME, OTHER = sorted(thesis_profiles())[:2]
 PROFILE = thesis_profiles()[NAME]
@@ -96,6 +96,18 @@ def archive(folder: Path, kind: str, interval_ms: int, written_s: int) -> bytes:
         tar.add(folder / "records.parquet", "records.parquet")
         tar.add(path, f"profiles/{path.name}")
     return made.getvalue()
+
+
+def test_the_beginning_of_a_run_alone_counts_for_more_than_a_shared_run_and_less_than_a_window(
+    tmp_path: Path,
+) -> None:
+    kinds = [SHARED, BEGUN, SHARED, RUNNING, BEGUN]
+    nodes = {str(at): archive(tmp_path / str(at), kind, 1000, at) for at, kind in enumerate(kinds)}
+    into, found = tmp_path / "history", []
+    for node, made in nodes.items():
+        asyncio.run(Collector(Agents({node: made}), into).collect())  # type: ignore[arg-type]
+        found.append(read_profile(next((into / IN_HISTORY).iterdir())).kind)
+    assert found == [SHARED, BEGUN, BEGUN, RUNNING, RUNNING]
 
 
 @pytest.mark.slow

@@ -371,16 +371,31 @@ def test_what_a_job_grew_by_is_what_the_suspended_one_left_in_whatever_order_bot
     assert brain.driver.unplaced == {}
 
 
-def test_jobs_like_one_that_runs_share_once_enough_was_sampled_of_it(tmp_path: Path) -> None:
+def test_what_was_sampled_of_a_run_that_goes_on_is_known_of_its_application(tmp_path: Path) -> None:
     whole = {"milli": 1000, "mem_mib": 0}
     brain = begin("pairs", "history", samples=str(tmp_path), events=[runs("1", 0, **whole)])
-    waiting = [job(each, **whole) for each in ("2", "3")]
-    decide(brain, runs("1", 0, **whole), *waiting, now_ms=1000)
+    decide(brain, now_ms=1000)
     lines = [f"{1000 * at} 30.0 9000 1\n" for at in range(1, 31)]
     (tmp_path / "1-1").write_text("".join(lines), encoding="ascii")
     decide(brain, now_ms=31_000)
     known = brain.driver.knowledge.profiles["train"]
     assert (known.kind, peak_mem_mib(known), len(known.usage)) == (BEGUN, 9000, 30)
+
+
+def test_the_next_brain_takes_all_that_was_sampled_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "1-1").write_text("".join(f"{1000 * at} 30.0 9000 1\n" for at in range(1, 101)))
+    run = runs("1", 0, milli=1000, mem_mib=0)
+    brain = begin("pairs", "history", samples=str(tmp_path), events=[run])
+    decide(brain, now_ms=101_000)
+    assert len(brain.driver.knowledge.profiles["train"].usage) == 100
+
+
+def test_a_broker_that_names_no_start_of_a_run_has_no_samples_of_it() -> None:
+    run = runs("1", 0, milli=1000, mem_mib=0)
+    del run["start"]
+    brain = begin("pairs", "history", events=[run])
+    assert [each["say"] for each in decide(brain, now_ms=31_000)] == ["decided"]
+    assert not brain.driver.knowledge.profiles
 
 
 @pytest.mark.parametrize("lines", ["1000 30.0 9000 1\n", "1000 - 9000 1\n" * 9, "1000 30.0 9000 0\n" * 9])

@@ -23,7 +23,7 @@ from berth.live.local.request import Request
 from berth.live.local.samples import Sample
 from berth.live.local.store import Reader, Store, of_attempt, of_request
 from berth.model import Job, Profile, RecordState, Share
-from berth.profiles import SHARED, Profiles, keep_profile, peak_mem_mib
+from berth.profiles import BEGUN, RUNNING, SHARED, Profiles, keep_profile, peak_mem_mib
 from berth.sampling.sampler import job_of_process
 from tests.live.local.test_enforcement import gpu_job
 from tests.live.local.world import BERTH, World
@@ -102,6 +102,23 @@ def test_a_first_run_that_is_shared_is_recorded_as_such_and_gives_way_to_one_alo
     profile = Profiles.of_history(tmp_path)["train"]
     assert (profile.kind, len(profile.usage), peak_mem_mib(profile)) == ("live", 10, 4000)
     assert profile.usage[:, 0] == pytest.approx(np.full(10, 0.6))
+
+
+def test_the_longest_beginning_of_a_run_alone_counts_until_more_of_one_alone_is_seen(tmp_path: Path) -> None:
+    life = ProfileRecorder(tmp_path)
+
+    def kind(rows: int, *, alone: bool = True, **how: bool) -> tuple[bool, str, int]:
+        path = life.learn("train", "train.py", A100, samples([30] * rows, 4000, alone=alone), 4000, **how)
+        found = Profiles.of_history(tmp_path)["train"]
+        return path is not None, found.kind, len(found.usage)
+
+    assert kind(30, whole=False, begun=True) == (True, BEGUN, 30)
+    assert kind(20, whole=False, begun=True) == (False, BEGUN, 30)
+    assert kind(60, whole=False, begun=True) == (True, BEGUN, 60)
+    assert kind(90, alone=False) == (False, BEGUN, 60)
+    assert kind(90, whole=False) == (True, RUNNING, 90)
+    assert kind(120, whole=False, begun=True) == (False, RUNNING, 90)
+    assert kind(50) == (True, "live", 50)
 
 
 def test_a_profile_that_somebody_recorded_stays_where_a_run_is_shared(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from berth.cluster import Cluster, Running
 from berth.counts import counted
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError, SettingError
-from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
+from berth.knowledge import Knowledge, LearnsMemory, LearnsUnderWay, Spread, make_knowledge
 from berth.knowledge.memory_needs import (
     MOST_KINDS,
     PROMISE_QUANTILE,
@@ -192,6 +192,9 @@ class Driver:
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._can_suspend = site if isinstance(site, CanSuspend) else None
         self._keeps_starts = site if isinstance(site, KeepsStarts) else None
+        self._samples = site if isinstance(site, SamplesRuns) else None
+        if isinstance(self.knowledge, LearnsUnderWay):
+            self.knowledge.first_look_ms = FIRST_LOOK_MS if self._samples is not None else None
         self._ordered: dict[str, bool] = {}  # job -> suspend (True) or resume, until the site has done it
         quotas = self.settings.quotas
         setting = Setting(
@@ -230,9 +233,8 @@ class Driver:
         self._later: dict[str, int] = {}  # waiting jobs that are not to start before then
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
-        self._looks_ms: dict[
-            str, int
-        ] = {}  # running jobs of unknown applications, and when each is looked at
+        self._looks_ms: dict[str, int] = {}
+        """When each running job of an unknown application is looked at next."""
         self._has_gangs = site if isinstance(site, HasGangs) else None
         self._gangs = SiteGangs()
         self._compares_all = False  # even where the site names what changed
@@ -355,7 +357,7 @@ class Driver:
     def _look_at_runs(self, now_ms: int) -> None:
         """Learn from runs of unknown applications before they end: at first after `FIRST_LOOK_MS`, and again each time
         one has run twice as long."""
-        if not isinstance(self.site, SamplesRuns):
+        if self._samples is None:
             return
         runs = [run for run in self.scheduler.cluster.running.values() if self.scheduler.wants_to_see(run)]
         before, self._looks_ms = self._looks_ms, {}
@@ -363,7 +365,7 @@ class Driver:
             look_ms = before.get(run.job.id, run.start_ms + FIRST_LOOK_MS)
             if look_ms <= now_ms:
                 look_ms = max(now_ms, 2 * now_ms - run.start_ms)
-                profile = self.site.sampled(run.job.id)
+                profile = self._samples.sampled(run.job.id)
                 if profile is not None:
                     self.scheduler.sampled(run, profile, now_ms)
             self._looks_ms[run.job.id] = look_ms

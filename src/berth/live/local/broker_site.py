@@ -62,8 +62,8 @@ class BrokerSite:
         self._index_of = {gpu: index for index, gpu in enumerate(self.gpus)}
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
-        self._starts: dict[str, int] = {}
-        """Of each job that runs, the number of its start, which its samples are named by."""
+        self._starts: dict[str, int | None] = {}
+        """Of each job that runs, the number of its start, which its samples are named by; None from an older broker."""
         self._others: dict[Gpu, Share] = {}
         self._ended: list[End | FailedStart] = []
         self._changed: set[str] = set()
@@ -81,7 +81,7 @@ class BrokerSite:
             self._waiting.pop(job.job.id, None)
             before = self._running.get(job.job.id)
             self._starts = {name: at for name, at in self._starts.items() if name in self._running}
-            self._starts[job.job.id] = event["start"]
+            self._starts[job.job.id] = event.get("start")
             self._running[job.job.id] = SiteRun(
                 job,
                 tuple(self.gpus[at] for at in event["slots"]),
@@ -163,9 +163,9 @@ class BrokerSite:
         return self._ended_tasks.get(gang, 0)
 
     def sampled(self, job_id: str) -> Profile | None:
-        run, start = self._running[job_id], self._starts.get(job_id)
+        run, start = self._running.get(job_id), self._starts.get(job_id)
         models = {each.node.name: each.node.gpu_model for each in self._nodes}
-        if start is None or len(run.gpus) != 1 or (card := models[run.gpus[0].node]) is None:
+        if run is None or start is None or len(run.gpus) != 1 or (card := models[run.gpus[0].node]) is None:
             return None
         return begun_profile(run.of.job.application, card, read_samples(self._samples, f"{job_id}-{start}"))
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from berth.files import whole_file
 from berth.live.local.samples import Sample
 from berth.model import GpuModel, Profile
-from berth.profiles import BEGUN, IN_HISTORY, RUNNING, SHARED, Profiles, is_steady, keep_profile
+from berth.profiles import BEGUN, IN_HISTORY, RUNNING, SHARED, Profiles, is_steady, keep_profile, run_time_ms
 from berth.profiles.file import ENDING, file_name
 
 LEAST_SAMPLES = 3
@@ -49,8 +49,8 @@ class ProfileRecorder:
         *, whole: bool = True, begun: bool = False,
     ) -> Path | None:  # fmt: skip
         """Take a run into the application's profile; the profile's file if it changed. What is not the `whole` run is a
-        window of one that goes on, as of a service: it counts until a whole run is seen. One of a run that has just
-        `begun` counts if nothing else is known, and until anything is."""
+        window of one that goes on, as of a service: it counts until a whole run is seen. The first samples of a
+        run (`begun`) count only while nothing else is known, and the longest of them."""
         if not _is_measured(application, card, samples):
             return None
         alone = all(sample.alone for sample in samples)
@@ -61,16 +61,20 @@ class ProfileRecorder:
                 " it is left as it is; give one of them another --profile or --name"
             )
             return None
-        usage = _usage(samples, card, peak_mib)
         before = self._known.get(application)
         if begun:
             profile = begun_profile(application, card, samples)
-            if before is not None or profile is None or not is_steady(profile):
+            if profile is None or not is_steady(profile):
+                return None
+            if before is not None and (before.kind != BEGUN or run_time_ms(profile) <= run_time_ms(before)):
                 return None
             self._known[application] = profile
             return keep_profile(profile, self._folder)
         if before is not None and before.kind == BEGUN:
+            if not alone:
+                return None  # it says less than the beginning of a run alone, as it does to a `Collector`
             before = None
+        usage = _usage(samples, card, peak_mib)
         if before is not None and not life and not (alone and whole):
             return None  # it was recorded otherwise, which says more than a shared run or a window
         says = (alone, whole)

@@ -23,7 +23,7 @@ from berth.knowledge import (
     believed_peak_mib,
     believed_run,
 )
-from berth.model import FIRST_LOOK_MS, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.cluster_cache import MOST_CANDIDATES, ClusterCache
 from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
@@ -91,12 +91,13 @@ class Colocating:
         self._sources: dict[str, Profile] = {}
         self._at_first = frozenset(knowledge.profiles)
         self.known = {name: self._cautious(name, profile) for name, profile in knowledge.profiles.items()}
+        under_way = knowledge if isinstance(knowledge, LearnsUnderWay) else None
         self.whole = WholeGpus(
             self.known,
             lambda name: (found := knowledge.profiles.get(name)) and self._cautious(name, found),
             self._shares,
             self._is_cold,
-            FIRST_LOOK_MS if isinstance(knowledge, LearnsUnderWay) else None,
+            lambda: None if under_way is None else under_way.first_look_ms,
         )
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._cache: ClusterCache  # of the cluster of the decision that it is at
@@ -192,7 +193,7 @@ class Colocating:
         """Go by what is kept on this cluster's memo; nothing is, if its nodes or the profiles have changed."""
         if self._cluster is not cluster:
             self._cluster, self._overtaking = cluster, Overtaking()
-        learned = self.knowledge.learns and self._learned()
+        learned = self.knowledge.learns and self._learned(cluster)
         kept = cluster.memo.get(self)
         if kept is None:
             self.whole.forget(cluster)
@@ -216,9 +217,16 @@ class Colocating:
         """GPU memory that forecasts count with where it is in doubt, MiB: the upper tenth of what is believed."""
         return believed_peak_mib(job, self.knowledge)
 
-    def _learned(self) -> bool:
-        """Take over profiles that were learned since, or learned better; whether there are any."""
+    def _learned(self, cluster: Cluster) -> bool:
+        """Take over profiles that were learned since, or learned better; whether there are any. One that is gone is
+        forgotten once no job of its application shares a GPU, of which forecasts are still made."""
         profiles = self.knowledge.profiles
+        gone = self._sources.keys() & self.known.keys() - profiles.keys()
+        if gone:
+            gone -= {run.job.application for run in cluster.running.values() if run.best_effort}
+        self._at_first -= gone
+        for name in gone:
+            del self.known[name], self._sources[name]
         better = {
             name: found
             for name, source in self._sources.items()
@@ -228,7 +236,7 @@ class Colocating:
         if len(profiles) > len(self._at_first):
             new = profiles.keys() - self._at_first - self.known.keys()
             better |= {name: profiles[name] for name in new}
-        if not better:
+        if not better and not gone:
             return False
         self.known.update({name: self._cautious(name, profile) for name, profile in better.items()})
         self.forecaster = Forecaster(self.known, self.knowledge.speeds)

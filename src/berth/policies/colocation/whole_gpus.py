@@ -23,10 +23,10 @@ class WholeGpus:
         recorded: Callable[[str], Profile | None],
         shares: Callable[[Job], bool],
         is_cold: Callable[[Job], bool],
-        first_look_ms: int | None,
+        first_look_ms: Callable[[], int | None],
     ) -> None:
         """`is_cold` says which jobs only wait for a profile of their application, and so hold up no others. After
-        `first_look_ms` of a run alone something may be known of it; None: not before its end."""
+        `first_look_ms()` of a run alone something may be known of it; None: not before its end."""
         self.known = known
         self.recorded = recorded
         self.shares = shares
@@ -93,10 +93,11 @@ class WholeGpus:
 
     def _first_looks(self, cluster: Cluster, now_ms: int) -> dict[str, int]:
         """By application, when its run alone is looked at first, if that is to come."""
-        if self.first_look_ms is None:
+        first_look_ms = self.first_look_ms()
+        if first_look_ms is None:
             return {}
         runs = [cluster.running[name] for name in self._alone if name in cluster.running]
-        looks_ms = {run.job.application: run.start_ms + self.first_look_ms for run in reversed(runs)}
+        looks_ms = {run.job.application: run.start_ms + first_look_ms for run in reversed(runs)}
         return {name: look_ms for name, look_ms in looks_ms.items() if look_ms > now_ms}
 
     def record(self, queue: Queue, cluster: Cluster) -> None:

@@ -54,12 +54,15 @@ class Watched(NodeWorld):
         self.uids: dict[int, str] = {}
         self.processes: list[subprocess.Popen[str]] = []
         self.nvml = Cards(fake=True)
+        self.now_ms = 1_700_000_000_000
+        self.start_agent()
+
+    def start_agent(self) -> None:
         self.agent = Agent(
-            *(folder / "state", self.nvml, self.allotments, self.api, self.reaper),
+            *(self.folder / "state", self.nvml, self.allotments, self.api, self.reaper),
             lambda pid: self.uids.get(pid, ""),
             pods_every_s=0,
         )
-        self.now_ms = 1_700_000_000_000
 
     def look(self) -> Any:
         self.now_ms += 2000
@@ -472,3 +475,25 @@ def test_the_first_half_minute_of_a_pod_counts_until_a_window_or_the_whole_run_i
     assert [kind(5), kind(15)] == ["", BEGUN]
     watched.end(pod, "Succeeded", 0)
     assert kind(1) == "live"
+
+
+def test_the_beginning_of_a_pod_is_longer_at_each_look_and_also_after_the_agent_was_started_again(
+    watched: Watched,
+) -> None:
+    watched.process(watched.pod(1, 0, 1000, 4000, application="new"))
+    archive = watched.folder / "state" / EXPORT
+
+    def seconds(looks: int) -> int:
+        for _ in range(looks):
+            watched.look()
+        asyncio.run(watched.agent.record())
+        return len(Profiles.of_history(watched.folder / "state" / "history")["default/new"].usage)
+
+    first, second = seconds(20), seconds(20)
+    assert 30 <= first < 40 < 60 <= second < 80
+    watched.start_agent()
+    assert seconds(20) >= second + 20  # all of it, not only what this agent has seen
+    before = archive.read_bytes()
+    watched.process(watched.pod(2, 1, 1000, 4000, application="new"))
+    assert seconds(16) >= second + 20
+    assert archive.read_bytes() == before  # collectors need not take over the same again

@@ -135,9 +135,9 @@ class Agent:
         self._reported: set[Escaped | str] = set()
         """Processes that were told of, and uids of pods that were refused memory."""
         self._window_ms: dict[str, int] = {}
-        self._looked_at: set[str] = set()
-        """Pods of which a window was taken over."""
         """By the uid of a pod that runs: since when its use is in no profile."""
+        self._looks_ms: dict[str, int] = {}
+        """By the uid of a pod that was looked at within its window: how long that is at the next look."""
         self.view = View()
         self.out_of_memory = 0
         self.xids: dict[int, str] = {}
@@ -228,24 +228,25 @@ class Agent:
             keep_samples(str(folder), (reading,), now_ms, pods.get(reading.index, {}))
 
     def _keep_windows(self, now_ms: int) -> None:
-        """Have what pods did lately taken into profiles: a service or a notebook may run for months. The first time is
-        soon after they begin, when nothing may be known of their application yet."""
+        """Have what pods did lately taken into profiles: a service or a notebook may run for months. Within the first
+        window, when nothing may be known of their application, all that was sampled of them is taken in: at first after
+        `FIRST_LOOK_MS`, and again each time it is twice as long."""
         runs: dict[str, list[PodPart]] = {}
         for each in self.view.parts:
             runs.setdefault(each.pod.uid, []).append(each)
         self._window_ms = {uid: self._window_ms.get(uid, now_ms) for uid in runs}
-        self._looked_at &= runs.keys()
+        self._looks_ms = {uid: look_ms for uid, look_ms in self._looks_ms.items() if uid in runs}
         for uid, parts in runs.items():
             since_ms, card = self._window_ms[uid], self._allotments.cards[parts[0].part.index]
-            is_full = now_ms - since_ms >= WINDOW_S * 1000
-            if is_full or (uid not in self._looked_at and now_ms - since_ms >= FIRST_LOOK_MS):
+            pod, lasts_ms = parts[0].pod, now_ms - since_ms
+            is_full = lasts_ms >= WINDOW_S * 1000
+            if is_full or lasts_ms >= self._looks_ms.get(uid, FIRST_LOOK_MS):
                 mine = tuple(each.part for each in parts)
                 usage = usage_of([each.region for each in parts])
-                seen = Seen(
-                    parts[0].pod, mine, usage, card.model, card.mem_mib, now_ms, since_ms, begun=not is_full
-                )
-                keep_seen(self._state, seen)
-                self._looked_at.add(uid)
+                from_ms = since_ms if is_full else 0  # what an agent sampled before this one is the beginning
+                about = pod, mine, usage, card.model, card.mem_mib, now_ms
+                keep_seen(self._state, Seen(*about, from_ms, begun=not is_full))
+                self._looks_ms[uid] = 2 * lasts_ms
                 if is_full:
                     self._window_ms[uid] = now_ms
 
@@ -423,7 +424,7 @@ class Seen:
     since_ms: int | None = None
     """Of a pod that runs on: samples from then on are new. None: it has ended."""
     begun: bool = False
-    """Whether they are the first of a pod, for what nothing is known of."""
+    """Whether it is taken in within its first window, which counts only if nothing else is known of its application."""
 
 
 def ran_out_of_memory(pod: Pod, usage: Measured) -> bool:

@@ -44,6 +44,7 @@ def main() -> None:
     history = state / "history"
     paths = sorted((state / SEEN).glob("*.json"))[:MOST]
     profiles, records, done = ProfileRecorder(history), [], list[Path]()
+    learned = list[Path | None]()
     for path in paths:
         seen = msgspec.json.decode(path.read_bytes(), type=Seen)
         ended = seen.since_ms is None
@@ -52,7 +53,7 @@ def main() -> None:
         record = record_of(seen, [*chain.from_iterable(of_gpus)])
         for samples in of_gpus if record.state is RecordState.COMPLETED or not ended else ():
             alone = [sample for sample in samples if sample.alone]
-            profiles.learn(
+            path_of_profile = profiles.learn(
                 record.application,
                 "",  # images and arguments change from run to run: the profile is the application's
                 card_model(seen.model, seen.card_mib),
@@ -61,6 +62,7 @@ def main() -> None:
                 whole=ended,
                 begun=seen.begun,
             )
+            learned.append(path_of_profile)
         if ended:
             records.append(record)
             done += files
@@ -72,7 +74,7 @@ def main() -> None:
             open_history(history, importing="this node's pods"), draft, Options(cluster="kubernetes")
         )
         draft.unlink()
-    if paths:
+    if records or any(learned):  # else collectors would take over the same again
         export(history, archive)
     for path in done:
         path.unlink()
