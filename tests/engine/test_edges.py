@@ -78,6 +78,7 @@ def test_a_job_without_patience_has_until_all_that_end_at_its_instant_have_ended
         (Job("c", 3, 1), "give the jobs in order of submission"),
         (Job("c", 5, None), "a simulation needs a whole number"),
         (Job("c", 5, 1, gpus=-1), "asks for -1 GPUs"),
+        (Job("c", 5, 1, patience_ms=-1), "job 'c' has a patience of -1 ms; expected 0 or more"),
     ],
 )
 def test_what_happened_before_a_bad_job_comes_before_its_error(bad: Job, told_of_it: str) -> None:

@@ -1,14 +1,16 @@
 """Jobs that are kept as columns are those that the readers give one by one."""
 
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from berth.errors import TraceError
+from berth.errors import SettingError, TraceError
 from berth.model import Job, Share
 from berth.traces import read_trace, write
-from berth.traces.job_table import JobTable, columns_of, numbers_of, values_of
+from berth.traces.job_table import FromFields, JobTable, columns_of, compressed, numbers_of, values_of
 
 
 def test_a_table_has_the_jobs_that_reading_one_by_one_gives(tmp_path: Path) -> None:
@@ -96,3 +98,25 @@ def test_jobs_as_numbers_are_those_of_their_list_and_are_alike_within_a_kind(tmp
     assert numbers_of(()).kind_rows.tolist() == []
     with pytest.raises(TypeError, match="whole numbers"):
         numbers_of([Job("live", 0, None)])
+
+
+def test_numbers_are_those_that_a_run_takes_one_by_one() -> None:
+    with pytest.raises(ValueError, match="from 0 on"):
+        numbers_of([Job("a", 0, 1, time_limit_ms=-1), Job("b", 0, 1)])
+    table = JobTable(
+        [array("q", [0]), ["a"], array("q", [-1])], FromFields(("submit_ms", "id", "patience_ms"))
+    )
+    with pytest.raises(TypeError, match="whole numbers"):  # its work
+        numbers_of(table)
+    with pytest.raises(TypeError, match="whole numbers"):
+        numbers_of([Job("a", np.int64(5), 1)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("factor", [1e-320, 1e-300, 1e-16])
+def test_arrivals_are_compressed_by_no_factor_that_puts_them_beyond_all_times(factor: float) -> None:
+    table = JobTable([array("q", [5, 2000]), ["a", "b"]], FromFields(("submit_ms", "id"), work_ms=1))
+    for jobs in (table, list(table)):
+        with pytest.raises(SettingError, match=r"the last job at .* ms; expected a factor above 1.73e-15"):
+            compressed(jobs, factor)
+        assert [job.submit_ms for job in compressed(jobs, 3)] == [1, 666]
+        assert [job.submit_ms for job in compressed(jobs, 1e-14)] == [5 * 10**14, 2 * 10**17]

@@ -18,7 +18,7 @@ from berth.engine.memory import WhenFull
 from berth.engine.run import Run
 from berth.engine.stretch import one_by_one
 from berth.engine.suspension import Suspension
-from berth.errors import SettingError
+from berth.errors import SettingError, SimulationError
 from berth.events import EventBatch
 from berth.interference import Interference, no_interference
 from berth.interference.profiled import thesis_unhindered
@@ -34,7 +34,8 @@ class Simulation(Iterator[Event]):
 
     def __init__(self, batches: Iterator[list[Event] | EventBatch]) -> None:
         self._batches = batches
-        self._events = one_by_one(batches)
+        self._events = one_by_one(self._taken_apart())
+        self._one_by_one = self._in_batches = False
 
     def __iter__(self) -> Iterator[Event]:
         return self._events
@@ -43,8 +44,25 @@ class Simulation(Iterator[Event]):
         return next(self._events)
 
     def batches(self) -> Iterator[list[Event] | EventBatch]:
-        """The events that are still to come, without an Event or a Job for each where they come in arrays."""
-        return self._batches
+        """The events that are still to come, without an Event or a Job for each where they come in arrays.
+
+        Take all batches, or none: after some of them there are no single events, and single events are followed by
+        batches of one. Raises SimulationError for a single event between batches.
+        """
+        if self._one_by_one:
+            yield from ([event] for event in self._events)
+        while (batch := next(self._batches, None)) is not None:
+            self._in_batches = True
+            yield batch
+        self._in_batches = False
+
+    def _taken_apart(self) -> Iterator[list[Event] | EventBatch]:
+        if self._in_batches:
+            raise SimulationError(
+                "some events were taken in batches; take all batches of a simulation, or none"
+            )
+        self._one_by_one = True
+        yield from self._batches
 
 
 def simulate(
@@ -64,24 +82,25 @@ def simulate(
 ) -> Simulation:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
 
-    `jobs` come in order of submission and are read as time reaches them, a sequence at once; `cluster` is left
-    as it is, the run begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and
-    `knowledge`. `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the
-    truth, and the future where `jobs` are a sequence. A policy that was made already has its own, which is to be the
-    same. A job that could not start on the empty cluster is rejected at once, one whose patience ends when it ends,
-    and one that is still waiting when nothing is left to happen is rejected then; every other job starts and ends
-    once an attempt. `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives;
-    it is drawn from while there is something to do. `recovery` tells what a stopped job that keeps its work has left
-    of it, and what a restart costs. With `suspension` a job whose policy evicts it is suspended where its nodes have
-    the memory, and what that takes is charged: its GPUs are free only when they are copied out, and it runs on only
-    when they are copied back. `when_full` tells what becomes of a job that needs more GPU memory than it was given,
-    by its application's profile: `kill`, `relaunch`, `grow` or `suspend` (`berth.engine.memory.WhenFull`); None: the
-    model of interference says when memory runs out. `reservations` keep nodes for jobs of some users at some times.
-    `speeds` tells how fast applications are on each GPU model; jobs that span models go by the slowest.
+    `jobs` come in order of submission. An iterator is read as time reaches its jobs; a sequence may be read at once,
+    and its policy is then not asked job by job. `cluster` is left as it is, the run begins with its nodes empty.
+    `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`. `knowledge` is what is believed of
+    the jobs, or its name: by default an oracle, which knows the truth, and the future where `jobs` are a sequence. A
+    policy that was made already has its own, which is to be the same. A job that could not start on the empty cluster
+    is rejected at once, one whose patience ends when it ends, and one that is still waiting when nothing is left to
+    happen is rejected then; every other job starts and ends once an attempt. `outages` may be an iterator without end,
+    in order of time, such as `FailureRate.outages` gives; it is drawn from while there is something to do. `recovery`
+    tells what a stopped job that keeps its work has left of it, and what a restart costs. With `suspension` a job
+    whose policy evicts it is suspended where its nodes have the memory, and what that takes is charged: its GPUs are
+    free only when they are copied out, and it runs on only when they are copied back. `when_full` tells what becomes
+    of a job that needs more GPU memory than it was given, by its application's profile: `kill`, `relaunch`, `grow` or
+    `suspend` (`berth.engine.memory.WhenFull`); None: the model of interference says when memory runs out.
+    `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications are on each
+    GPU model; jobs that span models go by the slowest.
 
-    Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
-    node, SettingError for reservations that the cluster cannot have or an argument of another kind, PolicyError for a
-    decision that cannot be applied.
+    Raises SimulationError for jobs out of order, a duplicate id, work that is not known, a negative patience or an
+    outage of no node, SettingError for reservations that the cluster cannot have or an argument of another kind,
+    PolicyError for a decision that cannot be applied.
     """
     if isinstance(jobs, str):
         raise SettingError(f"simulate takes jobs, such as berth.read_trace({jobs!r}); not {jobs!r}")

@@ -31,8 +31,8 @@ class Arrivals:
         self.known.update(known)
 
     def draw(self, now_ms: int) -> None:
-        """Draw the next job. Raises SimulationError for one that should have come before now, has the id of another or
-        whose work is not known."""
+        """Draw the next job. Raises SimulationError for one that should have come before now, has the id of another,
+        whose work is not known or whose patience is negative."""
         job = self.job = next(self._jobs, None)
         if job is None:
             self.time_ms = NO_ARRIVAL_MS
@@ -57,5 +57,9 @@ class Arrivals:
                     f"job '{task.id}' has {task.work_ms} ms of work; a simulation needs a whole number, 0 or more"
                 )
             known.add(task.id)
+        if job.patience_ms is not None and job.patience_ms < 0:
+            raise SimulationError(
+                f"job '{job.id}' has a patience of {job.patience_ms} ms; expected 0 or more"
+            )
         if job.tasks:
             known.add(job.gang)

@@ -37,7 +37,7 @@ from berth.policies.schemes.easy import Easy
 from berth.policies.schemes.easy_kernels import FIRST_SLOT, RUN_COLUMNS
 from berth.policies.schemes.waiting_kernels import LANE_COLUMNS, ROW_COLUMNS, repack
 from berth.policies.sort_keys import keys_of
-from berth.traces.job_table import JobNumbers, numbers_of, values_of
+from berth.traces.job_table import JobNumbers, JobTable, numbers_of, values_of
 
 FEW_JOBS = 20_000
 """A shorter run takes half a second job by job: less than a new user waits until a stretch's kernels are compiled."""
@@ -76,14 +76,16 @@ def stretch_of(jobs: Sequence[Job], cluster: Cluster, policy: Policy) -> Stretch
     assert isinstance(policy, Ordered | Easy)
     if not isinstance(policy.place, Scored):
         return None
+    jobs = jobs if isinstance(jobs, JobTable | tuple) else tuple(jobs)
     try:
         formula = policy.place.formula(cluster)
         numbers = numbers_of(jobs)
-    except (BerthError, TypeError, OverflowError):  # the policy or the arrivals say so in their turn
+        keys = keys_of(policy.order, jobs, numbers)
+    except (BerthError, TypeError, ValueError, OverflowError):
+        return None  # the policy or the arrivals say so in their turn
+    if formula is None or keys is None or len(numbers.kind_rows) > MOST_KINDS:
         return None
-    if formula is None or len(numbers.kind_rows) > MOST_KINDS:
-        return None
-    columns = _columns(jobs, numbers, cluster, policy, formula)
+    columns = _columns(jobs, numbers, keys, cluster, policy, formula)
     return (
         None
         if columns is None or not len(columns)
@@ -92,13 +94,17 @@ def stretch_of(jobs: Sequence[Job], cluster: Cluster, policy: Policy) -> Stretch
 
 
 def _columns(
-    jobs: Sequence[Job], numbers: JobNumbers, cluster: Cluster, policy: Ordered | Easy, formula: Formula
+    jobs: Sequence[Job],
+    numbers: JobNumbers,
+    keys: IntArray,
+    cluster: Cluster,
+    policy: Ordered | Easy,
+    formula: Formula,
 ) -> IntArray | None:
     """(J, COLUMNS) of the jobs until the first that asks for more than a stretch has; None if none can be told."""
     strict = isinstance(policy, Ordered)
-    keys = keys_of(policy.order, jobs, numbers)
     lengths = numbers.work_ms if isinstance(policy, Ordered) else policy.expected_ms.column(numbers)
-    if keys is None or lengths is None or max(map(abs, (keys.min(), keys.max()))) >= NEVER_MS:
+    if lengths is None:
         return None
     count, limits, patience = len(jobs), numbers.time_limit_ms, numbers.patience_ms
     kinds = _kinds(jobs, numbers, cluster, formula)[numbers.kind]
@@ -109,7 +115,7 @@ def _columns(
     columns[:, at.RUN_MS] = np.minimum(numbers.work_ms, FOREVER_MS)
     if len(limits):
         there = limits != -1
-        columns[there, at.RUN_MS] = np.minimum(columns[there, at.RUN_MS], np.maximum(limits[there], 0))
+        columns[there, at.RUN_MS] = np.minimum(columns[there, at.RUN_MS], limits[there])
     columns[:, at.END_AS] = np.where(columns[:, at.RUN_MS] < numbers.work_ms, at.AT_LIMIT, at.FINISH)
     more: BoolArray = kinds[:, 0] < 0
     for column in (numbers.submit_ms, numbers.work_ms, lengths):
@@ -117,7 +123,7 @@ def _columns(
     more[1:] |= numbers.submit_ms[1:] < numbers.submit_ms[:-1]
     if len(patience):
         more |= patience != patience[0]
-        more |= (patience[0] > 0) | ((patience[0] == 0) & ((numbers.work_ms == 0) | (not strict)))
+        more |= (patience[0] > 0) | ((patience[0] == 0) & ((columns[:, at.RUN_MS] == 0) | (not strict)))
         columns[(patience == 0) & (columns[:, at.HOW] == at.WAITS), at.HOW] = at.AT_ONCE
     more |= np.cumsum(kinds[:, 2]) > MOST_SLOTS
     ids = values_of(jobs, "id")

@@ -17,7 +17,7 @@ from berth.knowledge.belief import CAUTIOUS_MS, OTHERS
 from berth.model import FOREVER_MS, Job
 from berth.policies.protocol import Setting
 from berth.policies.schemes.preempt import Rank, Ranks
-from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, keyed, of_kind
+from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, keyed, of_job, of_kind
 
 
 @keyed(as_queued)
@@ -37,6 +37,7 @@ def priority(queue: Queue) -> Iterator[Job]:
     return queue.by(_urgency)
 
 
+@of_job
 def _work(job: Job) -> int:
     return FOREVER_MS if job.work_ms is None else job.work_ms
 
@@ -93,10 +94,12 @@ class LongestExpected:
         return queue.by(self.key)
 
 
+@of_job
 def _requested(job: Job) -> int:
     return FOREVER_MS if job.time_limit_ms is None else job.time_limit_ms
 
 
+@of_job
 def _estimated(job: Job) -> int:
     return FOREVER_MS if job.estimate_ms is None else job.estimate_ms
 
@@ -124,6 +127,7 @@ def sjf_estimated(queue: Queue) -> Iterator[Job]:
     return queue.by(_estimated)
 
 
+@of_job
 def _deadline(job: Job) -> int:
     return FOREVER_MS if job.deadline_ms is None else job.submit_ms + job.deadline_ms
 

@@ -1,9 +1,10 @@
-"""Orders that are a key: what they sort by can be told to code that sorts a part of the queue."""
+"""Orders by a key, which code that sorts only a part of the queue can use, and run times as keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from types import FunctionType
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from berth.traces.job_table import JobNumbers
 
 Function = Callable[[Queue], Iterator[Job]]
 KeyFunction = TypeVar("KeyFunction", bound=Key)
+
+LARGEST_KEY: Final = 1 << 62
+"""Kernels sort by whole numbers between the negative of this and this."""
 
 
 class _Last:
@@ -117,26 +121,34 @@ class ExpectedMs:
         return FOREVER_MS if expected_ms is None else expected_ms
 
 
+OF_JOB: set[Key] = set()
+"""Keys that a job's own fields alone tell, whenever they are asked."""
 OF_KIND: set[Key] = set()
-"""Keys of what all jobs of a kind have in common (`berth.traces.job_table.JobNumbers`)."""
+"""Those of them that all jobs of a kind have in common (`berth.traces.job_table.JobNumbers`)."""
+
+
+def of_job(key: KeyFunction) -> KeyFunction:
+    """Note that a key depends on the job's own fields alone."""
+    OF_JOB.add(key)
+    return key
 
 
 def of_kind(key: KeyFunction) -> KeyFunction:
     """Note that a key is the same for all jobs of a kind."""
     OF_KIND.add(key)
-    return key
+    return of_job(key)
 
 
 def keys_of(order: object, jobs: Sequence[Job], numbers: JobNumbers) -> IntArray | None:
-    """(J,): the key of each job; None if the order has none of whole numbers that is known when a job comes."""
+    """(J,): the key of each job; None if the order has no such key, or it is not a whole number that fits."""
     key = key_of(order)
-    if key is None:
-        return None
-    if isinstance(key, ExpectedMs):
+    if type(key) is ExpectedMs:
         return key.column(numbers)
+    if not (isinstance(key, FunctionType) and key in OF_JOB):
+        return None
     asked = map(jobs.__getitem__, numbers.kind_rows.tolist()) if key in OF_KIND else jobs
     keys = list(map(key, asked))
-    if set(map(type, keys)) != {int}:
+    if set(map(type, keys)) != {int} or max(map(abs, keys)) >= LARGEST_KEY:
         return None
     found: IntArray = np.array(keys, dtype=np.int64)
     return found[numbers.kind] if key in OF_KIND else found

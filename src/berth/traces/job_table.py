@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
-from berth.model import Job
+from berth.model import FOREVER_MS, Job
 
 _Column: TypeAlias = "array[int] | list[Any]"
 _Int64: TypeAlias = NDArray[np.int64]
@@ -130,7 +130,8 @@ class JobNumbers:
 
 
 def numbers_of(jobs: Sequence[Job]) -> JobNumbers:
-    """Jobs as numbers. Raises TypeError if a time is not a whole number, as the work of a live job."""
+    """Jobs as numbers. Raises TypeError if a time is not a whole number, as the work of a live job, and ValueError if a
+    limit, patience or estimate is negative."""
     count = len(jobs)
     kind, kind_rows = np.zeros(count, np.int32), np.zeros(min(count, 1), np.int64)
     columns = jobs.names if isinstance(jobs, JobTable) else None
@@ -159,17 +160,19 @@ def numbers_of(jobs: Sequence[Job]) -> JobNumbers:
 
 def _whole(values: Sequence[Any]) -> _Int64:
     found = np.asarray(values) if len(values) else np.empty(0, np.int64)
-    if found.dtype != np.int64:
+    if found.dtype != np.int64 or not (isinstance(values, array) or {*map(type, values)} <= {int}):
         raise TypeError("expected whole numbers of 64 bits")
     return found
 
 
 def _optional(values: Sequence[Any]) -> _Int64:
-    if isinstance(values, array):
-        return _whole(values)
-    if values.count(None) == len(values):
+    nones = 0 if isinstance(values, array) else values.count(None)
+    if nones == len(values):
         return np.empty(0, np.int64)
-    return _whole([-1 if value is None else value for value in values])
+    found = _whole([-1 if value is None else value for value in values] if nones else values)
+    if np.count_nonzero(found < 0) > nones:
+        raise ValueError("expected numbers from 0 on")
+    return found
 
 
 def columns_of(parts: Iterable[Sequence[Values]], *, in_order: bool = True) -> list[_Column]:
@@ -211,16 +214,26 @@ def compressed(jobs: Sequence[Job], factor: float) -> Sequence[Job]:
     """Jobs whose times of submission are divided by `factor`, rounded down to a millisecond: a queue forms where the
     cluster of a trace was half empty.
 
-    Raises SettingError for a factor that is not a positive number.
+    Raises SettingError for a factor that is not a positive number, or so small that jobs would never come.
     """
     if not (math.isfinite(factor) and factor > 0):
         raise SettingError(f"arrivals can be compressed by a positive number, not by {factor}")
     if factor == 1.0:
         return jobs
 
+    def sooner(submit_ms: NDArray[Any]) -> _Int64:
+        last_ms = float(submit_ms.max(initial=0))
+        if last_ms / factor >= FOREVER_MS:
+            raise SettingError(
+                f"arrivals compressed by {factor} would put the last job at {last_ms / factor:.3g} ms; expected a"
+                f" factor above {last_ms / FOREVER_MS:.3g}"
+            )
+        return (submit_ms / factor).astype(np.int64)
+
     if isinstance(jobs, JobTable):
-        return jobs.submitted(lambda submit_ms: (submit_ms / factor).astype(np.int64))
-    return tuple(submitted_at(job, int(job.submit_ms / factor)) for job in jobs)
+        return jobs.submitted(sooner)
+    times = sooner(np.array([job.submit_ms for job in jobs], np.float64))
+    return tuple(map(submitted_at, jobs, times.tolist()))
 
 
 draft: Callable[..., Any] = make_dataclass(

@@ -55,7 +55,7 @@ class RowOfType(dict[int, int]):
 
 
 class Formula(NamedTuple):
-    """What a kernel needs in order to place jobs as a placement does. Letters as in `score_kernels`."""
+    """What a kernel needs to choose slots as the placement would. Letters as in `score_kernels`."""
 
     kernel: int
     tightest: bool
@@ -122,7 +122,7 @@ class Scored:
 
     def formula(self, cluster: Cluster) -> Formula | None:
         """What it goes by on a cluster, if jobs of one node are placed by its kernel alone."""
-        if not places_by_formula(self):
+        if self.draws or type(self).slots is not Scored.slots or not places_by_formula(self):
             return None
         known, unfit = self._known(cluster), np.zeros((0, 0), dtype=np.int64)
         return Formula(self.kernel, self.tightest, known.rows, unfit, known.cache, known.real)

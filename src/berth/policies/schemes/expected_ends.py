@@ -8,11 +8,8 @@ import numpy as np
 
 from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster, Running
-from berth.model import Job
+from berth.model import FOREVER_MS, Job
 from berth.policies.schemes.easy_kernels import END_MS, FIRST_SLOT, RUN_COLUMNS, drop_end, note_end
-
-LATEST_MS = 1 << 62
-"""Later than any time of a simulation."""
 
 
 class ExpectedEnds:
@@ -54,7 +51,10 @@ class ExpectedEnds:
         """Note a run that has started; returns when it is expected to end."""
         job, slots, count = run.job, run.slots, len(run.slots)
         stated_ms = self._stated_ms(job)
-        end_ms = run.end_ms() if stated_ms is None else min(run.start_ms + stated_ms, LATEST_MS)
+        if stated_ms is None:
+            end_ms = run.end_ms()
+        else:
+            end_ms = run.start_ms + stated_ms if stated_ms < FOREVER_MS else FOREVER_MS
         if not self._free_rows:
             self._add_rows()
         if self.first + self.count == len(self._by_end_at):

@@ -27,9 +27,9 @@ from berth.policies.schemes.waiting_kernels import (
     remove_waiting,
     repack,
 )
+from berth.policies.sort_keys import LARGEST_KEY
 
-LARGEST = 1 << 62
-NOBODY = Job("", 0, 0)
+NO_JOB = Job("", 0, 0)
 """Stands in rows that are free."""
 
 
@@ -77,7 +77,10 @@ class WaitingTypes:
         if job.tasks:
             self._gangs.add(number)
         if not (
-            type(key) is int and isinstance(serial, int) and -LARGEST < key < LARGEST and length_ms < LARGEST
+            type(key) is int
+            and isinstance(serial, int)
+            and -LARGEST_KEY < key < LARGEST_KEY
+            and length_ms < LARGEST_KEY
         ):
             if self.fits_kernels:
                 self.open_all()  # from now on no job that comes opens its type
@@ -97,7 +100,7 @@ class WaitingTypes:
         row = self._row_of.pop(job.id, None)
         if row is not None:
             remove_waiting(self._rows, self._lanes, self._active, self._pool, row)
-            self._job_at[row] = NOBODY
+            self._job_at[row] = NO_JOB
             self._free_rows.append(row)
 
     def state(self, job: Job) -> int:
@@ -171,7 +174,7 @@ class WaitingTypes:
         before = len(self._rows)
         rows = max(64, 2 * before)
         self._rows = np.concatenate([self._rows, np.zeros((rows - before, ROW_COLUMNS), dtype=np.int64)])
-        self._job_at += [NOBODY] * (rows - before)
+        self._job_at += [NO_JOB] * (rows - before)
         self._free_rows += range(rows - 1, before - 1, -1)
 
     def _grow_lanes(self, types: int) -> None:
