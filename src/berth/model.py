@@ -22,7 +22,8 @@ FOREVER_MS = 2**60
 
 FIRST_LOOK_MS = 30_000
 """When a run of an application without a profile is first looked at; again each time it has run twice as long. On seeds
-700,000 to 700,011 of a cold start under `time-sliced` this takes 6.3 % from completion, 60 s takes 4.1 %."""
+700,000 to 700,011 of a cold start under `time-sliced` this shortens mean completion by 6.3 %, 60 s by 4.1 %; by 7.7 %
+as it ships, where jobs alike wait for the first look."""
 
 PLACES = 10
 """Jobs that can share one GPU by best effort."""

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from berth.profiles import IN_HISTORY, begun, keep_profile, thesis_profiles
 from tests.cli.test_commands import answer, berth
 
 
@@ -56,6 +57,12 @@ def test_a_profile_is_shown_in_short_and_exported_whole(tmp_path: Path) -> None:
     assert re.search(r"GPU memory +mean +[\d,]+ MiB +peak +8,499 MiB\n", shown)
     assert "berth profile export LAMMPS" in shown
     assert berth("profile", "export", "LAMMPS").stdout.count("\n") == 2 + 60
+
+
+def test_a_profile_of_the_beginning_of_a_run_is_shown_as_such(tmp_path: Path) -> None:
+    keep_profile(begun(thesis_profiles()["LAMMPS"], 30_000), tmp_path / IN_HISTORY)
+    shown = berth("profile", "show", "LAMMPS", "--history", tmp_path).stdout
+    assert shown.startswith("LAMMPS (live, begun): the first 30 s of a run alone on TITAN-XP-THESIS (")
 
 
 def test_the_list_is_not_cut_where_it_is_read_by_a_program(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.model import GpuModel, Profile, Record, RecordState, Share
-from berth.profiles import IN_HISTORY, keep_profile
+from berth.profiles import IN_HISTORY, begun, keep_profile
 from tests.history.importing.test_mistakes import berth
 
 
@@ -120,6 +120,10 @@ def test_the_command_writes_what_the_runs_of_a_history_tell(tmp_path: Path) -> N
     ]
     status, _, errors = berth(*words)
     assert (status, "profiles are all that 1 pair lacked" in errors) == (2, True)
+    for name in ("a", "b"):
+        keep_profile(begun(profile(name), 3000), history / IN_HISTORY)
+    status, _, errors = berth(*words)
+    assert (status, "profiles are all that 1 pair lacked" in errors) == (2, True)  # beginnings do not count
     for name in ("a", "b"):
         keep_profile(profile(name), history / IN_HISTORY)
     status, output, _ = berth(*words)

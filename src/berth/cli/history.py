@@ -54,7 +54,7 @@ def speeds(
     from berth.profiles import Profiles
 
     found = measured_speeds(open_history(history, must_exist=True).records())
-    profiles = Profiles.of_history(history, wrong=[]).of_runs_alone()
+    profiles = Profiles.of_history(history, wrong=[]).of_runs_alone(begun=False)
     print(f"wrote {counted(write_measurements(found, profiles, alone, pairs), 'pair')} to {pairs}")
 
 

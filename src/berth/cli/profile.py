@@ -124,13 +124,17 @@ def show(
 
 def _summarise(profile: Profile, shown: Series) -> None:
     """The mean and the peak of each of the four, and where the rows are."""
+    from berth.profiles import BEGUN
+
     card = profile.hardware
     of = [f"{card.mem_mib:,} MiB"]
     of += [f"{card.cores:,} cores"] if card.cores else []
     of += [f"PCIe {card.pcie_mbps:,} MB/s"] if card.pcie_mbps else []
     kind = f" ({profile.kind})" if profile.kind else ""
+    lasts = f"{shown.run_time_ms / 1000:,.0f} s"
+    seen = f"the first {lasts} of a run" if profile.kind == BEGUN else lasts
     print(
-        f"{profile.application}{kind}: {shown.run_time_ms / 1000:,.0f} s alone on {card.name} ({', '.join(of)}),"
+        f"{profile.application}{kind}: {seen} alone on {card.name} ({', '.join(of)}),"
         f" {counted(len(shown.usage), 'row')} of {profile.interval_ms / 1000:g} s"
     )
     rows = (("GPU", "%", 0), ("GPU memory", "MiB", 1), ("GPU cores", "%", 2), ("PCIe", "%", 3))

@@ -150,7 +150,8 @@ def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, s
     from berth.learning.jobsets import make_task
     from berth.learning.plan import make
 
-    known = read_profiles(profiles) if profiles else read_profiles(history, in_history=True)
+    kept = read_profiles(profiles or history, in_history=profiles is None)
+    known = kept if profiles else kept.of_runs_alone(begun=False)
     records = list(open_history(history).records())
     if not known:
         raise typer.BadParameter(f"no profiles in {profiles or history}", param_hint="--profiles")

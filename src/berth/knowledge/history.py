@@ -28,7 +28,7 @@ ENOUGH = 3
 BEGUN_RUNS = 2
 """The run time that is expected of a begun run, over what was seen of it: what has run for long goes on for long. Of
 drawn applications (`drawn_profiles`, seeds 700,000 to 700,099) the median is 3.7 after half a minute, 2.6 after one,
-1.6 after two. At least one and at most four times count as possible, as where a job outlives what was expected."""
+1.6 after two. At most four times count as possible, or the time limit."""
 BEGUN_PEAK = 0.5
 """By which part the highest memory of a run may be above that of its first half minute; half of that after a minute, a
 quarter after two. Of those drawn applications, in nine of ten it is by 0.28, 0.22 and 0.06 at most."""
@@ -41,9 +41,10 @@ class History:
 
     Where a job's own kind was seen too seldom, a wider one of its application counts. Where none was, other jobs of its
     user that ask for the same tell its run time; then the user's limits, and else a cautious default. Which it was, a
-    belief tells (`Spread.basis`). An application is recorded when it ran with whole GPUs to itself. Running out of
-    memory raises what it is believed to need; a profile that stays wrong is widened further, which is logged as a
-    warning, and the application runs beside fewer others, at last alone.
+    belief tells (`Spread.basis`). An application is recorded when it ran with whole GPUs to itself, and from
+    its first half minute on where runs are sampled. Running out of memory raises what it is believed to need; a profile
+    that stays wrong is widened further, which is logged as a warning, and the application runs beside fewer others, at
+    last alone.
     """
 
     certain = False

@@ -262,7 +262,7 @@ IN_HISTORY = "profiles"
 SHARED = "live, shared"
 """The kind of a profile of which no run was alone: its use of the GPU is at least what it says."""
 BEGUN = "live, begun"
-"""The kind of a profile of the first minutes of a run that goes on: it has not seen the rest of it."""
+"""The kind of a profile of the first minutes of a run alone, until one of the others is recorded of such a run."""
 RUNNING = "live, running"
 """The kind of a profile of runs that go on, such as of a service: it says nothing of their run time."""
 ENDING = ".profile.csv"
@@ -316,9 +316,11 @@ class Profiles(Mapping[str, Profile]):
         path = Path(history) / IN_HISTORY
         return cls.of_folder(path, wrong=wrong) if path.is_dir() else cls()
 
-    def of_runs_alone(self) -> Profiles:
-        """Those that were recorded of runs alone, and so tell how applications press on each other."""
-        return Profiles(profile for profile in self.values() if profile.kind != SHARED)
+    def of_runs_alone(self, *, begun: bool = True) -> Profiles:
+        """Those that were recorded of runs alone, and so tell how applications press on each other; unless `begun`,
+        without those that are only of the beginning of a run."""
+        left_out = (SHARED,) if begun else (SHARED, BEGUN)
+        return Profiles(profile for profile in self.values() if profile.kind not in left_out)
 
 
 def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:

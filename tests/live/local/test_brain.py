@@ -222,7 +222,7 @@ def test_under_learned_an_unknown_application_runs_alone_and_shares_once_it_is_r
     brain = begin("learned", "history")
     use = np.tile([0.1, 0.05, 0.1, 0.0], (30, 1))
     ran: tuple[str, ...] = ()
-    for at, (kind, most) in enumerate(((None, 1), (SHARED, 1), ("live", 2))):
+    for at, (kind, most) in enumerate(((None, 1), (SHARED, 2), ("live", 4))):
         events = [ended(job_id) for job_id in ran]
         if kind is not None:
             profile = Profile("train", kind, 0, "", CARD_MODEL, 1000, use, "sm-activity")
@@ -231,7 +231,7 @@ def test_under_learned_an_unknown_application_runs_alone_and_shares_once_it_is_r
         jobs = [job(each, share=(1000, 0)) for each in ids]  # no --mem, no --gpus
         found = placed(decide(brain, *events, *jobs, now_ms=1000 * (at + 1)))
         ran = tuple(found)
-        assert len(found) == 2 * most
+        assert len(found) == most  # at first one, as the others wait for the first look at it
         decide(brain, *({"event": "withdrawn", "id": each} for each in ids if each not in found))
 
 

@@ -52,9 +52,9 @@ class Deciding:
         samples: str = "",
     ) -> None:
         """`nodes` are the machine's, `history` is the folder from which a knowledge begins, `samples` that of what runs
-        use. `act` has written what has
-        changed; `is_ready` hears of a brain that does not know yet what others hold, `has_decided` how many seconds one
-        took. `can_suspend` tells whether a running job can be suspended to make room."""
+        use. `act` has written what has changed; `is_ready` hears of a brain that does not know yet what others hold,
+        `has_decided` how many seconds one took. `can_suspend` tells whether a running job can be suspended to make
+        room."""
         self._book, self._nodes, self._history = book, nodes, history
         self._samples = samples
         self._log, self._now_ms, self._can_suspend = log, now_ms, can_suspend

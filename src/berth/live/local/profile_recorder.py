@@ -5,8 +5,9 @@
 
 A job that declares no part of a GPU has one to itself, so that its application's first run is recorded alone. One that
 declares its part may share from the start: the profile is of the kind `live, shared` then, and the first run alone
-takes its place. A later run is stretched to the profile's length, and counts for a fifth: one odd run changes little, a
-lasting change is followed. Memory is never believed to be less than the highest peak of the last runs.
+takes its place, as it does that of the first minutes of a run (`live, begun`). A later run is stretched to the
+profile's length, and counts for a fifth: one odd run changes little, a lasting change is followed. Memory is never
+believed to be less than the highest peak of the last runs.
 """
 
 from __future__ import annotations
