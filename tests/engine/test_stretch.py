@@ -178,10 +178,9 @@ def on_one(*jobs: Job) -> list[Job]:
 @pytest.mark.parametrize(
     ("name", "jobs"),
     [
-        ("fifo+first-fit", on_one(Job("a", 50, 9, patience_ms=0, time_limit_ms=0), Job("b", 60, 1))),
-        ("fifo+first-fit", [Job("a", 3, 9, patience_ms=0, time_limit_ms=0)]),
+        ("fifo+first-fit", [Job(name, 5, 9, gpus=3, patience_ms=0, time_limit_ms=0) for name in "ab"]),
         ("fifo+first-fit", [Job("a", 3, 9, time_limit_ms=-1), Job("b", 4, 9)]),
-        ("fifo+first-fit", [Job("a", 3, 9), Job("b", 4, 9, patience_ms=-1)]),
+        ("fifo+first-fit", on_one(Job("a", 3, 9), Job("b", 4, 9, patience_ms=-1))),
         (
             "easy+fifo+first-fit",
             [

@@ -8,10 +8,10 @@ import pytest
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SimulationError
-from berth.events import EventBatch
+from berth.events import KINDS, REASONS, EventBatch
 from berth.model import Event, EventKind, Job
 from berth.statistics import event_columns
-from berth.statistics.columns import KINDS, REASONS, RUNNING
+from berth.statistics.columns import RUNNING
 from berth.traces import Trace, read_nodes
 from berth.traces.job_table import numbers_of
 from tests.statistics.histories import event, golden

@@ -20,7 +20,7 @@ from berth.engine.memory import Memory, WhenFull
 from berth.engine.stretch import Stretch, stretch_of
 from berth.engine.suspension import Suspension
 from berth.errors import PolicyError, SchedulerError, SimulationError
-from berth.events import EventBatch
+from berth.events import EventBatch, new
 from berth.interference import Interference, KnowsMemory, KnowsProfiles, Outlook, Tenant, no_interference
 from berth.interference.sharing import Sharing, tenant_of
 from berth.knowledge import Knowledge, LearnsUnderWay
@@ -54,8 +54,6 @@ NO_REASON = Reason.NONE
 COMPLETED, TIMEOUT, OUT_OF_MEMORY = RecordState.COMPLETED, RecordState.TIMEOUT, RecordState.OUT_OF_MEMORY
 _Entry = tuple[int, int, int, Any]
 """An entry of the heap: when, what happens, a serial number, and to what."""
-new = tuple.__new__
-"""Makes an Event in half of the time that it takes itself, which is a function of Python: `new(Event, (…))`."""
 IN_VAIN = 1_000_000
 """Instants without an event after which the run is given up."""
 
@@ -159,13 +157,13 @@ class Run:
         """The stretch that it begins with, if nothing but the policy and jobs matters until further notice."""
         if (
             not isinstance(self.jobs, Sequence)
-            or self.sharing
+            or self.sharing is not None
+            or self.memory is not None
+            or self.suspension is not None
             or self.copies
             or self.alters_work
-            or self.memory
+            or self.heap
         ):
-            return None
-        if self.heap or self.suspension:
             return None
         return stretch_of(self.jobs, self.cluster, self.scheduler.policy)
 

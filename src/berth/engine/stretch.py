@@ -1,9 +1,9 @@
 """Stretches: instants in which jobs only come, start and end, many in one call of a kernel.
 
-A run begins with one if its policy is a strict order or EASY, by a key that is known when a job comes, with a placement
-by formula, and if nothing but jobs can come. From the first job that asks for more, such as other jobs before it, `Run`
-goes on job by job. A million jobs take five times as long without it (bench/results/simulate.md): who replays traces
-and sizes clusters feels that.
+A run begins with one if its policy is a strict order or EASY, by a key that depends on the job alone, with a placement
+by formula, if nothing but jobs can come, and if it has 20,000 jobs or more. From the first job that needs more, such as
+one that comes after others, `Run` goes on job by job. A million jobs take five times as long without it
+(bench/results/simulate.md): who replays traces and sizes clusters feels that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from berth.cluster import Cluster
 from berth.engine import stretch_kernels as at
 from berth.engine.stretch_kernels import StretchArrays, advance, release
 from berth.errors import BerthError
-from berth.events import EventBatch
+from berth.events import FAIL, FINISH, KINDS, REASONS, REJECT, START, SUBMIT, EventBatch, new
 from berth.model import (
     FOREVER_MS,
     Event,
-    EventKind,
     GpuSlot,
     Job,
     Placement,
@@ -47,26 +46,21 @@ MOST_SLOTS: Final = 1 << 27
 """Slots of all jobs of a stretch; memory is taken only for those in use."""
 SPARE: Final = 1 << 16
 """Places in a pool after which those of jobs that have ended are given up."""
-KINDS: Final = tuple(EventKind)
-REASONS: Final = tuple(Reason)
-TOLD: Final = np.array(
+KIND_AND_REASON: Final = np.array(
     [
-        (KINDS.index(kind), REASONS.index(reason))
+        (kind, REASONS.index(reason))
         for kind, reason in (
-            (EventKind.SUBMIT, Reason.NONE),
-            (EventKind.START, Reason.NONE),
-            (EventKind.FINISH, Reason.NONE),
-            (EventKind.FAIL, Reason.TIME_LIMIT),
-            (EventKind.REJECT, Reason.NEVER_FITS),
-            (EventKind.REJECT, Reason.PATIENCE),
+            (SUBMIT, Reason.NONE),
+            (START, Reason.NONE),
+            (FINISH, Reason.NONE),
+            (FAIL, Reason.TIME_LIMIT),
+            (REJECT, Reason.NEVER_FITS),
+            (REJECT, Reason.PATIENCE),
         )
     ],
     dtype=np.int8,
 )
-"""By what is told, the numbers of an event's kind and of its reason."""
-SUBMIT, START = KINDS.index(EventKind.SUBMIT), KINDS.index(EventKind.START)
-REJECT = KINDS.index(EventKind.REJECT)
-new = tuple.__new__
+"""For each of what can happen to a job, the numbers of its event's kind and reason."""
 
 
 def stretch_of(jobs: Sequence[Job], cluster: Cluster, policy: Policy) -> Stretch | None:
@@ -101,7 +95,7 @@ def _columns(
     policy: Ordered | Easy,
     formula: Formula,
 ) -> IntArray | None:
-    """(J, COLUMNS) of the jobs until the first that asks for more than a stretch has; None if none can be told."""
+    """(J, COLUMNS) of the jobs until the first that needs more than a stretch has; None if it has no stretch."""
     strict = isinstance(policy, Ordered)
     lengths = numbers.work_ms if isinstance(policy, Ordered) else policy.expected_ms.column(numbers)
     if lengths is None:
@@ -194,7 +188,7 @@ class Stretch:
             slots=empty(slots, 2),
             ending=empty(count, 3),
             queue=empty(count, 3),
-            told=empty(3 * count, 3),
+            happened=empty(3 * count, 3),
             cache_rows=rows,
             chosen=empty(width),
             scratch=empty(3, nodes + width),
@@ -225,27 +219,27 @@ class Stretch:
         while more:
             begin = int(state[at.POOLED])
             more = advance(self._arrays, self._cluster.block, self._cluster.requests)
-            told = self._arrays.told[: state[at.TOLD]]
-            state[at.TOLD] = 0
-            if len(told):
-                self.last_ms = int(told[-1, 0])
+            happened = self._arrays.happened[: state[at.HAPPENED]]
+            state[at.HAPPENED] = 0
+            if len(happened):
+                self.last_ms = int(happened[-1, 0])
                 if not self._all:
-                    unfinished = told[told[:, 1] >= at.AT_LIMIT, 2].tolist()
+                    unfinished = happened[happened[:, 1] >= at.AT_LIMIT, 2].tolist()
                     self.unfinished += [self._jobs[row] for row in unfinished]
-                yield self._batch(told, begin)
+                yield self._batch(happened, begin)
             self._give_up()
 
-    def _batch(self, told: IntArray, begin: int) -> EventBatch:
-        """What was told; `begin` is where its slots do."""
+    def _batch(self, happened: IntArray, begin: int) -> EventBatch:
+        """These events as a batch; their slots begin at `begin` in the pool."""
         jobs, slots = self._arrays.jobs, self._arrays.slots[begin : self._arrays.state[at.POOLED]]
-        started = told[told[:, 1] == at.BEGIN, 2]
-        kind, reason = TOLD[told[:, 1]].T
+        started = happened[happened[:, 1] == at.BEGIN, 2]
+        kind, reason = KIND_AND_REASON[happened[:, 1]].T
         return EventBatch(
             jobs=self._jobs,
             numbers=self._numbers,
-            time_ms=told[:, 0].copy(),
+            time_ms=happened[:, 0].copy(),
             kind=kind.copy(),
-            row=told[:, 2].astype(np.int32),
+            row=happened[:, 2].astype(np.int32),
             reason=reason.copy(),
             slot_offsets=np.append(jobs[started, at.FIRST_SLOT] - begin, len(slots)),
             slot_node=slots[:, 0].astype(np.int32),

@@ -1,8 +1,8 @@
 """What Numba compiles for stretches: many instants in one call, in which jobs only come, start and end.
 
 Letters: J jobs, S slots of all of them, T request types, N nodes with G slots each. `advance` does to the cluster's
-arrays what `Run`, the queue, and `Ordered` or `Easy` do job by job, with the kernels of those; tests/engine/
-test_stretch.py holds the two equal.
+arrays what `Run`, the queue, and `Ordered` or `Easy` do job by job, using their kernels; tests/engine/test_stretch.py
+holds the two equal.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ from berth.policies.schemes.waiting_kernels import (
 )
 
 # What `state` holds: whether the scheme is EASY, the placement's kernel and whether it takes the tightest GPUs; the
-# next job to come and the time before which a stretch ends; how many events are told, ends due, and slots in use; how
+# next job to come and the time before which a stretch ends; how many events happened, ends due, and slots in use; how
 # many jobs started, wait, and are in the heap `queue`; free milli; the job that came first and did not fit.
-EASY, KERNEL, TIGHTEST, NEXT, HORIZON_MS, TOLD, DUE, POOLED, STARTED, WAITING, QUEUED, FREE, STUCK = range(13)
+EASY, KERNEL, TIGHTEST, NEXT, HORIZON_MS, HAPPENED, DUE, POOLED, STARTED, WAITING, QUEUED, FREE, STUCK = (
+    range(13)
+)
 # For EASY alone: which places of `by_end` are in use, ends and whether nodes changed since the last decision, places of
 # `lane_pool` in use, whether a lane is in the way; the job that the reservation is for, whether that still holds, how
 # many slots it takes, when it begins, and the GPU milli that it leaves others.
@@ -88,7 +90,7 @@ class StretchArrays(NamedTuple):
     slots: IntArray  # (S, 2): node and index
     ending: IntArray  # (J, 3): a heap of end, number of the start, job
     queue: IntArray  # (J, 3): a heap of key, job, job: who waits; under EASY, those that came since the last decision
-    told: IntArray  # (3·J, 3): when, what, job
+    happened: IntArray  # (3·J, 3): when, what, job
     cache_rows: IntArray  # (T,): by request type, its row in what the placement keeps
     chosen: IntArray  # (G,), scratch
     scratch: IntArray  # (3, N + G), scratch
@@ -158,10 +160,10 @@ def pop(heap: IntArray, length: int) -> None:
 
 
 @compiled
-def tell(t: StretchArrays, now_ms: int, what: int, job: int) -> None:
+def note(t: StretchArrays, now_ms: int, what: int, job: int) -> None:
     """Note what happened; a job that has ended or was rejected is gone."""
-    t.told[t.state[TOLD]] = now_ms, what, job
-    t.state[TOLD] += 1
+    t.happened[t.state[HAPPENED]] = now_ms, what, job
+    t.state[HAPPENED] += 1
     if what >= FINISH:
         t.jobs[job, START] = GONE
 
@@ -223,7 +225,7 @@ def start(t: StretchArrays, now_ms: int, job: int, count: int, block: IntArray, 
     if end_ms < FOREVER_MS:
         push(t.ending, state[DUE], end_ms, state[STARTED], job)
         state[DUE] += 1
-    tell(t, now_ms, BEGIN, job)
+    note(t, now_ms, BEGIN, job)
     if not state[EASY]:
         return 0
     if state[ENDS_FIRST] >= state[ENDS_COUNT] + DRIFT:
@@ -254,9 +256,9 @@ def release(t: StretchArrays, job: int, block: IntArray, requests: IntArray) -> 
 
 @compiled
 def advance(t: StretchArrays, block: IntArray, requests: IntArray) -> bool:
-    """Do all that happens until many events are told; False if it was all before the horizon."""
+    """Do all that happens until there are many events; False if it was all before the horizon."""
     state, jobs = t.state, t.jobs
-    while state[TOLD] < AT_A_TIME:
+    while state[HAPPENED] < AT_A_TIME:
         now_ms = state[HORIZON_MS]
         first = state[NEXT]
         if first < jobs.shape[0]:
@@ -271,16 +273,16 @@ def advance(t: StretchArrays, block: IntArray, requests: IntArray) -> bool:
             pop(t.ending, state[DUE])
             state[DUE] -= 1
             release(t, job, block, requests)
-            tell(t, now_ms, jobs[job, END_AS], job)
+            note(t, now_ms, jobs[job, END_AS], job)
             state[STUCK] = NO_ROW
             state[OPENED] += 1
             something = True
         while state[NEXT] < jobs.shape[0] and jobs[state[NEXT], SUBMIT_MS] == now_ms:
             job = state[NEXT]
             state[NEXT] += 1
-            tell(t, now_ms, SUBMIT, job)
+            note(t, now_ms, SUBMIT, job)
             if jobs[job, HOW] == NEVER:
-                tell(t, now_ms, NEVER_FITS, job)
+                note(t, now_ms, NEVER_FITS, job)
                 continue
             push(t.queue, state[QUEUED], jobs[job, KEY], job, job)
             state[QUEUED] += 1
@@ -295,7 +297,7 @@ def advance(t: StretchArrays, block: IntArray, requests: IntArray) -> bool:
         for job in range(first, state[NEXT]):
             if jobs[job, START] == 0 and jobs[job, HOW] == AT_ONCE:
                 state[WAITING] -= 1
-                tell(t, now_ms, OUT_OF_PATIENCE, job)
+                note(t, now_ms, OUT_OF_PATIENCE, job)
     return True
 
 

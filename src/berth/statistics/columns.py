@@ -17,22 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SimulationError
-from berth.events import Batched, EventBatch
-from berth.model import NO_GPU, Event, EventKind, Job, Reason
+from berth.events import (
+    CANCEL,
+    EVICT,
+    FAIL,
+    FINISH,
+    KINDS,
+    REASONS,
+    REJECT,
+    RESIZE,
+    RESUME,
+    START,
+    SUBMIT,
+    SUSPEND,
+    Batched,
+    EventBatch,
+)
+from berth.model import NO_GPU, Event, Job, Reason
 from berth.traces.job_table import JobNumbers, values_of
-
-KINDS = tuple(EventKind)
-"""The kind that each code of `EventColumns.kind` stands for."""
-
-REASONS = tuple(Reason)
-"""The reason that each code of `EventColumns.reason` stands for."""
 
 RUNNING = -1
 """The `end_event` of a try that still runs after the last event."""
-
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE, SUSPEND, RESUME = (
-    KINDS.index(kind) for kind in EventKind
-)
 
 
 def among(kinds: NDArray[np.int8], *codes: int) -> NDArray[np.bool_]:

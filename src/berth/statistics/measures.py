@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.events import KINDS, REASONS, RESIZE
 from berth.model import NO_GPU, EventKind, Node, Reason
-from berth.statistics.columns import KINDS, REASONS, RESIZE, RUNNING, AttemptColumns, EventColumns, among
+from berth.statistics.columns import RUNNING, AttemptColumns, EventColumns, among
 
 SLOWDOWN_BOUND_MS = 10_000
 """Shorter jobs count as this long in the slowdown, so that a second's wait of a tiny job does not rule it."""

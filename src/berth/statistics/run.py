@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
+from berth.events import KINDS
 from berth.model import NO_GPU, EventKind, Node
-from berth.statistics.columns import KINDS, RUNNING, EventColumns, among
+from berth.statistics.columns import RUNNING, EventColumns, among
 from berth.statistics.cost import Prices
 from berth.statistics.measures import WHOLE_MILLI, completion_time_s, slots_on_gpus, waiting_time_s
 from berth.statistics.real_use import RealUse

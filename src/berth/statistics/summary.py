@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.events import CANCEL, FAIL, FINISH, REJECT, SUBMIT
 from berth.model import EventKind, Node, Reason
 from berth.statistics import measures
-from berth.statistics.columns import CANCEL, FAIL, FINISH, REJECT, SUBMIT, EventColumns, among
+from berth.statistics.columns import EventColumns, among
 from berth.statistics.cost import Prices, run_cost
 from berth.statistics.measures import WHOLE_MILLI, GpuHours
 from berth.statistics.real_use import RealUse

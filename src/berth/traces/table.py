@@ -84,7 +84,7 @@ class RowBlock(Block):
 
 
 class PlainBlock(Block):
-    """Lines without quotes and of as many fields each, whose ends are found for all at once.
+    """Lines without quotes, all with the same number of fields, whose ends are found in one pass.
 
     A million rows of four columns take 0.5 s so, and 1.7 s through `csv`: readers of a long trace feel it.
     """
@@ -272,7 +272,7 @@ class CsvTable(Table):
         skip_bad.append(problem)
 
     def _blocks_by_csv(self, skip_bad: list[TraceError] | None) -> Iterator[Block]:
-        """The rows that are still to come, whatever is in them."""
+        """The remaining rows, read by `csv`: some have quotes, are blank or have another number of fields."""
         reader = self._reader
         while True:
             before = self.last_line

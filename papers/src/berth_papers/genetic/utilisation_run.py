@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.events import KINDS
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept_file import (
     KeptFile,
@@ -28,7 +29,6 @@ from berth.experiments.compare.sweep import Task
 from berth.model import EventKind, Job, Node
 from berth.policies import Progress
 from berth.statistics import EventColumns, completion_time_s
-from berth.statistics.columns import KINDS
 from berth_papers.genetic.cases import Case
 
 POINTS = 200

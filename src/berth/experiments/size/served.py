@@ -9,9 +9,9 @@ import numpy as np
 
 from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.errors import SettingError
+from berth.events import FINISH
 from berth.model import Job, Node
 from berth.statistics import EventColumns
-from berth.statistics.columns import FINISH
 from berth.statistics.measures import SLOWDOWN_BOUND_MS
 
 NAMED = 5
