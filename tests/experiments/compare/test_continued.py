@@ -201,6 +201,23 @@ def test_a_sweep_that_is_interrupted_at_any_moment_ends_with_its_runs_kept(
         assert not list(folder.glob("runs/*.part"))
 
 
+def test_a_semaphore_that_an_interruption_left_is_no_warning() -> None:
+    """It may come between loky's removal of a semaphore and its word of it to the process that tracks them."""
+    command = ["berth", "compare", TRACE, "--policies", "fifo+first-fit,random", "--jobs", "2", "--json"]
+    code = f"""
+import sys
+from contextlib import suppress
+from berth.cli import main
+sys.argv = {command!r}
+with suppress(SystemExit):
+    main()
+from joblib.externals.loky.backend import resource_tracker
+resource_tracker.register("/loky-left-behind", "semlock")
+"""
+    out, errors, status = ended([sys.executable, "-c", code], {**os.environ, "BERTH_QUIET": "1"})
+    assert (json.loads(out)["runs"] != [], errors, status) == (True, "", 0)
+
+
 def interrupted(
     command: list[str],
     folder: Path,

@@ -115,7 +115,10 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, 
     from joblib.externals.loky.backend import resource_tracker
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+    # An interruption may come after loky removed a semaphore and before the tracker knows it, which then warns.
+    sys.warnoptions.append("ignore:resource_tracker")
     resource_tracker.ensure_running()  # when it starts, it unblocks what `_numbered` puts off
+    sys.warnoptions.pop()
     parallel = Parallel(
         n_jobs=min(processes, len(tasks)), backend="loky", initializer=_ignore_interruptions, **_ONE_BY_ONE
     )
