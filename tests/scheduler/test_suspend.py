@@ -25,6 +25,7 @@ from berth.model import (
     Node,
     Outage,
     Placement,
+    Reason,
     RecordState,
     Resume,
     Share,
@@ -34,7 +35,7 @@ from berth.policies import Decision, Policy, make_policy
 from berth.policies.schemes.rounds import Rounds
 from berth.scheduler import Evicted, Refused, Resumed, Suspended
 from berth.statistics import event_columns
-from berth.statistics.measures import gpu_hours
+from berth.statistics.measures import events_of, gpu_hours
 from berth.statistics.run import timeline
 from tests.scheduler.examples import Says, live, scheduler, started
 
@@ -253,6 +254,21 @@ def test_a_suspended_job_runs_on_after_all_urgent_ones(policy: str) -> None:
     assert [each for each in events if each[1] in ("suspend", "resume")] == [
         (20_000, "suspend", "low"), (80_000, "resume", "low"),
     ]  # fmt: skip
+
+
+def test_a_job_that_is_suspended_to_the_end_fails_then() -> None:
+    """It waits behind an urgent job whose second node never comes back."""
+    jobs = [*URGENT[:2], Job("never", 20_000, 1, gpus=2, nodes=2, priority=5)]
+    cluster = Cluster([Node(name, 1, GpuModel("card"), 8000, 30_000) for name in "ab"])
+    lost = [Outage(node=1, down_ms=0, up_ms=None)]
+    events = list(simulate(jobs, cluster, "preempt+fifo+first-fit", suspension=FREE, outages=lost))
+    assert lines(events)[-3:] == [
+        (50_000, "finish", "high"),
+        (50_000, "fail", "low"),
+        (50_000, "reject", "never"),
+    ]
+    assert events[-2].reason is Reason.LEFT_WAITING
+    assert events_of(event_columns(events), EventKind.FAIL) == 1
 
 
 def test_suspending_and_resuming_cost_what_is_copied() -> None:

@@ -80,19 +80,18 @@ def compiling_shown() -> Iterator[None]:
 
     class Lines(event.Listener):
         def __init__(self) -> None:
-            self.count, self.inside, self.printed_s = 0, 0, 0.0
+            self.count, self.printed_s = 0, 0.0
 
         def on_start(self, event: object) -> None:
-            self.inside += 1
             now_s = time.monotonic()
-            if self.inside == 1 and (not self.count or now_s - self.printed_s >= COMPILING_S):
-                done = f" ({self.count} done)" if self.count else ""
+            if not self.count or now_s - self.printed_s >= COMPILING_S:
+                done = f" ({self.count} begun)" if self.count else ""
                 print(f"berth: compiling functions, once on this machine{done}", file=sys.stderr, flush=True)
                 self.printed_s = now_s
             self.count += 1
 
         def on_end(self, event: object) -> None:
-            self.inside -= 1
+            pass
 
     with event.install_listener("numba:compile", Lines()):
         yield

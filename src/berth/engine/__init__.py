@@ -82,21 +82,21 @@ def simulate(
 ) -> Simulation:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
 
-    `jobs` come in order of submission. An iterator is read as time reaches its jobs; a sequence may be read at once,
-    and its policy is then not asked job by job. `cluster` is left as it is, the run begins with its nodes empty.
-    `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`. `knowledge` is what is believed of
-    the jobs, or its name: by default an oracle, which knows the truth, and the future where `jobs` are a sequence. A
-    policy that was made already has its own, which is to be the same. A job that could not start on the empty cluster
-    is rejected at once, one whose patience ends when it ends, and one that is still waiting when nothing is left to
-    happen is rejected then; every other job starts and ends once an attempt. `outages` may be an iterator without end,
-    in order of time, such as `FailureRate.outages` gives; it is drawn from while there is something to do. `recovery`
-    tells what a stopped job that keeps its work has left of it, and what a restart costs. With `suspension` a job
-    whose policy evicts it is suspended where its nodes have the memory, and what that takes is charged: its GPUs are
-    free only when they are copied out, and it runs on only when they are copied back. `when_full` tells what becomes
-    of a job that needs more GPU memory than it was given, by its application's profile: `kill`, `relaunch`, `grow` or
-    `suspend` (`berth.engine.memory.WhenFull`); None: the model of interference says when memory runs out.
-    `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications are on each
-    GPU model; jobs that span models go by the slowest.
+    `jobs` come in order of submission. An iterator is read as time reaches its jobs; a sequence may be read at
+    once, and its policy is then not asked job by job. `cluster` is left as it is, the run begins with its nodes
+    empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`. `knowledge` is what is
+    believed of the jobs, or its name: by default an oracle, which knows the truth, and the future where `jobs` are
+    a sequence. A policy that was made already has its own, which is to be the same. A job that could not start on
+    the empty cluster is rejected at once, one whose patience ends when it ends, and one that is still waiting when
+    nothing is left to happen is rejected then, or fails if it is suspended; every other job starts and ends once an
+    attempt. `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is
+    drawn from while there is something to do. `recovery` tells what a stopped job that keeps its work has left of
+    it, and what a restart costs. With `suspension` a job whose policy evicts it is suspended where its nodes have
+    the memory, and what that takes is charged: its GPUs are free only when they are copied out, and it runs on only
+    when they are copied back. `when_full` tells what becomes of a job that needs more GPU memory than it was given,
+    by its application's profile: `kill`, `relaunch`, `grow` or `suspend` (`berth.engine.memory.WhenFull`); None:
+    the model of interference says when memory runs out. `reservations` keep nodes for jobs of some users at some
+    times. `speeds` tells how fast applications are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, work that is not known, a negative patience or an
     outage of no node, SettingError for reservations that the cluster cannot have or an argument of another kind,

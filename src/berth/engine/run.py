@@ -148,6 +148,9 @@ class Run:
                 in_vain = 0
         if self.scheduler.fault is not None:
             raise self.scheduler.fault
+        for run in self.cluster.suspended.values():
+            left = run.job, run.attempt, run.slots, run.share, Reason.LEFT_WAITING, run.shared
+            yield [Event(last_ms, FAIL, *left)]
         for job in [*self.queue, *self.dependencies.held()]:
             for task in job.tasks or (job,):
                 attempt = self.scheduler.attempt(task.id)

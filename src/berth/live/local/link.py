@@ -324,7 +324,10 @@ class Link:
             self.state = "ready" if self._trial is None else "trying"
             self.answered()
             if self._trial is not None:
-                self._limit(self._decide_s, "it has not decided on the jobs that there are")
+                seconds = (
+                    self._decide_s if ":" in self.deciding else START_S
+                )  # theirs may call for more kernels
+                self._limit(seconds, "it has not decided on the jobs that there are")
                 self._send({"do": "decide", "now_ms": self._now_ms, "serial": TRIAL, "events": []})
                 return
             asyncio.get_running_loop().call_later(CALM_S, self._calm, self.pid)
