@@ -146,7 +146,7 @@ def matter_most(metrics: Iterable[str]) -> list[str]:
     names = list(metrics)
     # What is held says little where policies hold more than jobs ask for.
     fifth = next(name for name in ("GPU use", "Mean slowdown") if name in names)
-    return [name for name in names if name in {fifth, "Mean wait", "p99 wait", "Mean completion", "Makespan"}]
+    return [name for name in names if name in {fifth, "Mean wait", "p90 wait", "Mean completion", "Makespan"}]
 
 
 def _knows_use(summaries: Iterable[Summary]) -> bool:
