@@ -12,9 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from berth.card_speeds import CardSpeeds
@@ -24,6 +27,7 @@ from berth.errors import PolicyError, SimulationError
 from berth.experiments.compare import compare, parallel
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, digest
+from berth.experiments.compare.kept_file import KeptFile, write_kept
 from berth.experiments.compare.sweep import Task
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
@@ -199,6 +203,23 @@ def test_a_sweep_that_is_interrupted_at_any_moment_ends_with_its_runs_kept(
         told = f"berth: {kept} finished runs are in {folder / 'runs'}; the same command continues from there"
         assert (status, out, errors.splitlines()) == (130, "", [told, "berth: interrupted"])
         assert not list(folder.glob("runs/*.part"))
+
+
+def test_an_interruption_waits_until_the_curves_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of it, NumPy's archive ends in a ValueError that hides the interruption."""
+    pack, packed = np.savez_compressed, []
+
+    def pack_interrupted(stream: BytesIO, **arrays: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        pack(stream, **arrays)
+        packed.append(stream)
+
+    monkeypatch.setattr(np, "savez_compressed", pack_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_kept(tmp_path / "run.parquet", KeptFile("fifo", 0, TRACE, "", {}, {"wait": np.zeros(3)}, ()))
+    assert packed
 
 
 def test_a_semaphore_that_an_interruption_left_is_no_warning() -> None:

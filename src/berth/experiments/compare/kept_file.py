@@ -110,7 +110,8 @@ def write_kept(path: Path, run: KeptFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = io.BytesIO()
     arrays: dict[str, Any] = dict(run.curves)
-    np.savez_compressed(stream, **arrays)
+    with interruption_put_off():  # NumPy's archive would end in an error of its own
+        np.savez_compressed(stream, **arrays)
     columns: dict[str, tuple[str, object]] = {
         "policy": ("VARCHAR", run.policy),
         "seed": ("BIGINT", run.seed),
