@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -212,7 +213,7 @@ def test_an_interruption_waits_until_the_curves_are_packed(
     pack, packed = np.savez_compressed, []
 
     def pack_interrupted(stream: BytesIO, **arrays: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         pack(stream, **arrays)
         packed.append(stream)
 
@@ -295,7 +296,7 @@ import os, signal
 from berth.experiments.compare.interruption import interruption_put_off
 try:
     with interruption_put_off():
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         raise ValueError("fails")
 except KeyboardInterrupt as interruption:
     print("interrupted after", repr(interruption.__context__))
