@@ -296,7 +296,7 @@ import os, signal
 from berth.experiments.compare.interruption import interruption_put_off
 try:
     with interruption_put_off():
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
         raise ValueError("fails")
 except KeyboardInterrupt as interruption:
     print("interrupted after", repr(interruption.__context__))
