@@ -324,9 +324,8 @@ class Link:
             self.state = "ready" if self._trial is None else "trying"
             self.answered()
             if self._trial is not None:
-                seconds = (
-                    self._decide_s if ":" in self.deciding else START_S
-                )  # theirs may call for more kernels
+                # berth's own may have more to compile for these jobs.
+                seconds = self._decide_s if ":" in self.deciding else START_S
                 self._limit(seconds, "it has not decided on the jobs that there are")
                 self._send({"do": "decide", "now_ms": self._now_ms, "serial": TRIAL, "events": []})
                 return
