@@ -110,7 +110,7 @@ class LearnsUnderWay(Protocol):
     """What else a knowledge has that learns from runs before they end."""
 
     first_look_ms: int | None
-    """After how long a run is looked at first; None: runs are not sampled. Whoever runs the jobs sets it."""
+    """After how long a run is looked at first; None: runs are not sampled. The simulator or the driver sets it."""
 
     def wants_to_see(self, job: Job) -> bool:
         """Whether what was sampled of a run of this job alone would tell something before it ends."""
