@@ -82,22 +82,32 @@ STATES: Final = {
 }
 """Slurm's states of a job that has ended, and berth's."""
 
-_RECORDED: Final = {
+_TELLS: Final = {
     "name": ("name",),
     "user": ("user",),
     "account": ("account",),
-    "partition": ("virtual_cluster",),
+    "virtual_cluster": ("partition",),
     "qos": ("qos",),
-    "eligible": ("eligible_ms",),
-    "limit_min": ("time_limit_ms",),
-    "node_list": ("nodes",),
-    "reason": ("wait_reason",),
+    "eligible_ms": ("eligible",),
+    "time_limit_ms": ("limit_min", "limit"),
+    "nodes": ("node_list",),
+    "wait_reason": ("reason",),
     "comment": ("comment",),
-    "exit": ("exit_code",),
+    "exit_code": ("exit",),
     "energy_j": ("energy_j",),
-    "suspended": ("suspended_ms",),
+    "suspended_ms": ("suspended",),
+    **dict.fromkeys(("gpus", "share_milli", "mem_mib", "gpu_model"), ("alloc", "req")),
+    "cpu_milli": ("alloc", "req", "cpus"),
+    "node_count": ("node_count",),
+    "command": ("command", "container"),
+    **dict.fromkeys(("gpu_use_mean", "gpu_mem_mean"), ("gpu_use", "gpu_mem")),
+    **dict.fromkeys(("gpu_use_peak", "gpu_mem_peak"), ("usage", "gpu_peak_pct")),
+    "cpu_used_ms": ("cpu_used", "cpu_used_ms"),
+    "mem_peak_mib": ("mem_peak", "mem_peak_mib", "usage"),
+    "application": ("name", "comment", "command", "container", "application"),
+    **dict.fromkeys(("work_ms", "end_reason", "gpu_slots", "priority"), ()),
 }
-"""What of a record each thing becomes; a column that another file had is kept where this one lacks it."""
+"""What tells each column of a record, any of these; a column that another file had is kept where this one lacks it."""
 
 NOT_ENDED: Final = (
     *("PENDING", "RUNNING", "SUSPENDED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "CONFIGURING"),
@@ -157,31 +167,7 @@ class Layout:
 
     def absent(self) -> tuple[str, ...]:
         """The columns of a record that this table says nothing about."""
-        lacking = [
-            column
-            for thing, columns in _RECORDED.items()
-            if thing not in self._at and not (thing == "limit_min" and "limit" in self._at)
-            for column in columns
-        ]
-        if "alloc" not in self._at and "req" not in self._at:
-            lacking += ["gpus", "share_milli", "mem_mib", "gpu_model"]
-            if "cpus" not in self._at:
-                lacking.append("cpu_milli")
-        if "node_count" not in self._at:
-            lacking.append("node_count")
-        if "command" not in self._at and "container" not in self._at:
-            lacking.append("command")
-        if "gpu_use" not in self._at and "gpu_mem" not in self._at:
-            lacking += ["gpu_use_mean", "gpu_mem_mean"]
-        if not {"usage", "gpu_peak_pct"} & self._at.keys():
-            lacking += ["gpu_use_peak", "gpu_mem_peak"]
-        if not {"cpu_used", "cpu_used_ms"} & self._at.keys():
-            lacking.append("cpu_used_ms")
-        if not {"mem_peak", "mem_peak_mib", "usage"} & self._at.keys():
-            lacking.append("mem_peak_mib")
-        if not {"name", "comment", "command", "container", "application"} & self._at.keys():
-            lacking.append("application")
-        return (*lacking, "work_ms", "end_reason", "gpu_slots", "priority")
+        return tuple(column for column, things in _TELLS.items() if not self._at.keys() & set(things))
 
 
 def layout_of(header_line: str, delimiter: str, where: str) -> Layout:
