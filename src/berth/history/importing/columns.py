@@ -82,7 +82,7 @@ STATES: Final = {
 }
 """Slurm's states of a job that has ended, and berth's."""
 
-_TELLS: Final = {
+_TELLS: Final[dict[str, tuple[str, ...]]] = {
     "name": ("name",),
     "user": ("user",),
     "account": ("account",),

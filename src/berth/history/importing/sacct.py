@@ -502,7 +502,7 @@ def attempts_of(options: Options) -> str:
     nodes = (
         "coalesce(node_count, nullif(len(hosts.names), 0), nullif(given.nodes, 0), nullif(asked.nodes, 0), 0)"
     )
-    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.a_node * greatest({nodes}, 1))"
+    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.gpus_a_node * greatest({nodes}, 1))"
     given, asked = gpus.format("given"), gpus.format("asked")
     milli, of_shards = "1000", ""
     if options.shards_per_gpu:
