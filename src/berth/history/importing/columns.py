@@ -8,6 +8,7 @@ A file is read once, in parallel and with bounded memory, by DuckDB; lines that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -179,20 +180,33 @@ _EPOCH_TOO_LATE_S = 253_402_300_800
 """The year 10000: a larger number of seconds is one of Slurm's sentinels."""
 
 
-def read_file(
-    database: duckdb.DuckDBPyConnection,
-    source: Path,
-    delimiter: str,
-    layout: Layout,
-    target: Path,
-    options: Options,
-    rejections: Rejections,
-    where: str,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is imported: what messages call it, how it is understood, and its rows that stay out."""
+
+    where: str
+    options: Options
+    rejections: Rejections
+    """Those that a reader left out before; those that stay out are added."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable(Source):
+    """A text table with a header line, as sacct prints it."""
+
+    path: Path
+    delimiter: str
+    layout: Layout
+    tasks: bool = False
+    """Whether rows of one job and moment of submission, but of other times, are tasks of an array."""
+
+
+def read_file(database: duckdb.DuckDBPyConnection, table: TextTable, target: Path) -> None:
     """Copy a text table to Parquet with times as numbers; lines that are none of its rows are noted."""
+    layout, options, delimiter = table.layout, table.options, table.delimiter
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in layout.header)
     reader = (
-        f"read_csv({at(source)}, delim = {literal(delimiter)}, quote = '', escape = '', header = true, "
+        f"read_csv({at(table.path)}, delim = {literal(delimiter)}, quote = '', escape = '', header = true, "
         f"auto_detect = false, columns = {{{types}}}, encoding = {literal(options.encoding)}, "
         f"nullstr = {literal(_NO_TEXT)}, store_rejects = true, rejects_limit = 0, max_line_size = 4194304)"
     )
@@ -205,9 +219,9 @@ def read_file(
         [delimiter, LISTED_PER_REASON],
     ).fetchall()
     total = count(database, "SELECT count(DISTINCT line) FROM reject_errors")
-    rejections.extend(
+    table.rejections.extend(
         (
-            Rejected(f"{where}, line {line}", _why_broken(kind, fields, len(layout.header), delimiter))
+            Rejected(f"{table.where}, line {line}", _why_broken(kind, fields, len(layout.header), delimiter))
             for line, kind, fields in found
         ),
         total - len(found),
