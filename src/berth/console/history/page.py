@@ -13,9 +13,8 @@ from markupsafe import Markup
 from berth.console.formats import gpu_time, hours_cell, span, spans
 from berth.console.history.api import Answer, Group, answer, applications, lines_for, settled
 from berth.console.history.question import Measure, Question, asked, has_pseudonyms, missing, own_of
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.pages import Texts, page, texts_of
-from berth.console.roles import Viewer
 from berth.history.store.cached_history import CachedHistory
 from berth.history.values.durations import hours_unit
 from berth.plots.accounting import Series, group_bars, group_lines
@@ -25,7 +24,6 @@ from berth.statistics.accounting import NO_GPU, UNKNOWN
 from berth.statistics.tables import Tables
 
 router = APIRouter(include_in_schema=False)
-Who = Annotated[Viewer, Depends(viewer)]
 Asked = Annotated[Question, Depends(asked)]
 LISTED = 20
 """This many groups are in the table at first."""
