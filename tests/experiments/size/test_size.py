@@ -164,8 +164,8 @@ def test_the_answer_by_user_names_their_numbers() -> None:
         for count in (3, 2)
     ]
     assert [each.sentences[0] for each in found] == [
-        "With fifo, 2 of 3 nodes keep every user's 90th percentile of waits at today's (0 s to 60.0 min), and that of all"
-        " jobs at 0 s: 1 GPU could be returned, 168 GPU-hours a week.",
+        "With fifo, 2 of 3 nodes keep every user's 90th percentile of waits at today's (0 s to 60.0 min), and that of"
+        " all jobs at 0 s: 1 GPU could be returned, 168 GPU-hours a week.",
         "No node can be returned: with fifo on 1 node the 90th percentile of waits of user 'busy' is 3.0 h, above"
         " 60.0 min.",
     ]
