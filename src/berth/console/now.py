@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from berth.arrays import FloatArray
 from berth.console.clock import now_ms
 from berth.console.formats import decimal, span
 from berth.console.hub import Hub, source_json
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.pages import page, texts_of
 from berth.console.recent import SPANS, Window
-from berth.console.roles import Role, Viewer
+from berth.console.roles import Role
 from berth.console.source import Source
 from berth.counts import natural
 
@@ -30,7 +30,7 @@ Span = Literal["hour", "day"]
 @router.get("/now")
 async def now(
     request: Request,
-    who: Annotated[Viewer, Depends(viewer)],
+    who: Who,
     model: Annotated[str, Query()] = "",
     user: Annotated[str, Query()] = "",
     partition: Annotated[str, Query()] = "",
@@ -58,9 +58,7 @@ async def now(
 
 
 @router.get("/now/recent")
-async def recent(
-    request: Request, who: Annotated[Viewer, Depends(viewer)], span: Span = "hour"
-) -> HTMLResponse:
+async def recent(request: Request, who: Who, span: Span = "hour") -> HTMLResponse:
     """The part of the page that shows the last hour or day, for its script."""
     return page(request, "recent.html", who, recent=await _recent(request, span))
 

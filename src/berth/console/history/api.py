@@ -10,7 +10,7 @@ import duckdb
 from fastapi import APIRouter, Depends, HTTPException, Query
 
 from berth.console.history.question import ORDER_OF, Measure, Question, asked, history_of, own_of, picked_for
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.roles import Viewer
 from berth.history.store.cached_history import CachedHistory
 from berth.report.digest import Figure, main_figures
@@ -20,7 +20,6 @@ from berth.statistics.tables import EVERYTHING, Tables
 
 router = APIRouter(prefix="/api/v1/history", tags=["history"])
 
-Who = Annotated[Viewer, Depends(viewer)]
 Store = Annotated[CachedHistory, Depends(history_of)]
 Asked = Annotated[Question, Depends(asked)]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,10 +20,10 @@ from urllib.parse import parse_qsl, unquote
 import pymysql
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
-from berth.history.importing.columns import Layout
-from berth.history.importing.sacct import SEPARATOR, import_file
+from berth.history.importing.columns import Layout, TextTable
+from berth.history.importing.sacct import SEPARATOR, import_table
 from berth.history.store.folder import History
-from berth.history.store.import_result import ImportResult, Options
+from berth.history.store.import_result import ImportResult, Options, Rejections
 from berth.history.values.tres import MOST_AMOUNT
 
 WINDOW_ROWS: Final = 500_000
@@ -186,8 +186,8 @@ def _import_window(
         _write_rows(database, table, rows, path, dict(options.tres_names))
         where = f"{database.shown}, {table.cluster}"
         plain = replace(options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
-        layout = Layout(_HEADER, where)
-        return import_file(history, space, path, SEPARATOR, layout, plain, where, cursors=cursors)
+        text = TextTable(where, plain, Rejections(), path, SEPARATOR, Layout(_HEADER, where))
+        return import_table(history, space, text, cursors)
 
 
 def _write_rows(
@@ -338,15 +338,7 @@ def _reasons(with_sluid: bool) -> tuple[str, ...]:
 
 
 def _sum(one: ImportResult, other: ImportResult) -> ImportResult:
-    return ImportResult(
-        one.read + other.read,
-        one.imported + other.imported,
-        one.updated + other.updated,
-        one.unchanged + other.unchanged,
-        one.rejected + other.rejected,
-        one.rejected_count + other.rejected_count,
-        one.numbered + other.numbered,
-    )
+    return ImportResult(*(getattr(one, each.name) + getattr(other, each.name) for each in fields(one)))
 
 
 Values = tuple[int, ...]

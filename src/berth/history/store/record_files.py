@@ -9,7 +9,7 @@ file is a trace, too: `berth.traces.read` makes jobs of it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -21,49 +21,24 @@ from berth.errors import HistoryError
 from berth.history.store.database import ParquetWriter, at, quoted_name, rows_to_columns
 from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState, Share
 
-SCHEMA: Final = {
-    "job_id": "VARCHAR",
-    "attempt": "INTEGER",
-    "user": "VARCHAR",
-    "application": "VARCHAR",
-    "virtual_cluster": "VARCHAR",
-    "submit_ms": "BIGINT",
-    "queued_ms": "BIGINT",
-    "start_ms": "BIGINT",
-    "end_ms": "BIGINT",
-    "state": "VARCHAR",
-    "gpus": "INTEGER",
-    "share_milli": "INTEGER",
-    "share_mem_mib": "BIGINT",
-    "cpu_milli": "BIGINT",
-    "mem_mib": "BIGINT",
-    "nodes": "VARCHAR[]",
-    "gpu_model": "VARCHAR",
-    "work_ms": "BIGINT",
-    "gpu_use_mean": "DOUBLE",
-    "gpu_use_peak": "DOUBLE",
-    "gpu_mem_mean": "DOUBLE",
-    "gpu_mem_peak": "DOUBLE",
-    "cluster": "VARCHAR",
-    "name": "VARCHAR",
-    "account": "VARCHAR",
-    "qos": "VARCHAR",
-    "node_count": "INTEGER",
-    "time_limit_ms": "BIGINT",
-    "eligible_ms": "BIGINT",
-    "wait_reason": "VARCHAR",
-    "comment": "VARCHAR",
-    "command": "VARCHAR",
-    "exit_code": "INTEGER",
-    "end_reason": "VARCHAR",
-    "label": "VARCHAR",
-    "suspended_ms": "BIGINT",
-    "cpu_used_ms": "BIGINT",
-    "mem_peak_mib": "BIGINT",
-    "energy_j": "BIGINT",
-    "gpu_slots": "VARCHAR[]",
-    "priority": "BIGINT",
+_KINDS: Final = {
+    **{"str": "VARCHAR", "RecordState": "VARCHAR", "tuple[str, ...]": "VARCHAR[]"},
+    **{"int": "BIGINT", "float": "DOUBLE"},
 }
+_INTEGERS: Final = ("attempt", "gpus", "node_count", "exit_code")
+
+
+def _columns() -> Iterator[tuple[str, str]]:
+    for field in fields(Record):
+        if field.name == "share":
+            yield from (("share_milli", "INTEGER"), ("share_mem_mib", "BIGINT"))
+        else:
+            kind = _KINDS[str(field.type).removesuffix(" | None")]
+            yield field.name, "INTEGER" if field.name in _INTEGERS else kind
+
+
+SCHEMA: Final = dict(_columns())
+"""The columns of a file of records, in the order of a record's fields, and their types."""
 
 _NOTHING: Final = {"VARCHAR": "''", "VARCHAR[]": "[]"}
 _NAMES: Final = tuple(SCHEMA)
