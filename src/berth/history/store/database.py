@@ -86,9 +86,13 @@ def at(path: Path) -> str:
     return literal(escape(str(path)))
 
 
-def read_parquet(paths: Iterable[Path]) -> str:
-    """Parquet files as a table that SQL selects from."""
-    return f"read_parquet([{', '.join(map(at, paths))}])"
+def read_parquet(paths: Iterable[Path], schema: Mapping[str, str] | None = None) -> str:
+    """Parquet files as a table that SQL selects from; no files are an empty one with the columns of `schema`."""
+    files = ", ".join(map(at, paths))
+    if files or schema is None:
+        return f"read_parquet([{files}])"
+    none = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in schema.items())
+    return f"(SELECT {none} WHERE false)"
 
 
 def storable(text: str) -> str:

@@ -395,36 +395,31 @@ class Merge:
             f"CREATE TABLE twice AS SELECT hash({_KEY}) AS h FROM {staged.keys} GROUP BY 1 HAVING count(*) > 1"
         )
         self._fresh = f"SELECT {own} FROM {staged.attempts}"
-        if count(self._database, "SELECT count(*) FROM twice"):
-            # Two rows of one attempt in one import: the one that ended later is the truth.
-            self._fresh = (
-                f"SELECT {own} FROM {staged.attempts} WHERE hash({_KEY}) NOT IN (SELECT h FROM twice) UNION ALL "
-                f"SELECT {own} FROM {staged.attempts} WHERE hash({_KEY}) IN (SELECT h FROM twice) "
-                f"QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY end_ms DESC, hash({own})) = 1"
-            )
+        self._keys = f"SELECT {_KEY} FROM {staged.keys}"
         self.superseded: list[tuple[str, int]] = []
         """Jobs, and how many rows of one of their attempts that differ from another that ended later."""
         if count(self._database, "SELECT count(*) FROM twice"):
+            several = f"FROM {staged.attempts} WHERE hash({_KEY}) IN (SELECT h FROM twice)"
             self.superseded = database.execute(
-                f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} FROM {staged.attempts} "
-                f"WHERE hash({_KEY}) IN (SELECT h FROM twice)) GROUP BY {_KEY} HAVING count(*) > 1 ORDER BY ALL"
+                f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} {several}) "
+                f"GROUP BY {_KEY} HAVING count(*) > 1 ORDER BY ALL"
             ).fetchall()
-        distinct = "DISTINCT " if count(self._database, "SELECT count(*) FROM twice") else ""
-        self._keys = f"SELECT {distinct}{_KEY} FROM {staged.keys}"
+            # Two rows of one attempt in one import: the one that ended later is the truth.
+            self._fresh = (
+                f"{self._fresh} WHERE hash({_KEY}) NOT IN (SELECT h FROM twice) UNION ALL SELECT {own} {several} "
+                f"QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY end_ms DESC, hash({own})) = 1"
+            )
+            self._keys = f"SELECT DISTINCT {_KEY} FROM {staged.keys}"
         self._store(own, staged)
         self._rank(own)
 
     def _store(self, own: str, staged: Staged) -> None:
         """Make the table `old` of stored attempts of the jobs that come, and `write` of what is new or other."""
-        if self._segments:
-            columns = ", ".join(f'"{name}"' for name in SCHEMA)
-            self._database.execute(
-                f"CREATE TABLE old AS SELECT {columns}, hash({own}) AS row_hash "
-                f"FROM {record_table(self._segments)} WHERE hash({_JOB}) IN (SELECT hash({_JOB}) FROM {staged.keys})"
-            )
-        else:
-            columns = ", ".join(f'"{name}" {kind}' for name, kind in SCHEMA.items())
-            self._database.execute(f"CREATE TABLE old ({columns}, row_hash UBIGINT)")
+        columns = ", ".join(f'"{name}"' for name in SCHEMA)
+        self._database.execute(
+            f"CREATE TABLE old AS SELECT {columns}, hash({own}) AS row_hash "
+            f"FROM {record_table(self._segments)} WHERE hash({_JOB}) IN (SELECT hash({_JOB}) FROM {staged.keys})"
+        )
         self._known = bool(count(self._database, "SELECT count(*) FROM old"))
         if self._known:
             merged = ", ".join(f'{_merged_value(name, staged)} AS "{name}"' for name in _OWN)
@@ -496,11 +491,9 @@ class Merge:
 
         The same id, moment of submission and end are the same attempt.
         """
-        if not self._segments:
-            return 0, ""
         found = self._database.execute(
             "SELECT count(DISTINCT (k.job_id, k.queued_ms)), any_value(o.cluster || k.cluster) "
-            f"FROM {self._staged} k JOIN {read_parquet(self._segments)} o USING (job_id, queued_ms, end_ms) "
+            f"FROM {self._staged} k JOIN {read_parquet(self._segments, SCHEMA)} o USING (job_id, queued_ms, end_ms) "
             "WHERE (k.cluster = '') <> (o.cluster = '')"
         ).fetchone()
         return (int(found[0]), found[1] or "") if found else (0, "")
@@ -562,9 +555,7 @@ def write_marks(
     schema = {"segment": "VARCHAR", "cluster": "VARCHAR", "size_bytes": "BIGINT", "last_at": "BIGINT"}
     rows = ((name, mark.cluster, mark.size_bytes, mark.last_at) for name, mark in marks.items())
     make_table(database, "marks", schema, rows)
-    old = (
-        f"SELECT {', '.join(schema)} FROM {read_parquet(known)} ANTI JOIN marks USING (segment) UNION ALL "
-        if known
-        else ""
+    old = f"SELECT {', '.join(schema)} FROM {read_parquet(known, schema)} ANTI JOIN marks USING (segment)"
+    database.execute(
+        f"COPY ({old} UNION ALL FROM marks) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
     )
-    database.execute(f"COPY ({old}FROM marks) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)")

@@ -66,17 +66,12 @@ class HistoryReader:
         With a database that stays open, after a look at the files: questions are then answered faster.
         """
         index = self.index()
-        if not index.records:
-            empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
-            return f"(SELECT {empty} WHERE false)"
         records = (
             self._records(index.records)
-            if database is None
+            if database is None or not index.records
             else plain_table(database, [self.folder / name for name in index.records])
         )
-        if not index.usage:
-            return records
-        return with_usage(records, self._table(index.usage))
+        return with_usage(records, self._table(index.usage)) if index.usage else records
 
     @contextmanager
     def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:

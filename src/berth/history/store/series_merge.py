@@ -36,9 +36,6 @@ class SeriesMerge:
 
     def __init__(self, database: duckdb.DuckDBPyConnection, staged: Path, files: Sequence[Path]) -> None:
         self._database = database
-        columns = ", ".join(SERIES)
-        empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in SERIES.items())
-        known = f"SELECT {columns} FROM {read_parquet(files)}" if files else f"SELECT {empty} WHERE false"
         self.read = count(database, f"SELECT count(*) FROM read_parquet({at(staged)})")
         database.execute(
             f"CREATE TABLE staged AS SELECT {_KEY}, max(value) AS value FROM read_parquet({at(staged)}) GROUP BY ALL"
@@ -46,7 +43,8 @@ class SeriesMerge:
         # Values before and after an hour tell of it, so those of two hours more are looked at on both sides.
         far = 2 * HOUR_MS
         database.execute(
-            f"CREATE TABLE known AS SELECT {_KEY}, max(value) AS value FROM ({known}) SEMI JOIN staged USING ({_GPU}) "
+            f"CREATE TABLE known AS SELECT {_KEY}, max(value) AS value FROM {read_parquet(files, SERIES)} "
+            f"SEMI JOIN staged USING ({_GPU}) "
             f"WHERE moment_ms >= (SELECT min(moment_ms) // {HOUR_MS} * {HOUR_MS} - {far} FROM staged) "
             f"AND moment_ms < (SELECT (max(moment_ms) // {HOUR_MS} + 1) * {HOUR_MS} + {far} FROM staged) "
             "GROUP BY ALL"

@@ -80,12 +80,8 @@ class UsageMerge:
             add_rows(database, "replaced", columns, (("series", source) for source in remade))
         self.touched = self._files_with_replaced(known)
         """The known files that hold rows of replaced sources."""
-        if self.touched:
-            old = f"FROM {read_parquet(self.touched)} SEMI JOIN replaced USING (kind, source)"
-            database.execute(f"CREATE TABLE old_rows AS SELECT {_COLUMNS} {old}")
-        else:
-            empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in USAGE.items())
-            database.execute(f"CREATE TABLE old_rows AS SELECT {empty} WHERE false")
+        old = f"FROM {read_parquet(self.touched, USAGE)} SEMI JOIN replaced USING (kind, source)"
+        database.execute(f"CREATE TABLE old_rows AS SELECT {_COLUMNS} {old}")
         if remade is None:
             sums = "SELECT kind, source, sum(samples) AS samples FROM {} GROUP BY ALL"
             database.execute(
