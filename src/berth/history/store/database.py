@@ -110,6 +110,15 @@ def quoted_name(name: str) -> str:
 
 
 _COPY = "(FORMAT parquet, COMPRESSION zstd)"
+
+
+def copy_rows(database: duckdb.DuckDBPyConnection, query: str, target: Path, how: str = _COPY) -> None:
+    """Write the rows of a query to a Parquet file; of no rows there is none."""
+    written = database.execute(f"COPY ({query}) TO {literal(target)} {how}").fetchone()
+    if not written or not written[0]:
+        target.unlink(missing_ok=True)
+
+
 _CHUNK_ROWS = 50_000
 
 

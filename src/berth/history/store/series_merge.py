@@ -8,13 +8,13 @@ follow from the values of that hour and of those next to it alone, so that they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import duckdb
 
-from berth.history.store.database import at, count, literal, read_parquet
+from berth.history.store.database import at, copy_rows, count, literal, read_parquet
 
 SERIES: Final = {
     "cluster": "VARCHAR",
@@ -33,6 +33,9 @@ _HOURS_AT_ONCE: Final = 256
 
 class SeriesMerge:
     """One merge of staged values into those of some files; the tables live in the database that it was given."""
+
+    fresh: Final = f"SELECT {', '.join(SERIES)} FROM fresh"
+    """A query of the values that are new or larger than they were."""
 
     def __init__(self, database: duckdb.DuckDBPyConnection, staged: Path, files: Sequence[Path]) -> None:
         self._database = database
@@ -60,20 +63,6 @@ class SeriesMerge:
             "FROM fresh, (VALUES (-1), (0), (1)) t(away)"
         )
 
-    def write(self, target: Path) -> None:
-        """Write the values that are new or larger than they were."""
-        self._copy(f"SELECT {', '.join(SERIES)} FROM fresh", target)
-
-    def compact(self, files: Sequence[Path], target: Path) -> None:
-        """Write all values of some files as one."""
-        self._copy(f"SELECT {_KEY}, max(value) AS value FROM {read_parquet(files)} GROUP BY ALL", target)
-
-    def _copy(self, query: str, target: Path) -> None:
-        self._database.execute(
-            f"COPY (FROM ({query}) ORDER BY moment_ms // {HOUR_MS}, {_KEY}) "
-            f"TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
-        )
-
     def sources(self) -> tuple[str, ...]:
         """The sources of all rows that are to be made anew, of some of which there are none."""
         return tuple(name for (name,) in self._database.execute(f"SELECT {SOURCE} FROM hours").fetchall())
@@ -96,6 +85,16 @@ class SeriesMerge:
                 f"{'INSERT INTO made' if first else 'CREATE TABLE made AS'} {ROWS_OF_HOURS}"
             )
         self._database.execute(f"COPY made TO {literal(target)} (FORMAT parquet)")
+
+
+def copy_series(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+    """Write values to a file, those of one hour and GPU together."""
+    copy_rows(database, f"FROM ({query}) ORDER BY moment_ms // {HOUR_MS}, {_KEY}", target)
+
+
+def all_values(files: Iterable[Path]) -> str:
+    """Some files as a table in which each value is once."""
+    return f"(SELECT {_KEY}, max(value) AS value FROM {read_parquet(files)} GROUP BY ALL)"
 
 
 HOUR_MS: Final = 3_600_000
