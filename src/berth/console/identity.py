@@ -9,8 +9,9 @@ import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
+from typing import Annotated
 
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
@@ -116,6 +117,10 @@ def user(request: Request) -> Viewer:
     if not found.role.includes(Role.USER):
         raise HTTPException(403, f"this needs the role user; {found.user} has the role {found.role.value}")
     return found
+
+
+Who = Annotated[Viewer, Depends(viewer)]
+User = Annotated[Viewer, Depends(user)]
 
 
 def _ended(path: Path) -> dict[str, float]:

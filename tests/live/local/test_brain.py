@@ -377,7 +377,7 @@ def test_what_a_job_grew_by_is_what_the_suspended_one_left_in_whatever_order_bot
 def test_what_was_sampled_of_a_run_that_goes_on_is_known_of_its_application(tmp_path: Path) -> None:
     whole = {"milli": 1000, "mem_mib": 0}
     brain = begin("pairs", "history", samples=str(tmp_path), events=[runs("1", 0, **whole)])
-    decide(brain, now_ms=1000)
+    assert decide(brain, now_ms=1000)[-1]["measured"] == ["1"]
     lines = [f"{1000 * at} 30.0 9000 1\n" for at in range(1, 31)]
     (tmp_path / "1-1").write_text("".join(lines), encoding="ascii")
     decide(brain, now_ms=31_000)

@@ -148,7 +148,10 @@ class Brain:
         if done.fault is not None:
             self._say({"say": "error", "why": str(done.fault).removeprefix(f"at {now_ms} ms ")})
         seconds, wake_ms = time.perf_counter() - began, self.driver.next_ms(now_ms)
-        self._say({"say": "decided", "serial": serial, "seconds": round(seconds, 6), "wake_ms": wake_ms})
+        self._say({
+            "say": "decided", "serial": serial, "seconds": round(seconds, 6), "wake_ms": wake_ms,
+            "measured": list(self.driver.measured),
+        })  # fmt: skip
 
     def _why(self, job_id: str, now_ms: int) -> Message:
         """What stands in the way of a waiting job: each GPU with what is free of it."""
