@@ -37,6 +37,12 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         raise
 
 
+def write_whole(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+    """Write a file, of a text in UTF-8, whole or not at all; `durable` as in `whole_file`."""
+    with whole_file(path, durable=durable) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def plain_name(text: str) -> str:
     """The text as far as any file system takes it; with a digest where that is not all of it."""
     import hashlib  # OpenSSL, which not every command needs
