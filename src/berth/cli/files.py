@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth.errors import SettingError
-from berth.files import whole_file
+from berth.files import write_whole
 
 if TYPE_CHECKING:
     from berth.report import Report
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text under another name first, so that a reader never finds half of it."""
-    with whole_file(path) as part_file:
-        part_file.write_text(text, encoding="utf-8")
 
 
 def checked_place(path: Path, ending: str = "") -> Path:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.files import checked_place, write_whole
+from berth.cli.files import checked_place
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
 from berth.errors import ProfileError
+from berth.files import write_whole
 
 if TYPE_CHECKING:
     from berth.model import Profile

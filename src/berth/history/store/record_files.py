@@ -18,7 +18,7 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.store.database import ParquetWriter, at, quoted_name, rows_to_columns
+from berth.history.store.database import ParquetWriter, at, quoted_name, read_parquet, rows_to_columns
 from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState, Share
 
 _KINDS: Final = {
@@ -86,7 +86,10 @@ def _written(found: Iterator[Record], path: str | Path) -> Iterator[int]:
 
 def record_table(paths: Iterable[Path]) -> str:
     """Files of a history as a table that SQL selects from, with every column of SCHEMA whenever they were written."""
-    files = f"read_parquet([{', '.join(map(at, paths))}], union_by_name = true)"
+    names = ", ".join(map(at, paths))
+    if not names:
+        return read_parquet((), SCHEMA)
+    files = f"read_parquet([{names}], union_by_name = true)"
     none = ", ".join(f"NULL::{SCHEMA[name]} AS {name}" for name in _NEWEST)
     value = ", ".join(f"coalesce({name}, {ADDED[name]}) AS {name}" for name in _NEWEST)
     return f"(SELECT * REPLACE ({value}) FROM (FROM {files} UNION ALL BY NAME SELECT {none} WHERE false))"
