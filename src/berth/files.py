@@ -38,9 +38,13 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         raise
 
 
-def write_whole(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Write a file, of a text in UTF-8, whole or not at all; `durable` as in `whole_file`."""
+def write_whole(path: Path, content: str | bytes, *, durable: bool = False, private: bool = False) -> None:
+    """Write a file, of a text in UTF-8, whole or not at all; `durable` as in `whole_file`, and `private` for its owner
+    alone."""
     with whole_file(path, durable=durable) as temporary:
+        if private:
+            temporary.touch(mode=0o600)
+            temporary.chmod(0o600)
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 

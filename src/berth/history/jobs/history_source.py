@@ -8,7 +8,7 @@ from berth.history.jobs.job_report import Neighbour, UsePoint
 from berth.history.store.database import read_parquet
 from berth.history.store.reader import HistoryReader
 from berth.history.store.record_files import SCHEMA, record_of, record_table
-from berth.history.store.usage import with_usage
+from berth.history.store.usage import USAGE, with_usage
 from berth.model import Record
 
 MOST_NEIGHBOURS = 1000
@@ -27,8 +27,6 @@ class HistoryJobs:
         What is neither is a name: of the last job of that name in each cluster.
         """
         with self.history.reading() as (database, index):
-            if not index.records:
-                return ()
             columns = ", ".join(f'"{name}"' for name in SCHEMA)
             source = record_table(self.history.paths(index.records))
             # One condition each: what files say of their smallest and largest ids and labels then spares most of them.
@@ -65,9 +63,7 @@ class HistoryJobs:
         if not ran or not self.history.index().usage:
             return ()
         with self.history.reading() as (database, index):
-            if not index.usage:
-                return ()
-            usage = read_parquet(self.history.paths(index.usage))
+            usage = read_parquet(self.history.paths(index.usage), USAGE)
             middle = "(begin_ms + end_ms) // 2"
             within = " OR ".join(f"{middle} BETWEEN ? AND ?" for _ in ran)
             rows = database.execute(

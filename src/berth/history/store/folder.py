@@ -274,11 +274,11 @@ class History(HistoryReader):
         path = self.folder / "index.json"
         for name in index.files() - self.index().files():
             (self.folder / name).chmod(FILE_MODE)
-        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        with whole_file(path, durable=True) as temporary:
+            temporary.write_text(
+                json.dumps({"version": VERSION, **asdict(index)}, indent=1), encoding="utf-8"
+            )
             temporary.chmod(FILE_MODE)
-            json.dump({"version": VERSION, **asdict(index)}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
         self._sweep()
 
     def _sweep(self) -> None:
