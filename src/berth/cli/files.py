@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from berth.counts import counted
 from berth.errors import SettingError
 from berth.files import write_whole
 
@@ -41,6 +42,8 @@ def made_folder(out: Path) -> Path:
         raise SettingError(
             f"--out {out} cannot be made ({reason}); name a folder that can be written"
         ) from error
+    if not os.access(out, os.W_OK):
+        raise SettingError(f"--out {out} cannot be written to; name a folder that can be written")
     return out
 
 
@@ -70,7 +73,8 @@ def interruption_explained(out: Path | None, folder: str = "runs") -> Iterator[N
         if out is not None:
             kept = len(list((out / folder).rglob("*.parquet")))
             print(
-                f"berth: {kept} finished runs are in {out / folder}; the same command continues from there",
+                f"berth: {counted(kept, 'finished run is', 'finished runs are')} in {out / folder}; the same command"
+                " continues from there",
                 file=sys.stderr,
             )
         raise

@@ -93,6 +93,8 @@ BAD = [
     Bad("only comments", "# nothing\n\n", None, None, None, "the file is empty"),
     Bad("unknown header", "x,y\n1,2\n", 1, None, "x, y",
         "or --map to say what the columns are; the formats: openb (name, cpu_milli"),
+    Bad("split by semicolons", "id;submit_ms;work_ms\na;0;1\n", 1, None, "id;submit_ms;work_ms",
+        "a header of several columns. Its columns are split by semicolons, and a trace's by commas: save it as CSV"),
     Bad("some times but not all", "name,cpu_milli,memory_mib,num_gpu,gpu_milli,deletion_time\n", 1,
         "creation_time", "name, cpu_milli, memory_mib, num_gpu, gpu_milli, deletion_time", "this column too"),
     Bad("a file of another kind", "\x93NUMPY\x01" + "x" * 9000, None, None, None, "a trace: CSV with a header"),

@@ -129,11 +129,11 @@ class MappedFormat(Format):
                 raise table.error(
                     table.header_line or 1,
                     f"a column '{name}' for {field}, as --map says; there are {table.header_text}"
-                    f"{_split_otherwise(table.header)}",
+                    f"{split_otherwise(table.header)}",
                 )
 
 
-def _split_otherwise(header: Sequence[str]) -> str:
+def split_otherwise(header: Sequence[str]) -> str:
     """A hint where the whole header was read as one column because commas do not split it."""
     marks = {"\t": "tabs (a TSV file)", ";": "semicolons", "|": "'|'"}
     for mark, words in marks.items() if len(header) == 1 else ():
