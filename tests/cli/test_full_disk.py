@@ -36,9 +36,8 @@ def test_a_full_disk_names_the_file(tmp_path: Path, words: str, name: str, told:
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: False
-    )  # root may write wherever a disk is not read-only
+    # Root may write wherever the disk lets it.
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     done = berth("--quiet", *COMPARED.format(folder=tmp_path).split())
     told = f"berth: --out {tmp_path} cannot be written to; name a folder that can be written\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
