@@ -400,7 +400,7 @@ def _refitted(
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Mean, low, median and high (N,) of the questions tested, and how far outside training's own later waits lay."""
     first_asked = tested.asked_s[np.unique(tested.asked_s // DAY_S, return_index=True)[1]]
-    chosen = np.unique(np.linspace(0, len(first_asked), refits, endpoint=False).astype(int)) if refits else [0]
+    chosen = np.unique(np.linspace(0, len(first_asked), max(refits, 1), endpoint=False).astype(int))
     bounds = [*first_asked[chosen], np.inf]
     found = np.empty((4, len(tested)))
     outside = _outside(learned, seed)
