@@ -1,11 +1,13 @@
-"""How far a back-test's predictions are from what happened on Philly, Helios and Graham, and how often intervals hold.
+"""How far a back-test's predictions are from what happened, and how often intervals hold.
 
 Graham's table has real waits, of the GPU jobs that waited at a noon. Philly's and Helios's have none: what "happened"
 there is a replay under `easy+fifo+best-fit` that knows run times only from what has ended, as a cluster does, and the
 candidates are replays of other policies, or of the same one with the true run times. Each virtual cluster of Philly is
 a cluster by itself, on as few nodes of eight GPUs as a load of 0.8 and its largest job need. Graham's GPUs are those
 that its jobs held at most at once. Helios has 26 days, which is two predictions without an interval: `--days` predicts
-each day from the days before instead, after a week.
+each day from the days before instead, after a week. Hardly a job waits there, so `busy-helios` lets all its jobs run
+anywhere on its 22 nodes, and on 20 and 18, without their time limits, which are their run times. `synthetic` are
+clusters of 64 GPUs whose load changes from day to day, and of which the replays see four jobs of five.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from statistics import fmean, median
 
 import duckdb
@@ -22,13 +25,16 @@ from berth import traces
 from berth.errors import SettingError
 from berth.experiments.backtest import MEASURES, Backtest, backtest
 from berth.experiments.compare.conditions import conditions_of
-from berth.experiments.weeks import Waits
+from berth.experiments.weeks import LEAST_WAIT_S, Waits
 from berth.experiments.what_if import replayed_waits
 from berth.model import Job, Node
 from harness import data_folder, save
 
 CANDIDATES = ["fifo+first-fit", "easy+fifo+best-fit", "passing+fifo+best-fit"]
 TRUTH = "easy+fifo+best-fit"
+DAY_MS = 24 * 3_600_000
+BUSY_NODES = (22, 20, 18)
+SYNTHETIC_GPUS, SYNTHETIC_DAYS = 64, 112
 
 
 def nodes_of(gpus: int) -> tuple[Node, ...]:
@@ -75,6 +81,45 @@ def helios(days: bool) -> Iterator[Backtest]:
     yield simulated(list(trace), trace.nodes or (), days)
 
 
+def busy_helios(days: bool) -> Iterator[Backtest]:
+    jobs = list(traces.read(data_folder() / "helios" / "helios_venus_2vc_sept.csv.gz", nodes=()))
+    free = [replace(job, labels=(), time_limit_ms=None) for job in jobs]
+    for nodes in BUSY_NODES:
+        yield simulated(free, nodes_of(8 * nodes), days)
+
+
+def synthetic(days: bool) -> Iterator[Backtest]:
+    nodes = nodes_of(SYNTHETIC_GPUS)
+    for seed in range(100, 108):
+        jobs = drawn_jobs(seed)
+        real = replayed_waits(jobs, nodes, TRUTH, conditions_of({"knowledge": "history"}, nodes))
+        seen = np.arange(len(jobs)) % 5 < 4
+        some = tuple(job for job, is_seen in zip(jobs, seen.tolist(), strict=True) if is_seen)
+        replays = replays_of(some, nodes_of(SYNTHETIC_GPUS * 4 // 5))
+        yield tested(Waits(real.submit_ms[seen], real.wait_s[seen]), replays, days)
+
+
+def drawn_jobs(seed: int) -> tuple[Job, ...]:
+    """Jobs of 1 to 8 GPUs and 3 hours on average, at a mean load of about 0.85."""
+    draw = np.random.default_rng(seed)
+    sizes, often, mean_ms, spread = np.array([1, 2, 4, 8]), [0.6, 0.18, 0.14, 0.08], 3 * 3_600_000, 1.4
+    a_day = 0.85 * SYNTHETIC_GPUS * DAY_MS / (mean_ms * float(sizes @ often))
+    found, level = [], 0.0
+    for day in range(SYNTHETIC_DAYS):
+        level = 0.8 * level + draw.normal(0, 0.24)
+        count = draw.poisson(a_day * np.exp(level - 0.08))
+        submit_ms = np.sort(draw.integers(day * DAY_MS, (day + 1) * DAY_MS, count))
+        work_ms = np.minimum(draw.lognormal(np.log(mean_ms) - spread**2 / 2, spread, count), 5 * DAY_MS)
+        gpus, user = draw.choice(sizes, count, p=often), draw.integers(0, 12, count)
+        found += [
+            Job(
+                f"{day}-{at}", int(submit_ms[at]), 1000 + int(work_ms[at]), f"u{user[at]}", gpus=int(gpus[at])
+            )
+            for at in range(count)
+        ]
+    return tuple(found)
+
+
 def graham_jobs() -> tuple[tuple[Job, ...], Waits, int]:
     """Graham's GPU jobs, how long each really waited, and the most GPUs that they held at once."""
     path = data_folder() / "drac" / "drac_graham_submitday.parquet"
@@ -114,7 +159,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("philly", "helios", "graham"))
+    clusters = {
+        each.__name__.replace("_", "-"): each for each in (helios, busy_helios, graham, synthetic, philly)
+    }
+    parser.add_argument("--only", choices=tuple(clusters))
     parser.add_argument(
         "--unknown", action="store_true", help="leave the policy that ran out of the candidates"
     )
@@ -123,13 +171,18 @@ def main() -> None:
     if given.unknown:
         CANDIDATES.remove(TRUTH)
     rows = []
-    for name, clusters in (("helios", helios), ("graham", graham), ("philly", philly)):
+    for name, backtests in clusters.items():
         if given.only not in (None, name):
             continue
-        found = list(clusters(given.days))
+        found = list(backtests(given.days))
         for measure in MEASURES:
             weeks = [week for each in found for week in each.of(measure)]
             held = [week.held for week in weeks if week.held is not None]
+            factors = [
+                max(week.high_s, LEAST_WAIT_S) / max(week.low_s, LEAST_WAIT_S)
+                for week in weeks
+                if week.low_s is not None and week.high_s is not None
+            ]
             row = {
                 "cluster": name,
                 "measure": measure,
@@ -138,6 +191,10 @@ def main() -> None:
                 "last_error_pct": round(median(week.last_week_error_pct for week in weeks), 1),
                 "intervals": len(held),
                 "held_pct": round(100 * fmean(held), 1) if held else None,
+                "high_over_low": round(median(factors), 2) if factors else None,
+                "high_over_low_mean": round(float(np.exp(fmean(map(np.log, factors)))), 2)
+                if factors
+                else None,
             }
             rows.append(row)
             print(row, flush=True)

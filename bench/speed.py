@@ -108,6 +108,7 @@ def inflate_command(data: Path, policy: str) -> tuple[str | Path, ...]:
 
 def alone(data: Path, table: Table, runs: int) -> None:
     """Time every task with these sources."""
+    in_process(LOOP, data)
     for policy in POLICIES:
         command = inflate_command(data, policy)
         shell(*command)
@@ -135,19 +136,21 @@ def tasks() -> dict[str, str]:
         **{f"inflation, {policy}, simulation alone": f"inflate:{policy}" for policy in POLICIES},
         FROM_SHELL: "inflate",
         **{f"Philly at 6x, {policy}, warm": f"philly:{policy}" for policy, _ in REPLAYS},
-        MILLION: "million:fifo+first-fit",
+        MILLION: "1000000:fifo+first-fit",
         HELP: "help",
     }
 
 
+LOOP = "20000:fifo+first-fit"
+"""A run so long that the loop of long runs is compiled and kept for it; then shorter runs use it, too."""
 MILLION_NODES = [berth.Node(f"n{number}", gpus=8) for number in range(128)]
 
 
-def million_jobs() -> list[berth.Job]:
-    """A million jobs that ask for about 98 % of a thousand GPUs."""
+def many_jobs(count: int) -> list[berth.Job]:
+    """Jobs that ask for about 98 % of a thousand GPUs."""
     draw = random.Random(1)
     jobs, now_ms = [], 0
-    for number in range(1_000_000):
+    for number in range(count):
         now_ms += draw.randint(0, 8)
         jobs.append(berth.Job(f"j{number}", now_ms, draw.randint(1, 8000), user=f"u{number % 50}"))
     return jobs
@@ -162,8 +165,8 @@ def in_process(task: str, data: Path) -> float:
             begin = time.process_time()
             berth.compare(data / "philly/sia_philly.csv.gz", policy, compress=6)
             return time.process_time() - begin
-    elif kind == "million":
-        jobs = million_jobs()
+    elif kind.isdecimal():
+        jobs = many_jobs(int(kind))
 
         def run() -> float:
             begin = time.process_time()
@@ -172,7 +175,7 @@ def in_process(task: str, data: Path) -> float:
     else:
         try:
             from berth_papers.inflate import inflate, read_arrivals
-        except ModuleNotFoundError:  # sources from before the papers had a package of their own
+        except ImportError:  # sources from before the papers had a package of their own
             from berth.experiments.inflate import inflate, read_arrivals
 
         # `seconds` is the simulation alone; it is measured in processor time here.
@@ -247,6 +250,8 @@ def against(other: Path, data: Path, runs: int, only: str) -> dict[str, object]:
     sources = {"own": OWN, "other": other}
     print(f"{'task, processor time':<44}{'other':>11}{'this':>11}{'ratio':>9}   95 %")
     rows: dict[str, object] = {}
+    for source in sources.values():
+        with_source(source, LOOP, data)
     for name, task in chosen.items():
         for source in sources.values():  # compiles what is not on disk yet
             with_source(source, task, data)

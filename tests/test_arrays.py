@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from berth.arrays import is_compiled
+
 CALLEE = """
 from berth.arrays import compiled
 
@@ -38,8 +40,9 @@ def _load(folder: Path, name: str) -> ModuleType:
     return module
 
 
-def _outer(folder: Path, added: int, factor: int) -> tuple[int, int]:
-    """What the kernels of freshly loaded files make of 1, and how many of them came compiled from the disk."""
+def _outer(folder: Path, added: int, factor: int) -> tuple[int, int, bool]:
+    """What the kernels of freshly loaded files make of 1, how many of them came compiled from the disk, and whether
+    that was known before."""
     (folder / "stale_callee.py").write_text(f"FACTOR = {factor}\n" + CALLEE.format(added=added))
     (folder / "stale_caller.py").write_text(CALLER.format(callee="stale_callee"))
     at_ns = 10**18 + added  # what is written twice within one tick of the clock differs all the same
@@ -48,7 +51,10 @@ def _outer(folder: Path, added: int, factor: int) -> tuple[int, int]:
     importlib.invalidate_caches()
     _load(folder, "stale_callee")
     caller = _load(folder, "stale_caller")
-    return caller.outer(1), sum(caller.outer.stats.cache_hits.values())
+    known = is_compiled(caller.outer)
+    made = caller.outer(1)
+    assert is_compiled(caller.outer)
+    return made, sum(caller.outer.stats.cache_hits.values()), known
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +65,11 @@ def _forget_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kernel_is_compiled_again_when_its_callee_or_a_constant_changed(tmp_path: Path) -> None:
-    assert _outer(tmp_path, added=1, factor=1) == (2, 0)
-    assert _outer(tmp_path, added=1, factor=1) == (2, 1)
-    assert _outer(tmp_path, added=5, factor=1) == (6, 0)
-    assert _outer(tmp_path, added=5, factor=3) == (18, 0)
-    assert _outer(tmp_path, added=5, factor=3) == (18, 1)
+    assert _outer(tmp_path, added=1, factor=1) == (2, 0, False)
+    assert _outer(tmp_path, added=1, factor=1) == (2, 1, True)
+    assert _outer(tmp_path, added=5, factor=1) == (6, 0, False)
+    assert _outer(tmp_path, added=5, factor=3) == (18, 0, False)
+    assert _outer(tmp_path, added=5, factor=3) == (18, 1, True)
 
 
 def test_numba_is_imported_when_a_kernel_is_first_called_and_takes_the_place_of_all(tmp_path: Path) -> None:

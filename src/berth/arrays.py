@@ -49,6 +49,17 @@ def not_an_int64() -> tuple[type[Exception], ...]:
     return OverflowError, TypingError
 
 
+def is_compiled(kernel: Any) -> bool:
+    """Whether a kernel that takes arguments of the same types each time runs without being compiled first: in this
+    process it was, or what is kept on disk for this processor still counts."""
+    _load_numba()
+    made = kernel.dispatcher() if type(kernel) is _Kernel else kernel
+    if getattr(made, "signatures", None):
+        return True
+    load_index: Any = getattr(_cache_file_of(made), "_load_index", dict)
+    return any(made.targetctx.codegen().magic_tuple() in key for key in load_index())
+
+
 def numbers(array: IntArray) -> memoryview[int]:
     """The same memory, of which Python reads and writes a number in half of the time that NumPy takes."""
     return memoryview(array.data).cast("B").cast("q", array.shape)
@@ -75,8 +86,8 @@ class _Kernel:
 
             options: dict[str, Any] = {"cache": True, "nogil": self._nogil, "_nrt": False}
             made = njit(**options)(self.py_func)
-            cache_file: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
-            if hasattr(cache_file, "_source_stamp"):  # Numba's own; in a Numba without it, its rule holds
+            cache_file = _cache_file_of(made)
+            if hasattr(cache_file, "_source_stamp"):  # in a Numba without it, its own rule holds
                 cache_file._source_stamp = self._stamp
             self._dispatcher = made
         return self._dispatcher
@@ -96,6 +107,11 @@ def _kernel(function: Any, nogil: bool) -> Any:
         return kernel.dispatcher()
     waiting.append(kernel)
     return kernel
+
+
+def _cache_file_of(made: Any) -> Any:
+    """Where Numba keeps a function's code. It offers no public way to either of the two things that are read here."""
+    return getattr(getattr(made, "_cache", None), "_cache_file", None)
 
 
 def _load_numba() -> None:

@@ -36,6 +36,10 @@ from __future__ import annotations
 import errno
 import sys
 
+TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
+if TYPE_CHECKING:
+    from typing import Any
+
 DISTRIBUTION = "berth-gpu"
 """The name on package indexes, where `berth` is another project."""
 
@@ -240,6 +244,12 @@ class ModelError(BerthError):
 
 class SettingError(BerthError):
     """A value of an option or setting is outside its range."""
+
+
+def check_kind(value: object, kinds: Any, wanted: str) -> None:
+    """Raise SettingError for a value that is of none of these kinds, for `isinstance`; `wanted` begins the message."""
+    if not isinstance(value, kinds):
+        raise SettingError(f"{wanted}; not {value!r:.80}")
 
 
 class AccessError(BerthError):

@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -31,10 +31,21 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         if durable:
             _to_disk(path.parent)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk even what is not there cannot be removed
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)  # a full disk names no file; the user knows only `path`
         raise
+
+
+def write_whole(path: Path, content: str | bytes, *, durable: bool = False, private: bool = False) -> None:
+    """Write a file, of a text in UTF-8, whole or not at all; `durable` as in `whole_file`, and `private` for its owner
+    alone."""
+    with whole_file(path, durable=durable) as temporary:
+        if private:
+            temporary.touch(mode=0o600)
+            temporary.chmod(0o600)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def plain_name(text: str) -> str:
@@ -92,5 +103,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise SettingError(f"{path}: {reason}; expected {what} in TOML") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is no text in UTF-8; expected {what} in TOML") from error
+    except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} cannot be read as {what}: {error}") from error

@@ -247,6 +247,28 @@ def test_an_interruption_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("then", ["time.sleep(60)", "raise RuntimeError('no compiled object yet')"])
+def test_an_interruption_that_a_callback_of_c_code_swallows_is_told(then: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import ctypes, os, signal, time\n\n\n@ctypes.CFUNCTYPE(None)\ndef callback():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n    [at for at in range(9)]\n\n\n"
+        f"def policy(queue, cluster, now_ms):\n    callback()\n    {then}\n    return iter(())\n"
+    )
+    command = [str(Path(sys.executable).with_name("berth")), "simulate", "synthetic:demo?jobs=9"]
+    done = subprocess.run(
+        [*command, "--policy", "own:policy"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.endswith("berth: interrupted\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brings_none(
     tmp_path: Path,
 ) -> None:

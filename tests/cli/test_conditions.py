@@ -14,16 +14,16 @@ from tests.command import berth
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--mtbf", "nan"), "--mtbf is nan; expected a number"),
-        (("--mtbf", "9", "--mttr", "inf"), "--mttr is inf; expected a number"),
+        (("--mtbf", "nan"), "--mtbf is nan; expected a number, at most 320,255,973,501"),
+        (("--mtbf", "9", "--mttr", "inf"), "--mttr is inf; expected a number, at most 320,255,973,501"),
         (("--mttr", "3"), "--mttr is the repair time of nodes that fail by --mtbf; give both"),
-        (("--checkpoint", "inf"), "--checkpoint is inf; expected a number"),
+        (("--checkpoint", "inf"), "--checkpoint is inf; expected a number, at most 19,215,358,410,114"),
         (
             ("--checkpoint-write", "5"),
             "--checkpoint-write is the time to write a checkpoint; say how often with --checkpoint",
         ),
-        (("--restart", "nan"), "--restart is nan; expected a number"),
-        (("--round", "nan"), "--round is nan; expected a number"),
+        (("--restart", "nan"), "--restart is nan; expected a number, at most 1,152,921,504,606,846"),
+        (("--round", "nan"), "--round is nan; expected a number, at most 1,152,921,504,606,846"),
         (
             ("--knowledge", "dreams"),
             "no knowledge 'dreams'; there are oracle, user, history, noisy, and your own as my.module:thing",

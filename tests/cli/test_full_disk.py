@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from berth.files import whole_file
 from tests.cli.test_commands import berth
 
 RUN = "simulate synthetic:demo?jobs=5 --policy fifo"
@@ -28,3 +31,23 @@ def test_a_full_disk_names_the_file(tmp_path: Path, words: str, name: str, told:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"berth: {told.format(file=file)}")
     assert not file.exists()
     assert not unfinished.is_symlink()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write wherever the disk lets it.
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    done = berth("--quiet", *COMPARED.format(folder=tmp_path).split())
+    told = f"berth: --out {tmp_path} cannot be written to; name a folder that can be written\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+def test_a_disk_that_is_read_only_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(OSError, match="Read-only") as caught, whole_file(tmp_path / "page.html") as part:
+        refused(part)
+    assert caught.value.filename == str(tmp_path / "page.html")

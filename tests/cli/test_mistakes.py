@@ -17,7 +17,7 @@ from tests.command import berth
         ("trace frob", "berth: No such command 'frob'; see: berth trace --help\n"),
         (
             "compare synthetic:demo --policies fifo --seeds 0",
-            "berth: Invalid value for '--seeds': 0; expected 1 or more; see: berth compare --help\n",
+            "berth: Invalid value for '--seeds': 0; expected 1 to 100000; see: berth compare --help\n",
         ),
         (
             "cost",

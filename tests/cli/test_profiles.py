@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berth.profiles import IN_HISTORY, begun, keep_profile, thesis_profiles
+from berth.profiles import IN_HISTORY, SHARED, begun, keep_profile, thesis_profiles
 from tests.cli.test_commands import answer, berth
 
 
@@ -63,6 +64,15 @@ def test_a_profile_of_the_beginning_of_a_run_is_shown_as_such(tmp_path: Path) ->
     keep_profile(begun(thesis_profiles()["LAMMPS"], 30_000), tmp_path / IN_HISTORY)
     shown = berth("profile", "show", "LAMMPS", "--history", tmp_path).stdout
     assert shown.startswith("LAMMPS (live, begun): the first 30 s of a run alone on TITAN-XP-THESIS (")
+
+
+def test_a_profile_of_runs_that_shared_is_not_called_one_alone(tmp_path: Path) -> None:
+    keep_profile(replace(thesis_profiles()["LAMMPS"], kind=SHARED), tmp_path / IN_HISTORY)
+    shown = berth("profile", "show", "LAMMPS", "--history", tmp_path).stdout
+    assert shown.startswith("LAMMPS (live, shared): 300 s next to other jobs on TITAN-XP-THESIS (")
+    out = tmp_path / "lammps.html"
+    berth("profile", "show", "LAMMPS", out, "--history", tmp_path)
+    assert "LAMMPS next to other jobs on TITAN-XP-THESIS" in out.read_text()
 
 
 def test_the_list_is_not_cut_where_it_is_read_by_a_program(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from berth.cli.app import app
 from berth.console.audit import Audit
 from berth.console.identity import CSRF_HEADER
 from berth.console.roles import Role
-from berth.console.sources.local import submit_command
+from berth.console.sources.local import LocalSource
 from tests.console.values import ValuesSource, look_of
 from tests.console.world import World
 
@@ -81,7 +81,7 @@ def test_a_job_is_submitted_by_a_user_and_written_down(world: World, source: Val
     ],
 )
 def test_only_a_line_that_needs_a_shell_is_one_word(line: str, words: str) -> None:
-    assert submit_command({"command": line}) == f"berth submit -- {words}"
+    assert LocalSource.submit_command({"command": line}) == f"berth submit -- {words}"
 
 
 def test_a_submission_is_refused_without_the_role_the_mark_the_option_or_with_an_unknown_field(

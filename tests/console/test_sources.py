@@ -15,7 +15,7 @@ from berth.console.roles import Role, Viewer
 from berth.console.source import Output
 from berth.console.sources import local
 from berth.console.sources.kubernetes import KubernetesSource
-from berth.console.sources.local import LocalSource, command_of
+from berth.console.sources.local import LocalSource
 from berth.console.sources.slurm import SlurmSource
 from berth.errors import AccessError, KubernetesError, LiveError, SettingError
 from berth.live.driver.snapshot import LiveJob, Snapshot
@@ -314,6 +314,6 @@ def test_a_job_that_berth_holds_waits_for_berth_and_is_held_by_a_later_begin(tmp
 @pytest.mark.parametrize("action", ["hold", "policy", "drain"])
 def test_a_command_can_be_pasted_into_a_shell_whatever_it_is_about(action: str) -> None:
     hostile = "1; touch $(id)"
-    command = command_of(action, {"id": hostile, "value": hostile})
+    command = LocalSource.command(action, {"id": hostile, "value": hostile})
     assert command is not None
     assert shlex.split(command) == ["berth", action, hostile]

@@ -222,7 +222,7 @@ def test_on_a_full_disk_a_question_is_refused_and_a_state_is_written_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "whole_file", full)
+        patch.setattr(stores, "write_whole", full)
         with pytest.raises(LiveError, match=r"cannot be kept in .*: No space left on device"):
             store.add("ann", ASKED, 2.0)
         store.change(kept.id, stores.State(Place.FAILED, "why"))

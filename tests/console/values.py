@@ -154,15 +154,15 @@ class ValuesSource:
 
     def submit_command(self, asked: dict[str, str]) -> str:
         """As the local queue's."""
-        from berth.console.sources.local import submit_command
+        from berth.console.sources.local import LocalSource
 
-        return submit_command(asked)
+        return LocalSource.submit_command(asked)
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """As the local queue's."""
-        from berth.console.sources.local import command_of
+        from berth.console.sources.local import LocalSource
 
-        return command_of(action, values)
+        return LocalSource.command(action, values)
 
     def lacks(self, viewer: Viewer) -> dict[str, str]:
         """It has them all."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import berth
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError, SimulationError
@@ -401,3 +402,40 @@ def test_what_is_no_cluster_and_no_jobs_is_refused_with_what_would_be() -> None:
         simulate(jobs, Cluster(nodes), "fifo")
     with pytest.raises(SettingError, match=r"such as berth\.Cluster\(trace\.nodes\); not \(Node\("):
         simulate([], nodes, "fifo")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: simulate(None, TWO_GPUS, "fifo"), "simulate takes jobs, such as .*; not None"),
+        (lambda: simulate([], TWO_GPUS, None), "simulate takes a policy by its name or .*; not None"),
+        (
+            lambda: simulate([], TWO_GPUS, "fifo", interference="mps"),
+            "interference as a function.*; not 'mps'",
+        ),
+        (lambda: simulate([], TWO_GPUS, "fifo", outages=3), "outages, each a berth.Outage; not 3"),
+        (lambda: berth.Cluster(None), "a cluster takes nodes, each a berth.Node; not None"),
+        (lambda: berth.make_policy(None), "make_policy takes the name of a policy.*; not None"),
+        (lambda: berth.read_trace(None), "read_trace takes the path of a trace.*; not None"),
+        (lambda: list(berth.read(5)), "read takes a Trace or its path; not 5"),
+        (lambda: berth.read_nodes(None), "read_nodes takes a file.*; not None"),
+        (lambda: berth.compare(None, "fifo"), "compare takes a trace.*; not None"),
+        (lambda: berth.compare("synthetic:demo", None), "compare takes policies.*; not None"),
+        (lambda: berth.compare("synthetic:demo", "fifo", processes="x"), "a number of processes; not 'x'"),
+        (lambda: berth.compare("synthetic:demo", "fifo", compress="x"), "compress takes a number.*; not 'x'"),
+        (lambda: berth.sweep(None), "sweep takes a plan.*; not None"),
+        (
+            lambda: berth.write_report(None, "x.html"),
+            "write_report takes what berth.compare returned; not None",
+        ),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_where_it_enters(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        call()
+
+
+def test_what_is_no_job_is_named() -> None:
+    jobs: Any = [Job("a", 0, 10), "b"]
+    with pytest.raises(SimulationError, match=r"'b' is among the jobs; expected each to be a berth\.Job"):
+        list(simulate(jobs, TWO_GPUS, "fifo"))

@@ -9,51 +9,86 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import contextmanager
+
+TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 
 def main() -> None:
     """Run the command that the arguments name; never returns."""
+    with _interruptions_raised_again() as lost:
+        try:
+            try:
+                from berth.cli.app import app
+                from berth.cli.plain_warnings import warn_in_one_line
+
+                sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
+                warn_in_one_line()
+                app(prog_name="berth")
+            finally:
+                sys.stdout.flush()
+        except BaseException as error:
+            # What fails after a lost interruption fails because of it.
+            _end(KeyboardInterrupt() if lost else error)
+            raise
+
+
+def _end(error: BaseException) -> None:
+    """Exit with the message and the status of what ended a command; returns if it is a fault of berth."""
     from berth.errors import BerthError, MissingExtraError
 
-    try:
-        try:
-            from berth.cli.app import app
-            from berth.cli.plain_warnings import warn_in_one_line
-
-            sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
-            warn_in_one_line()
-            app(prog_name="berth")
-        finally:
-            sys.stdout.flush()
-    except SystemExit as error:
+    if isinstance(error, SystemExit):
         if _caused_by(error, BrokenPipeError):  # Rich makes an exit with status 1 of it
             _drop_output()
             sys.exit(0)
         if _caused_by(error, KeyboardInterrupt):
             print("berth: interrupted", file=sys.stderr)
-        raise
-    except BerthError as error:
-        print(f"berth: {error}", file=sys.stderr)
-        sys.exit(2)
-    except ImportError as error:
-        extra = MissingExtraError.of(error)
-        if extra is None:
-            raise
-        print(f"berth: {extra}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
+    elif isinstance(error, BrokenPipeError):
         _drop_output()
         sys.exit(0)
-    except OSError as error:
+    elif isinstance(error, OSError):
         _print_os_error(error)
         sys.exit(2)
-    except (KeyboardInterrupt, RuntimeError) as error:
-        if (
-            isinstance(error, RuntimeError) and str(error) != "Query interrupted"
-        ):  # what DuckDB makes of Ctrl-C
-            raise
+    elif (
+        isinstance(error, KeyboardInterrupt) or str(error) == "Query interrupted"
+    ):  # DuckDB makes this of Ctrl-C
         print("berth: interrupted", file=sys.stderr)
         sys.exit(130)
+    else:
+        told = MissingExtraError.of(error) if isinstance(error, ImportError) else error
+        if isinstance(told, BerthError):
+            print(f"berth: {told}", file=sys.stderr)
+            sys.exit(2)
+
+
+@contextmanager
+def _interruptions_raised_again() -> Iterator[list[None]]:
+    """Raise an interruption that a callback of C code swallows, such as LLVM's, again outside of it. Yields a list,
+    empty until there is one."""
+    before = sys.unraisablehook
+    lost: list[None] = []
+
+    def note(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            before(unraisable)
+            return
+        import signal
+        import threading  # here, because commands start often and hardly ever need it
+
+        lost.append(None)
+        main = threading.main_thread().ident
+        again = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = note
+    try:
+        yield lost
+    finally:
+        sys.unraisablehook = before
 
 
 def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:

@@ -11,17 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from berth.counts import counted
 from berth.errors import SettingError
-from berth.files import whole_file
+from berth.files import write_whole
 
 if TYPE_CHECKING:
     from berth.report import Report
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text under another name first, so that a reader never finds half of it."""
-    with whole_file(path) as part_file:
-        part_file.write_text(text, encoding="utf-8")
 
 
 def checked_place(path: Path, ending: str = "") -> Path:
@@ -47,6 +42,8 @@ def made_folder(out: Path) -> Path:
         raise SettingError(
             f"--out {out} cannot be made ({reason}); name a folder that can be written"
         ) from error
+    if not os.access(out, os.W_OK):
+        raise SettingError(f"--out {out} cannot be written to; name a folder that can be written")
     return out
 
 
@@ -76,7 +73,8 @@ def interruption_explained(out: Path | None, folder: str = "runs") -> Iterator[N
         if out is not None:
             kept = len(list((out / folder).rglob("*.parquet")))
             print(
-                f"berth: {kept} finished runs are in {out / folder}; the same command continues from there",
+                f"berth: {counted(kept, 'finished run is', 'finished runs are')} in {out / folder}; the same command"
+                " continues from there",
                 file=sys.stderr,
             )
         raise

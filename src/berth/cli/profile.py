@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.files import checked_place, write_whole
+from berth.cli.files import checked_place
 from berth.cli.history_folder import HistoryFolder
 from berth.cli.output import JsonOrCsv, console, plain_table, printed
 from berth.counts import counted
 from berth.errors import ProfileError
+from berth.files import write_whole
 
 if TYPE_CHECKING:
     from berth.model import Profile
@@ -124,7 +125,7 @@ def show(
 
 def _summarise(profile: Profile, shown: Series) -> None:
     """The mean and the peak of each of the four, and where the rows are."""
-    from berth.profiles import BEGUN
+    from berth.profiles import BEGUN, SHARED
 
     card = profile.hardware
     of = [f"{card.mem_mib:,} MiB"]
@@ -133,8 +134,9 @@ def _summarise(profile: Profile, shown: Series) -> None:
     kind = f" ({profile.kind})" if profile.kind else ""
     lasts = f"{shown.run_time_ms / 1000:,.0f} s"
     seen = f"the first {lasts} of a run" if profile.kind == BEGUN else lasts
+    seen += " next to other jobs" if profile.kind == SHARED else " alone"
     print(
-        f"{profile.application}{kind}: {seen} alone on {card.name} ({', '.join(of)}),"
+        f"{profile.application}{kind}: {seen} on {card.name} ({', '.join(of)}),"
         f" {counted(len(shown.usage), 'row')} of {profile.interval_ms / 1000:g} s"
     )
     rows = (("GPU", "%", 0), ("GPU memory", "MiB", 1), ("GPU cores", "%", 2), ("PCIe", "%", 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from berth.cli.output import JsonOrCsv
 from berth.cli.profile import read_profiles
 from berth.errors import SettingError, TraceError
 from berth.history.values.durations import since_ms
-from berth.model import Node
+from berth.model import FOREVER_MS, Node
 from berth.traces import read_nodes
 
 
@@ -324,7 +323,7 @@ def _interference(name: str, folder: Path | None, when_full: str | None) -> dict
 
 
 def _whole_ms(value: float, unit_ms: int, option: str) -> int:
-    """A time as whole milliseconds; SettingError for one that is no number or without end."""
-    if not math.isfinite(value):
-        raise SettingError(f"{option} is {value}; expected a number")
+    """A time as whole milliseconds; SettingError for one that is no number or too large."""
+    if not value * unit_ms < FOREVER_MS:
+        raise SettingError(f"{option} is {value}; expected a number, at most {FOREVER_MS // unit_ms:,}")
     return round(value * unit_ms)

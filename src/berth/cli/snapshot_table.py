@@ -57,7 +57,7 @@ def _on(gpu: Gpu) -> list[str]:
 def _named(tenant: Tenant) -> str:
     """A job, and how its memory grows."""
     if tenant.promise_mib is None or tenant.max_mib is None:
-        return tenant.job
+        return f"{tenant.job} (measured)" if tenant.measured else tenant.job
     sizes = (
         f"{mib(tenant.promise_mib)} promised, {mib(tenant.mem_mib)} granted, at most {mib(tenant.max_mib)}"
     )

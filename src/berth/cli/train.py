@@ -14,7 +14,7 @@ from berth.cli.output import AsJson
 from berth.cli.profile import read_profiles
 from berth.cli.progress import progress_bar
 from berth.counts import counted
-from berth.files import whole_file
+from berth.files import write_whole
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
@@ -109,8 +109,7 @@ def train(
         names = (
             (str(from_history),) if from_history else tuple(WORKLOADS) if workload == "all" else (workload,)
         )
-        with whole_file(model) as part_file:
-            part_file.write_bytes(file_of(made, found, names, seed))
+        write_whole(model, file_of(made, found, names, seed))
         written.append(model)
     greedy = made.greedy() if curve is not None and made.greedy is not None else None
     if curve is not None:

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Request
 
 from berth.console.audit import Audit, Line
 from berth.console.clock import now_ms
 from berth.console.error_answers import Refusal
 from berth.console.hub import Hub
-from berth.console.identity import user
+from berth.console.identity import User
 from berth.console.roles import Viewer
 from berth.console.schemas import ActionAnswer, ActionRequest, SubmitAnswer, SubmitRequest
 from berth.console.source import Source, Submits
@@ -31,9 +31,7 @@ _CHANGES: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("/api/v1/actions", responses=_CHANGES)
-async def act(
-    asked: ActionRequest, request: Request, viewer: Annotated[Viewer, Depends(user)]
-) -> ActionAnswer:
+async def act(asked: ActionRequest, request: Request, viewer: User) -> ActionAnswer:
     """Hold, release or cancel a job, set its priority; as an operator change the policy, or drain and undrain a
     GPU."""
     source = _source(request, asked.source)
@@ -50,9 +48,7 @@ async def act(
 
 
 @router.post("/api/v1/jobs", status_code=201, responses=_CHANGES)
-async def submit(
-    asked: SubmitRequest, request: Request, viewer: Annotated[Viewer, Depends(user)]
-) -> SubmitAnswer:
+async def submit(asked: SubmitRequest, request: Request, viewer: User) -> SubmitAnswer:
     """Queue a job of the viewer, with the rights that the user of this name has on the machine."""
     source = _source(request, asked.source)
     if not isinstance(source, Submits):

@@ -8,10 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from berth.console.hub import Hub, source_json
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.job import find_job
 from berth.console.queue import QueueQuery, chosen
-from berth.console.roles import Viewer
 from berth.console.schemas import (
     GpusAnswer,
     JobAnswer,
@@ -21,7 +20,6 @@ from berth.console.schemas import (
 from berth.console.source import Follows, Output
 
 router = APIRouter(prefix="/api/v1")
-Who = Annotated[Viewer, Depends(viewer)]
 
 
 @router.get("/gpus", response_model=GpusAnswer, responses={304: {"description": "Nothing has changed"}})

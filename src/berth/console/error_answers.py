@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import HTTPException, Request
 from fastapi.dependencies.models import Dependant
 
-from berth.console.identity import viewer
-from berth.console.roles import Viewer
+from berth.console.identity import Who
 
 DOCUMENT: Final = "/api/v1/openapi.json"
 MOST_TEXT: Final = 40
@@ -59,7 +58,7 @@ IN_WORDS: Final[dict[int | str, dict[str, Any]]] = {
 """The refusals of every route, for the OpenAPI document."""
 
 
-def only_known(request: Request, _who: Annotated[Viewer, Depends(viewer)]) -> None:
+def only_known(request: Request, _who: Who) -> None:
     """Refuse a request with a parameter that its route does not have: 422 with those that it has.
 
     A filter that is misspelt would otherwise be answered with everything.

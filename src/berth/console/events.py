@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 from berth.console.hub import Hub
-from berth.console.identity import viewer
-from berth.console.roles import Viewer
+from berth.console.identity import Who
 
 router = APIRouter(include_in_schema=False)
 RECOGNISED_S = 5.0
@@ -19,7 +17,7 @@ RECOGNISED_S = 5.0
 
 
 @router.get("/events")
-async def events(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> Response:
+async def events(request: Request, who: Who) -> Response:
     """Each look that differs from the one before, until the page is closed or its session ends."""
     hub: Hub = request.app.state.hub
     if hub.full:

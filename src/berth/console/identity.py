@@ -9,14 +9,15 @@ import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
+from typing import Annotated
 
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
 from berth.console.tokens import Tokens
 from berth.errors import SettingError
-from berth.files import whole_file
+from berth.files import write_whole
 
 COOKIE = "berth-session"
 CSRF_HEADER = "X-Berth-CSRF"
@@ -65,9 +66,7 @@ class Doorkeeper:
         now_s = time.time()
         self._ended = {body: ends_s for body, ends_s in self._ended.items() if ends_s > now_s}
         self._ended[request.cookies.get(COOKIE, "").partition(".")[0]] = now_s + SESSION_S
-        with whole_file(self._ended_file) as temporary:
-            temporary.touch(mode=0o600)
-            temporary.write_text(json.dumps(self._ended), encoding="utf-8")
+        write_whole(self._ended_file, json.dumps(self._ended), private=True)
 
     def _by_proxy(self, request: Request) -> Viewer | None:
         host = request.client.host if request.client else ""
@@ -118,6 +117,10 @@ def user(request: Request) -> Viewer:
     return found
 
 
+Who = Annotated[Viewer, Depends(viewer)]
+User = Annotated[Viewer, Depends(user)]
+
+
 def _ended(path: Path) -> dict[str, float]:
     """The sessions that were logged out of, as they were kept."""
     try:
@@ -140,7 +143,5 @@ def _key(path: Path) -> bytes:
     if len(key) != 32:
         key = secrets.token_bytes(32)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with whole_file(path) as temporary:
-            temporary.touch(mode=0o600)
-            temporary.write_bytes(key)
+        write_whole(path, key, private=True)
     return key

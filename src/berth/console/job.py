@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
 from berth.console.clock import now_ms
 from berth.console.history.question import own_of
 from berth.console.hub import Hub
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.console.schemas import JobAnswer
@@ -149,7 +149,7 @@ def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]
 @router.get("/job/{job_id:path}")
 async def job(
     request: Request,
-    who: Annotated[Viewer, Depends(viewer)],
+    who: Who,
     job_id: str,
     source: Annotated[str, Query()] = "",
 ) -> HTMLResponse:

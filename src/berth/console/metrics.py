@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from berth.console.hub import Hub, Seen
-from berth.console.identity import viewer
-from berth.console.roles import Viewer
+from berth.console.identity import Who
 from berth.live.driver.metrics import JOB_MEMORY, JOB_MEMORY_TEXT, OF_GPUS, OfGpus
 from berth.live.driver.snapshot import Gpu
 
@@ -99,7 +97,7 @@ def _escaped(text: str) -> str:
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def metrics(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> Response:
+async def metrics(request: Request, who: Who) -> Response:
     """Metrics in Prometheus' text format."""
     hub: Hub = request.app.state.hub
     seen = await hub.fresh()

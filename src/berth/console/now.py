@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from berth.arrays import FloatArray
 from berth.console.clock import now_ms
 from berth.console.formats import decimal, span
 from berth.console.hub import Hub, source_json
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.pages import page, texts_of
 from berth.console.recent import SPANS, Window
-from berth.console.roles import Role, Viewer
+from berth.console.roles import Role
 from berth.console.source import Source
 from berth.counts import natural
 
@@ -30,7 +31,7 @@ Span = Literal["hour", "day"]
 @router.get("/now")
 async def now(
     request: Request,
-    who: Annotated[Viewer, Depends(viewer)],
+    who: Who,
     model: Annotated[str, Query()] = "",
     user: Annotated[str, Query()] = "",
     partition: Annotated[str, Query()] = "",
@@ -58,9 +59,7 @@ async def now(
 
 
 @router.get("/now/recent")
-async def recent(
-    request: Request, who: Annotated[Viewer, Depends(viewer)], span: Span = "hour"
-) -> HTMLResponse:
+async def recent(request: Request, who: Who, span: Span = "hour") -> HTMLResponse:
     """The part of the page that shows the last hour or day, for its script."""
     return page(request, "recent.html", who, recent=await _recent(request, span))
 
@@ -288,25 +287,17 @@ def gaps(values: FloatArray) -> str:
 
 
 def _path(values: FloatArray, top: float, *, closed: bool) -> str:
-    known = ~np.isnan(values)
-    heights = np.clip(np.round(HEIGHT * np.where(known, values, 0) / max(top, 1e-9)), 0, HEIGHT).astype(int)
+    heights = np.clip(np.round(HEIGHT * values / max(top, 1e-9)), 0, HEIGHT)
     words: list[str] = []
-    at = 0
-    while at < len(values):
-        if not known[at]:
-            at += 1
-            continue
-        words.append(f"M{at} {HEIGHT}" if closed else f"M{at} {HEIGHT - heights[at]}")
-        drawn = None
-        while at < len(values) and known[at]:
-            if heights[at] != drawn:
-                drawn = heights[at]
-                words.append(f"V{HEIGHT - drawn}")
-            following = at + 1
-            while following < len(values) and known[following] and heights[following] == drawn:
-                following += 1
-            words.append(f"H{following}")
-            at = following
-        if closed:
-            words.append(f"V{HEIGHT}Z")
+    at, end = 0, f"V{HEIGHT}Z" if closed else ""
+    for known, run in groupby(heights, key=lambda height: not np.isnan(height)):
+        steps = [*run]
+        far = at
+        if known:
+            words.append(f"M{at} {HEIGHT if closed else HEIGHT - int(steps[0])}")
+            for height, alike in groupby(steps):
+                far += len([*alike])
+                words.append(f"V{HEIGHT - int(height)}H{far}")
+            words.append(end)
+        at += len(steps)
     return "".join(words)

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 
 from berth.console.clock import now_ms
 from berth.console.hub import Hub, source_json
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
 from berth.console.schemas import QueueAnswer, QueuedJob
@@ -79,9 +79,7 @@ def _row(source: str, job: LiveJob, who: Viewer) -> QueuedJob:
 
 
 @router.get("/queue")
-async def queue(
-    request: Request, who: Annotated[Viewer, Depends(viewer)], asked: Annotated[QueueQuery, Depends()]
-) -> HTMLResponse:
+async def queue(request: Request, who: Who, asked: Annotated[QueueQuery, Depends()]) -> HTMLResponse:
     """The queue as a page."""
     hub: Hub = request.app.state.hub
     found = await chosen(request.app.state, asked, who)

@@ -31,6 +31,7 @@ class TenantAnswer(BaseModel, from_attributes=True):
     used_mib: int | None
     use_pct: float | None
     since_ms: int | None
+    measured: bool = Field(description="Whether its use is measured because its application is unknown")
 
 
 class StrangerAnswer(BaseModel, from_attributes=True):

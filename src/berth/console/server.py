@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from types import FrameType
-from typing import Annotated
 from urllib.parse import parse_qs, quote
 
 import uvicorn
@@ -29,8 +28,7 @@ from berth.console.error_answers import DOCUMENT, IN_WORDS, only_known, words_of
 from berth.console.history import api as history_api
 from berth.console.history import page as history_page
 from berth.console.hub import Hub
-from berth.console.identity import COOKIE, SESSION_S, Doorkeeper
-from berth.console.identity import viewer as of_request
+from berth.console.identity import COOKIE, SESSION_S, Doorkeeper, Who
 from berth.console.pages import LANGUAGES, page
 from berth.console.rate_limits import RateLimits
 from berth.console.recent import HOUR, Recent
@@ -190,7 +188,7 @@ async def _failed(request: Request, error: Exception) -> Response:
     return await _refused(request, HTTPException(status, str(error)))
 
 
-async def _first_page(request: Request, who: Annotated[Viewer, Depends(of_request)]) -> Response:
+async def _first_page(request: Request, who: Who) -> Response:
     return RedirectResponse("/now", 303)
 
 
@@ -221,7 +219,7 @@ async def _login(request: Request, token: str = "", to: str = "/") -> Response:
     return answer
 
 
-async def _logout(request: Request, who: Annotated[Viewer, Depends(of_request)]) -> Response:
+async def _logout(request: Request, who: Who) -> Response:
     """End the session, here and wherever its cookie was copied to."""
     request.app.state.doorkeeper.end_session(request)
     answer = JSONResponse({})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import time
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from berth.console.roles import Role
 from berth.errors import SettingError
-from berth.files import whole_file
+from berth.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,8 @@ class Tokens:
 
     def _write(self, tokens: list[Token]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with whole_file(self._path) as temporary:
-            temporary.touch(mode=0o600)
-            os.chmod(temporary, 0o600)
-            temporary.write_text(
-                json.dumps([asdict(token) for token in tokens], indent=1) + "\n", encoding="utf-8"
-            )
+        text = json.dumps([asdict(token) for token in tokens], indent=1) + "\n"
+        write_whole(self._path, text, private=True)
         self._read_of = None
 
 

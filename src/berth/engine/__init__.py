@@ -8,7 +8,7 @@ same input gives the same events. What is decided is `berth.scheduler`'s busines
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster
@@ -18,7 +18,7 @@ from berth.engine.memory import WhenFull
 from berth.engine.run import Run
 from berth.engine.stretch import one_by_one
 from berth.engine.suspension import Suspension
-from berth.errors import SettingError, SimulationError
+from berth.errors import SettingError, SimulationError, check_kind
 from berth.events import EventBatch
 from berth.interference import Interference, no_interference
 from berth.interference.profiled import thesis_unhindered
@@ -104,10 +104,17 @@ def simulate(
     """
     if isinstance(jobs, str):
         raise SettingError(f"simulate takes jobs, such as berth.read_trace({jobs!r}); not {jobs!r}")
-    if not isinstance(cluster, Cluster):
-        raise SettingError(
-            f"simulate takes a cluster, such as berth.Cluster(trace.nodes); not {cluster!r:.80}"
-        )
+    for value, kind, wanted in (
+        (jobs, Iterable, "jobs, such as berth.read_trace('synthetic:demo')"),
+        (cluster, Cluster, "a cluster, such as berth.Cluster(trace.nodes)"),
+        (policy, str | Callable, "a policy by its name or as a function of queue, cluster and now_ms"),
+        (interference, Callable, "interference as a function, such as berth.no_interference"),
+        (outages, Iterable, "outages, each a berth.Outage"),
+        (recovery, Recovery, "recovery as a Recovery of berth.cluster.outages"),
+        (reservations, Iterable, "reservations, each a Reservation of berth.model"),
+        (speeds, CardSpeeds, "speeds as CardSpeeds of berth.card_speeds"),
+    ):
+        check_kind(value, kind, f"simulate takes {wanted}")
     full = None
     if when_full is not None:
         full = WhenFull.of(when_full)

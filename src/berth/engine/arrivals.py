@@ -38,6 +38,8 @@ class Arrivals:
             self.time_ms = NO_ARRIVAL_MS
             self.more = False
             return
+        if not isinstance(job, Job):
+            raise SimulationError(f"{job!r:.80} is among the jobs; expected each to be a berth.Job")
         submit_ms = self.time_ms = job.submit_ms
         known = self.known
         if not isinstance(submit_ms, int) or submit_ms < now_ms:

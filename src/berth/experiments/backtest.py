@@ -2,10 +2,12 @@
 
 A week is predicted from its jobs as they were submitted, replayed under the policy that ran, or under each candidate if
 that is not known. By how much its replays were too long or too short in the weeks before, the prediction is corrected.
-What was in the week before is a prediction too. The one is taken that was nearest to what happened until then. The 80 %
+What was in the week before is a prediction too. The one is taken that was nearest to what happened until then, by the
+mean share that the smaller of the two lacks: a replay that is often right and often wrong by far is not near. The 80 %
 interval comes from the errors of its predictions before (split conformal prediction: Lei, G'Sell, Rinaldo, Tibshirani
-and Wasserman, "Distribution-Free Predictive Inference for Regression", JASA 113(523), 2018). Nothing of a week is used
-before the week is over but its jobs.
+and Wasserman, "Distribution-Free Predictive Inference for Regression", JASA 113(523), 2018). Each interval that misses
+widens the next ones (Gibbs and Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). Nothing
+of a week is used before the week is over but its jobs.
 """
 
 from __future__ import annotations
@@ -25,6 +27,13 @@ FEWEST_ERRORS = 4
 """Errors of predictions that an 80 % interval needs: with fewer, no rank of them holds 80 %."""
 FEWEST_INTERVALS = 10
 """How many weeks with an interval it takes to judge how often it holds."""
+COVERAGE = 0.8
+"""The share of weeks that intervals are to hold."""
+GAIN = 0.05
+"""After an interval that missed, the next ones hold 0.8 times this more of the past errors, and after one that held 0.2
+times this less (chosen in bench/results/simulate.md)."""
+SHARES = (0.5, 0.97)
+"""The least and the most that they hold."""
 LEAST_HALF_WIDTH = 0.02
 """An interval is at least this much wider than its prediction, as a fraction: waits are told no more exactly."""
 MEASURES = ("mean", "p90")
@@ -141,43 +150,49 @@ def _of_measure(
 ) -> Iterator[Predicted]:
     """The predictions of one number; all of `real` and `replayed` are logarithms of seconds."""
     past: dict[str, list[float]] = {name: [] for name in (*replayed, LAST_WEEK)}
+    share = COVERAGE
     for at in range(1, len(weeks)):
         predictions = {
-            name: there[at] + median(real[k] - there[k] for k in range(at))
+            name: max(there[at] + median(real[k] - there[k] for k in range(at)), _log(0))
             for name, there in replayed.items()
         }
         predictions[LAST_WEEK] = real[at - 1]
-        if at < first:
-            for name, log in predictions.items():
-                past[name].append(abs(real[at] - log))
-            continue
-        policy = min(predictions, key=lambda name: _so_far(past[name], replayed.get(name), real[:at]))
-        predicted = predictions[policy]
-        half = _half_width(past[policy][first - 1 :])
-        week = weeks[at]
-        yield Predicted(
-            week.number, week.jobs, measure, policy, _of(week, measure), math.exp(predicted),
-            None if half is None else _seconds(predicted - half), None if half is None else _seconds(predicted + half),
-            _of(weeks[at - 1], measure),
-        )  # fmt: skip
+        if at >= first:
+            policy = min(predictions, key=lambda name: _so_far(past[name], replayed.get(name), real[:at]))
+            predicted = predictions[policy]
+            half = _half_width(past[policy][first - 1 :], share)
+            week = weeks[at]
+            found = Predicted(
+                week.number, week.jobs, measure, policy, _of(week, measure), math.exp(predicted),
+                None if half is None else _seconds(predicted - half),
+                None if half is None else _seconds(predicted + half), _of(weeks[at - 1], measure),
+            )  # fmt: skip
+            yield found
+            if found.held is not None:
+                share += GAIN * (COVERAGE - found.held)
+                share = min(max(share, SHARES[0]), SHARES[1])
         for name, log in predictions.items():
             past[name].append(abs(real[at] - log))
 
 
 def _so_far(errors: Sequence[float], replayed: Sequence[float] | None, real: Sequence[float]) -> float:
-    """How far a way of predicting was off: the median error, or that of the plain replay where nothing was predicted
-    yet."""
-    if errors:
-        return median(errors)
-    return math.inf if replayed is None else median(abs(each - replayed[at]) for at, each in enumerate(real))
+    """How far a way of predicting was off, or the plain replay where nothing was predicted yet: the mean share, from 0
+    to 1, by which the smaller of prediction and truth is less than the other."""
+    if not errors and replayed is None:
+        return math.inf
+    apart = errors or [abs(each - there) for each, there in zip(real, replayed or (), strict=False)]
+    return fmean(-math.expm1(-each) for each in apart)
 
 
-def _half_width(errors: Sequence[float]) -> float | None:
-    """The error that 80 % of predictions do not exceed, by those before in the same way."""
-    rank = math.ceil(0.8 * (len(errors) + 1))
-    if len(errors) < FEWEST_ERRORS or rank > len(errors):
+def _half_width(errors: Sequence[float], share: float) -> float | None:
+    """The error that a share of predictions do not exceed, by those before in the same way; in proportion more than
+    their largest where they are too few."""
+    count = len(errors)
+    if count < FEWEST_ERRORS:
         return None
-    return max(sorted(errors)[rank - 1], math.log1p(LEAST_HALF_WIDTH))
+    rank = math.ceil(share * (count + 1) - 1e-9)
+    error = sorted(errors)[min(rank, count) - 1] * max(rank / count, 1.0)
+    return max(error, math.log1p(LEAST_HALF_WIDTH))
 
 
 def _of(week: Week, measure: str) -> float:

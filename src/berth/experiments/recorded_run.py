@@ -27,7 +27,7 @@ import numpy as np
 from berth.errors import SettingError
 from berth.experiments.slurm_limits import SlurmLimits, slurm_limits
 from berth.experiments.weeks import NO_WAITS, Waits
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.history.store.folder import History
 from berth.model import FOREVER_MS, Job, Node, Outage, Reason, Record, RecordState, Share
 from berth.policies.schemes.limits import Limit
@@ -83,8 +83,7 @@ def keep_machine(history: Path, nodes: Sequence[Node], policies: Sequence[tuple[
     """Keep what the machine is, and which policy decided since when, ms since 1970."""
     history.mkdir(parents=True, exist_ok=True)
     write_nodes(nodes, history / CLUSTER)
-    with whole_file(history / POLICIES) as temporary:
-        temporary.write_text(json.dumps([list(each) for each in policies]), encoding="utf-8")
+    write_whole(history / POLICIES, json.dumps([list(each) for each in policies]))
 
 
 def recorded_run(

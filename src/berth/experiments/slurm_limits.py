@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from berth.errors import HistoryError, cause_of
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.policies.schemes.limits import GROUP, Limit
 
 QOS, ASSOCIATIONS = "sacctmgr-qos.txt", "sacctmgr-assoc.txt"
@@ -108,8 +108,7 @@ def keep_limits(folder: Path, qos: Path | None, associations: Path | None) -> Sl
     for name, source in given.items():
         _rows(source, name)
     for name, source in given.items():
-        with whole_file(folder / name) as temporary:
-            temporary.write_bytes(source.read_bytes())
+        write_whole(folder / name, source.read_bytes())
     return slurm_limits(folder)
 
 

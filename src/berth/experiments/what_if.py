@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from berth.experiments.compare import Comparison, Task, compare
@@ -14,7 +15,7 @@ from berth.experiments.weeks import NO_WAITS, Trust, Waits, waits_of
 from berth.history.store.folder import History
 from berth.model import WHOLE_GPU, Job, Node, Outage
 from berth.policies import Progress
-from berth.statistics import Run
+from berth.statistics import EventColumns, Run, run_of
 
 REALLY = "what really happened"
 """Stands where a run has its policy."""
@@ -135,19 +136,22 @@ def nodes_and_conditions(
 def replay(real: RecordedRun, policy: str, progress: Progress | None = None) -> tuple[Run, Waits]:
     """A policy on the machine as it was, and how long jobs waited then."""
     under = replace(AS_THE_TRACE_SAYS, outages=real.outages, limits=real.limits)
-    return _measured(real.jobs, real.nodes, policy, under, progress)
+    task = Task(real.jobs, real.nodes, policy, 0, under, measure=partial(_run_and_waits, policy))
+    (result,) = run_all([task], 1, progress)
+    run, waits = cast("tuple[Run, Waits]", result.measured)
+    return replace(run, oracle=task.oracle), waits
 
 
 def replayed_waits(jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, under: Conditions) -> Waits:
     """How long jobs wait under a policy."""
-    return _measured(jobs, nodes, policy, under, None)[1]
+    (result,) = run_all([Task(jobs, nodes, policy, 0, under, measure=waits_of)], 1, None)
+    return cast(Waits, result.measured)
 
 
-def _measured(
-    jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, under: Conditions, progress: Progress | None
+def _run_and_waits(
+    policy: str, columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]
 ) -> tuple[Run, Waits]:
-    (result,) = run_all([Task(jobs, nodes, policy, 0, under, measure=waits_of)], 1, progress)
-    return result.run, cast(Waits, result.measured)
+    return run_of(columns, nodes, policy, 0, pictures=False), waits_of(columns, nodes, jobs)
 
 
 def _since_first(under: Conditions, origin_ms: int) -> Conditions:

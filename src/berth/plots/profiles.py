@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from berth.model import Profile
 from berth.plots.style import COLOURS, INK, dress
+from berth.profiles import SHARED
 
 LINES = (("GPU", 0, "solid"), ("GPU cores", 2, "dash"), ("PCIe", 3, "dot"))
 HEIGHT_PX = 520
@@ -51,7 +52,8 @@ def profile_figure(profile: Profile) -> go.Figure:
         row=2,
         col=1,
     )
-    dress(figure, f"{escape(profile.application)} alone on {escape(profile.hardware.name)}", HEIGHT_PX)
+    how = "next to other jobs" if profile.kind == SHARED else "alone"
+    dress(figure, f"{escape(profile.application)} {how} on {escape(profile.hardware.name)}", HEIGHT_PX)
     figure.add_hline(
         profile.hardware.mem_mib,
         line={"color": INK, "width": 1},

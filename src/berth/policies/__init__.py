@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from berth.errors import PolicyError
+from berth.errors import PolicyError, check_kind
 from berth.own_code import named_thing
 from berth.policies.options import options_of
 from berth.policies.protocol import (
@@ -135,6 +135,7 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
 
     Raises PolicyError where there is no such name, or what it names cannot be what it should.
     """
+    check_kind(name, str, "make_policy takes the name of a policy, such as 'sjf+best-fit'")
     setting = setting or Setting()
     outer, _, rest = name.partition("+")
     wrapper, settings = options_of(outer)

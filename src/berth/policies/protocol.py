@@ -163,6 +163,14 @@ class GivesMore(Protocol):
         """The job as if it asked for what it is given; the job itself if that is the same."""
 
 
+@runtime_checkable
+class WaitsForRuns(Protocol):
+    """What else a policy has that keeps jobs of an unknown application until a run of it has been looked at."""
+
+    def waits_for(self, job: Job) -> str:
+        """The id of the run that a waiting job waits for so; empty if it does not."""
+
+
 class ByRequest(Protocol):
     """What else a placement has that refuses a job only by what it asks for and what is free on each node."""
 

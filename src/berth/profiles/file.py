@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from berth.errors import ProfileError
-from berth.files import plain_name, whole_file
+from berth.files import plain_name, write_whole
 from berth.model import GpuModel, Profile
 from berth.traces.fields import Field, count, decimal
 
@@ -327,8 +327,7 @@ def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
     """Write a profile into a folder of profiles, in place of the same application's; says where."""
     path = Path(folder) / file_name(profile.application)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
-        temporary.write_text(profile_text(checked(profile)), encoding="utf-8")
+    write_whole(path, profile_text(checked(profile)))
     return path
 
 

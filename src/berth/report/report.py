@@ -19,7 +19,7 @@ from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.statistics.comparison import Row
 from berth.version import __version__
 
@@ -198,8 +198,7 @@ def _packed_plotly() -> str:
 
 
 def _write(page: str, path: Path) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
+    write_whole(path, page)
 
 
 @cache

@@ -79,32 +79,18 @@ class Attempt:
     gpu_mem: float | None
 
 
-_COLUMNS: Final = {
+_COLUMNS: Final = {field.name: quoted_name(field.name) for field in fields(Attempt)} | {
     "job": "coalesce(nullif(label, ''), job_id)",
-    "job_id": "job_id",
-    "cluster": "cluster",
-    "attempt": "attempt",
-    "user": '"user"',
-    "account": "account",
     "application": f"coalesce(nullif(application, ''), '{UNKNOWN}')",
     "server": "virtual_cluster",
-    "gpu_model": "gpu_model",
-    "state": "state",
     "gpus": "gpus * share_milli / 1000.0",
-    "queued_ms": "queued_ms",
-    "start_ms": "start_ms",
-    "end_ms": "end_ms",
     "wait_s": f"{WAIT_SQL} / 1000.0",
     "run_s": "(end_ms - start_ms) / 1000.0",
     "gpu_hours": f"{HELD_SQL} / {_HOUR * 1000}",
-    "name": "name",
-    "command": "command",
     "nodes": "array_to_string(nodes, ' ')",
-    "exit_code": "exit_code",
     "gpu_use": "gpu_use_mean",
     "gpu_mem": "gpu_mem_mean",
 }
-assert tuple(_COLUMNS) == tuple(field.name for field in fields(Attempt))
 
 HIDDEN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("name", "command", "nodes"), "''"),

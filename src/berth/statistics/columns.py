@@ -152,7 +152,7 @@ def event_columns(events: Iterable[Event], progress: Callable[[int], None] | Non
         if progress is not None:
             progress(gathered.arrived)
     gathered.settle()
-    time_ms, kind, job = _int64(gathered.time_ms), _int8(gathered.kind), _int32(gathered.job)
+    time_ms, kind, job = _array(gathered.time_ms), _array(gathered.kind), _array(gathered.job)
     if (backwards := np.flatnonzero(np.diff(time_ms) < 0)).size:
         at = int(backwards[0]) + 1
         raise SimulationError(
@@ -187,18 +187,18 @@ def event_columns(events: Iterable[Event], progress: Callable[[int], None] | Non
         time_ms=time_ms,
         kind=kind,
         job=job,
-        attempt=_int32(gathered.attempt),
-        reason=_int8(gathered.reason),
+        attempt=_array(gathered.attempt),
+        reason=_array(gathered.reason),
         job_ids=job_ids,
-        submit_ms=_int64(gathered.submit_ms),
-        work_ms=_int64(gathered.work_ms),
-        gpus=_int64(gathered.gpus),
-        milli=_int32(gathered.milli),
+        submit_ms=_array(gathered.submit_ms),
+        work_ms=_array(gathered.work_ms),
+        gpus=_array(gathered.gpus),
+        milli=_array(gathered.milli),
         users=gathered.users,
         virtual_clusters=gathered.virtual_clusters,
-        urgent=_int8(gathered.urgent).astype(np.bool_),
-        keeps_work=_int8(gathered.keeps_work).astype(np.bool_),
-        due_ms=_int64(gathered.due_ms),
+        urgent=_array(gathered.urgent).astype(np.bool_),
+        keeps_work=_array(gathered.keeps_work).astype(np.bool_),
+        due_ms=_array(gathered.due_ms),
         last_kind=kind[last_event],
         attempts=attempts,
         holdings=holdings,
@@ -292,11 +292,11 @@ class _Gathered:
         jobs: list[Job] = flat[2::_FIELDS]
         kind = array("b", map(_CODE_OF_KIND.__getitem__, flat[1::_FIELDS]))
         attempt = array("i", flat[3::_FIELDS])
-        kinds = _int8(kind)
+        kinds = _array(kind)
         reason = array("b", bytes(len(jobs)))
         for at in np.flatnonzero((kinds == FAIL) | (kinds == REJECT)).tolist():
             reason[at] = _CODE_OF_REASON[flat[at * _FIELDS + 6]]
-        first = np.flatnonzero((kinds == SUBMIT) & (_int32(attempt) == 1)).tolist()
+        first = np.flatnonzero((kinds == SUBMIT) & (_array(attempt) == 1)).tolist()
         names = [job.id for job in jobs]
         ordinals = range(self.arrived, self.arrived + len(first))
         self._ordinals.update(zip([names[at] for at in first], ordinals, strict=True))
@@ -376,17 +376,9 @@ def _extend(column: array[int], values: NDArray[Any]) -> None:
     column.frombytes(values.astype(column.typecode).tobytes())
 
 
-def _int64(values: array[int]) -> NDArray[np.int64]:
+def _array(values: array[int]) -> NDArray[Any]:
     """The same memory as an array of NumPy's."""
-    return np.frombuffer(values, np.int64) if values else np.empty(0, np.int64)
-
-
-def _int32(values: array[int]) -> NDArray[np.int32]:
-    return np.frombuffer(values, np.int32) if values else np.empty(0, np.int32)
-
-
-def _int8(values: array[int]) -> NDArray[np.int8]:
-    return np.frombuffer(values, np.int8) if values else np.empty(0, np.int8)
+    return np.frombuffer(values, values.typecode) if values else np.empty(0, values.typecode)
 
 
 def _attempts(
@@ -398,10 +390,10 @@ def _attempts(
 ) -> AttemptColumns:
     rank = np.empty(len(time_ms), np.int32)
     rank[by_job] = np.arange(len(by_job), dtype=np.int32)
-    starts = np.flatnonzero(among(_int8(gathered.kind), *_BEGIN)).astype(np.int32)
-    milli, mem_mib = _int32(gathered.begin_milli), _int64(gathered.begin_mem_mib)
-    shared, counts = _int8(gathered.shared), _int32(gathered.slot_counts)
-    pairs = _int32(gathered.slots).reshape(-1, 2)
+    starts = np.flatnonzero(among(_array(gathered.kind), *_BEGIN)).astype(np.int32)
+    milli, mem_mib = _array(gathered.begin_milli), _array(gathered.begin_mem_mib)
+    shared, counts = _array(gathered.shared), _array(gathered.slot_counts)
+    pairs = _array(gathered.slots).reshape(-1, 2)
     picked = begins_one[starts]
     if not picked.all():
         pairs = pairs[np.repeat(picked, counts)]

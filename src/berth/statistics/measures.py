@@ -143,11 +143,17 @@ def busy_gpu_ms(columns: EventColumns) -> float:
     return float(np.maximum(end - begin, 0).sum())
 
 
-def slots_on_gpus(attempts: AttemptColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each GPU that an attempt holds the attempt and a number of the GPU, in order of the attempts."""
+def slots_on_gpus(
+    attempts: AttemptColumns, nodes: Sequence[Node] = ()
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each GPU that an attempt holds the attempt and a number of the GPU, in order of the attempts; with the nodes,
+    GPUs are counted node by node."""
     owner = np.repeat(np.arange(len(attempts.job)), np.diff(attempts.slot_offsets))
     on_gpu = attempts.slot_index != NO_GPU
     node, index = attempts.slot_node[on_gpu].astype(np.int64), attempts.slot_index[on_gpu]
+    if nodes:
+        gpus = np.array([node.gpus for node in nodes], np.int64)
+        return owner[on_gpu], (np.cumsum(gpus) - gpus)[node] + index
     return owner[on_gpu], node * (int(index.max(initial=0)) + 1) + index
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from berth.errors import SettingError
 from berth.events import KINDS
-from berth.model import NO_GPU, EventKind, Node
+from berth.model import EventKind, Node
 from berth.statistics.columns import RUNNING, EventColumns, among
 from berth.statistics.cost import Prices
 from berth.statistics.measures import WHOLE_MILLI, completion_time_s, slots_on_gpus, waiting_time_s
@@ -118,20 +118,16 @@ class Film:
 
 def film(columns: EventColumns, nodes: Sequence[Node]) -> Film | None:
     """The frames of a run; None for a cluster without GPUs or larger than FILMED_GPUS, and for a long run."""
-    attempts = columns.holdings
-    gpus = np.array([node.gpus for node in nodes], np.int64)
-    if not 0 < gpus.sum() <= FILMED_GPUS or not 0 < len(attempts.job) <= FILMED_ATTEMPTS:
+    attempts, gpus = columns.holdings, sum(node.gpus for node in nodes)
+    if not 0 < gpus <= FILMED_GPUS or not 0 < len(attempts.job) <= FILMED_ATTEMPTS:
         return None
     times = np.linspace(columns.submit_ms.min(), columns.submit_ms.max(), FRAMES).astype(np.int64)
-    first = np.cumsum(gpus) - gpus
-    owner = np.repeat(np.arange(len(attempts.job)), np.diff(attempts.slot_offsets))
-    real = attempts.slot_index != NO_GPU
-    owner, cell = owner[real], (first[attempts.slot_node] + attempts.slot_index)[real]
+    owner, cell = slots_on_gpus(attempts, nodes)
     begin, end = (
         attempts.start_ms[owner],
         np.where(attempts.end_event == RUNNING, np.inf, attempts.end_ms)[owner],
     )
-    held = np.zeros((FRAMES, int(gpus.sum())), np.int64)
+    held = np.zeros((FRAMES, gpus), np.int64)
     asked = np.zeros_like(held)
     for frame, time_ms in enumerate(times):
         here = (begin <= time_ms) & (end > time_ms)
@@ -172,15 +168,12 @@ class Schedule:
 
 def schedule(columns: EventColumns, nodes: Sequence[Node]) -> Schedule | None:
     """The bars of a run; None for a cluster without GPUs, and for one or a run too large to look at."""
-    held = columns.holdings
-    gpus = np.array([node.gpus for node in nodes], np.int64)
-    if not 0 < gpus.sum() <= SCHEDULED_GPUS or not 0 < len(held.job) <= SCHEDULED_ATTEMPTS:
+    held, gpus = columns.holdings, sum(node.gpus for node in nodes)
+    if not 0 < gpus <= SCHEDULED_GPUS or not 0 < len(held.job) <= SCHEDULED_ATTEMPTS:
         return None
-    owner = np.repeat(np.arange(len(held.job)), np.diff(held.slot_offsets))
-    real = held.slot_index != NO_GPU
-    owner = owner[real]
-    cell = ((np.cumsum(gpus) - gpus)[held.slot_node] + held.slot_index)[real]
-    begin_ms, end_ms, milli = held.start_ms[owner], held.end_ms[owner], held.milli[owner]
+    owner, cell = slots_on_gpus(held, nodes)
+    begin_ms, end_ms = held.start_ms[owner], held.end_ms[owner]
+    milli = held.milli[owner].astype(np.int64)
     of_job = held.job[owner]
     return Schedule(
         np.array([columns.job_ids[at] for at in of_job.tolist()], np.str_),

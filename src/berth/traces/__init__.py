@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from berth.counts import counted
-from berth.errors import SettingError, TraceError
+from berth.errors import SettingError, TraceError, check_kind
 from berth.frames import Framed
 from berth.model import Job, Node
 
@@ -103,6 +103,8 @@ def read_trace(path: str | os.PathLike[str], *, columns: str | Mapping[str, str]
     `columns` says what the columns of an unknown table are: `{"id": "job_name", "submit": "submitted", …}`, or the same
     as `id=job_name,submit=submitted,…`.
     """
+    check_kind(path, str | os.PathLike, "read_trace takes the path of a trace, or synthetic:NAME")
+    check_kind(columns, str | Mapping, "read_trace takes columns as a text or a mapping of fields to columns")
     name = os.fspath(path)
     if name.startswith(_SYNTHETIC) and not columns:
         return Trace(name, "synthetic", nodes_of(name))
@@ -146,6 +148,7 @@ def _table(
     """The jobs that `read` yields."""
     from berth.traces.job_table import compressed
 
+    check_kind(trace, Trace | str | os.PathLike, "read takes a Trace or its path")
     name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
     found: Sequence[Job]
     if name.startswith(_SYNTHETIC):
@@ -195,6 +198,7 @@ def read_nodes(cluster: str | os.PathLike[str], columns: str | Mapping[str, str]
     """
     from berth.traces.nodes import nodes_from_csv, nodes_from_spec
 
+    check_kind(cluster, str | os.PathLike, "read_nodes takes a file, or a cluster such as 10x8:V100")
     name = os.fspath(cluster)
     if columns or Path(name).exists():
         return nodes_from_csv(name, columns)

@@ -19,8 +19,12 @@ from berth.traces.table import Table
 Value = TypeVar("Value")
 
 _REMEMBER_AT_MOST = 200_000
-_WHOLE = re.compile(r"[0-9]{1,18}\.0*|[0-9]{19}")
-_DECIMAL = re.compile(r"([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
+_WHOLE = re.compile(r"([0-9]{1,999})(\.0*)?")
+_DECIMAL = re.compile(r"([0-9]{1,99}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
+
+
+class TooLargeError(ValueError):
+    """A number above the largest that berth takes, which is its only argument."""
 
 
 class Remembered(dict[str, Value], Generic[Value]):
@@ -67,8 +71,9 @@ class Field(Generic[Value]):
             raise table.error(line, short, column=self.name)
         try:
             return self.parse(fields[index])
-        except ValueError:
-            raise table.error(line, self.expected, column=self.name, value=fields[index]) from None
+        except ValueError as error:
+            most = f", at most {error.args[0]:,}" if isinstance(error, TooLargeError) else ""
+            raise table.error(line, self.expected + most, column=self.name, value=fields[index]) from None
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ def count(name: str, *, at_least: int = 0, at_most: int | None = None, what: str
     """A whole number; `what` tells what the limits come from."""
 
     def parse(text: str) -> int:
-        number = _whole(text)
+        number = _whole(text, at_most)
         if number < at_least or (at_most is not None and number > at_most):
             raise ValueError(text)
         return number
@@ -154,9 +159,11 @@ def decimal(name: str) -> Field[float]:
     """A number of 0 or more, decimals allowed."""
 
     def parse(text: str) -> float:
-        if _DECIMAL.fullmatch(text) is None or float(text) >= FOREVER_MS:
+        if _DECIMAL.fullmatch(text) is None:
             raise ValueError(text)
-        return float(text)
+        if (number := float(text)) >= FOREVER_MS:
+            raise TooLargeError(FOREVER_MS - 1)
+        return number
 
     return Field(name, parse, "a number of 0 or more")
 
@@ -193,7 +200,7 @@ def seconds(name: str) -> Field[int]:
         else:
             value_ms = round(float(text) * 1000)
         if value_ms >= FOREVER_MS:
-            raise ValueError(text)
+            raise TooLargeError(FOREVER_MS // 1000)
         return value_ms
 
     return Field(name, parse, "seconds, 0 or more")
@@ -261,13 +268,11 @@ def elastic(name: str, *, at_most: int | None = None) -> Field[tuple[tuple[int, 
     )
 
 
-def _whole(text: str) -> int:
+def _whole(text: str, at_most: int | None = None) -> int:
     """The number of digits alone, or with nothing but noughts after the point."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        if _WHOLE.fullmatch(text) is None:
-            raise ValueError(text)
-        text = text.partition(".")[0]
-    number = int(text)
-    if number > FOREVER_MS:
+    if (found := _WHOLE.fullmatch(text)) is None:
         raise ValueError(text)
+    number = int(found[1])
+    if number > FOREVER_MS and at_most is None:
+        raise TooLargeError(FOREVER_MS)
     return number

@@ -13,7 +13,7 @@ from berth.traces.fields import Limits
 from berth.traces.format import Format, RowReader
 from berth.traces.job_table import JobTable, Values, columns_of
 from berth.traces.opening import open_table
-from berth.traces.readers.mapped import mapped_format, published
+from berth.traces.readers.mapped import mapped_format, published, split_otherwise
 from berth.traces.table import Block, Table, line_of
 
 FORMATS: dict[str, Format] = {
@@ -192,6 +192,8 @@ def format_of(table: Table) -> Format:
         raise TraceError(table.path, "a trace: CSV with a header, Parquet or SWF, but it is none of these")
     known = "; ".join(f"{entry.name} ({', '.join(entry.header)})" for entry in FORMATS.values())
     expected = f"the header of a known format, or --map to say what the columns are; the formats: {known}"
+    if other := split_otherwise(table.header):
+        expected = f"a header of several columns{other}"
     raise TraceError(table.path, expected, line=table.header_line, value=came)
 
 

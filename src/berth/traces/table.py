@@ -282,7 +282,9 @@ class CsvTable(Table):
                 with Readable(self.path, self):
                     rows.extend(islice(reader, _BLOCK_ROWS))  # those before an error stay
             except csv.Error as error:
-                problem = TraceError(self.path, f"a well-formed CSV row ({error})", line=self.last_line)
+                why = "a quote in it never closes" if "unexpected end" in str(error) else error
+                begins = before + sum(1 + _line_ends(fields) for fields in rows) + 1
+                problem = TraceError(self.path, f"a well-formed CSV row ({why})", line=begins)
             except TraceError as error:
                 problem, whole = error, False
             if rows:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.waiting.conformal import DAY_S, held_between, rolling_interval
 from berth.waiting.questions import Categories
 
@@ -245,8 +245,7 @@ class WaitModel:
             "learned_s": self.learned_s,
             "judgement": asdict(self.judgement),
         }
-        with whole_file(path) as temporary:
-            temporary.write_text(json.dumps(content), encoding="utf-8")
+        write_whole(path, json.dumps(content))
 
     @classmethod
     def load(cls, path: Path) -> WaitModel:

@@ -24,6 +24,7 @@ import pytest
 from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.outages import FailureRate, Recovery
+from berth.counts import counted
 from berth.errors import PolicyError, SimulationError
 from berth.experiments.compare import compare, parallel
 from berth.experiments.compare.conditions import Conditions
@@ -176,7 +177,7 @@ def is_continued(
     out, errors, status = once(lambda: interrupted(command, folder, holding(hold)))
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*.parquet")}
     assert (status, out) == (130, ""), errors
-    assert f"{len(kept)} finished runs are in" in errors
+    assert f"{counted(len(kept), 'finished run is', 'finished runs are')} in" in errors
     assert 1 <= len(kept) <= 4
     shutil.rmtree(hold)
     out, errors, status = once(lambda: ended(command, holding(hold)))

@@ -143,15 +143,32 @@ def test_users_of_few_jobs_are_kept_together() -> None:
     each = smallest_sizes([*one, *few], nodes, ["fifo"], keep_of("p90-wait", "user"))
     assert (all_jobs.answers[0].nodes, each.answers[0].nodes) == (1, 2)
     assert uncautioned(each) == (
-        "No node can be returned: with fifo on 1 node the 90th percentile of waits of a user rises.",
+        "No node can be returned: with fifo on 1 node the 90th percentile of waits of the users with few jobs is"
+        " 30.0 min, above 0 s.",
         "Users with fewer than 20 jobs each count as one.",
     )
     less = smallest_sizes([*one, *few[:4]], nodes, ["fifo"], keep_of("p90-wait=2h", "user"))
     assert uncautioned(less) == (
-        "With fifo, 1 of 2 nodes keeps the 90th percentile of waits at 2.0 h, also of every user: 1 GPU could be"
-        " returned, 168 GPU-hours a week.",
+        "With fifo, 1 of 2 nodes keeps every user's 90th percentile of waits, and that of all jobs, at 2.0 h: 1 GPU"
+        " could be returned, 168 GPU-hours a week.",
         "Users with fewer than 20 jobs each count only among all jobs.",
     )
+
+
+def test_the_answer_by_user_names_their_numbers() -> None:
+    """On each cluster nine of ten jobs start at once, but a user that submits four jobs together waits."""
+    calm = [Job(f"calm-{at}", at * HOUR_MS, 1000, user="calm") for at in range(400)]
+    busy = [Job(f"busy-{at}", (500 + at // 4 * 9) * HOUR_MS, HOUR_MS, user="busy") for at in range(40)]
+    found = [
+        smallest_sizes([*calm, *busy], machine(count, gpus=1), ["fifo"], keep_of("p90-wait", "user"))
+        for count in (3, 2)
+    ]
+    assert [each.sentences[0] for each in found] == [
+        "With fifo, 2 of 3 nodes keep every user's 90th percentile of waits at today's (0 s to 60.0 min), and that of"
+        " all jobs at 0 s: 1 GPU could be returned, 168 GPU-hours a week.",
+        "No node can be returned: with fifo on 1 node the 90th percentile of waits of user 'busy' is 3.0 h, above"
+        " 60.0 min.",
+    ]
 
 
 def test_all_jobs_keep_the_number_too_if_it_is_kept_by_user() -> None:

@@ -15,7 +15,6 @@ from berth.history.importing.pbs import pbs_rows
 from berth.history.importing.sacct import import_jobs, import_rows, import_text
 from berth.history.importing.sacct_json import json_rows
 from berth.history.importing.simulated import import_records
-from berth.history.importing.slurmdbd import _HEADER as DATABASE_HEADER
 from berth.history.importing.table_import import csv_rows, header_of, read_map
 from berth.history.store.folder import History, open_history
 from berth.history.store.import_result import Options, Rejections
@@ -101,8 +100,8 @@ def database(history: History, folder: Path, options: Options) -> None:
         **{"MemPeakMiB": 7, "GPUUtilPeak": 120, "GPUMemPeakMiB": 3},
     }
     names = (("1", "cpu"), ("2", "mem"), ("1001", "gres/gpu"), ("1002", "gres/gpu:a100"))
-    row = tuple(told[name] for name in DATABASE_HEADER)
-    import_rows(history, [row], DATABASE_HEADER, replace(options, tres_names=names), "slurmdbd", Rejections())
+    options = replace(options, tres_names=names)
+    import_rows(history, [tuple(told.values())], tuple(told), options, "slurmdbd", Rejections())
 
 
 def csv_table(history: History, folder: Path, options: Options) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from berth.errors import SettingError
 from berth.history.importing.sacct import SEPARATOR
-from berth.history.importing.slurmdbd import _HEADER as HEADER
 from berth.history.importing.slurmdbd import is_whole
 from berth.history.values.applications import read_rules
 from berth.history.values.durations import hours_column
@@ -103,13 +102,13 @@ def test_a_bad_rule_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("change", ["", "cut", "\x1f", "\n", "\r", "\0"])
 def test_rows_that_a_database_packed_are_taken_only_where_nothing_in_them_separates(change: str) -> None:
-    row = SEPARATOR.join(["x"] * len(HEADER))
+    row = SEPARATOR.join(["x"] * 30)
     text = "\n".join([row] * 3)
     if change == "cut":
-        assert not is_whole(text[:-5], 3)
+        assert not is_whole(text[:-5], 3, 30)
     else:
-        assert is_whole(text[:10] + change + text[10:], 3) == (change == "")
-    assert not is_whole(None, 0)
+        assert is_whole(text[:10] + change + text[10:], 3, 30) == (change == "")
+    assert not is_whole(None, 0, 30)
 
 
 @pytest.mark.parametrize(

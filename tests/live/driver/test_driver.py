@@ -745,6 +745,10 @@ def test_a_run_of_an_unknown_application_is_looked_at_before_it_ends() -> None:
     step(1000)
     assert set(site.runs) == {"1"}  # the others wait for the first look at it
     assert driver.next_ms(1000) == 31_000
+    assert driver.measured.keys() == {"1"}
+    assert driver.reasons()["2"].obstacle == (
+        "waits until job 1 has been measured for 30 s, because nothing is known of application 'train'"
+    )
     site.seen.clear()
     step(31_000)
     assert site.asked_of == [(31_000, "1")]
@@ -758,6 +762,7 @@ def test_a_run_of_an_unknown_application_is_looked_at_before_it_ends() -> None:
     asked = len(site.asked_of)
     step(200_000)
     assert len(site.asked_of) == asked  # a whole run is known
+    assert not driver.measured
     assert driver.next_ms(200_000) is None
 
 

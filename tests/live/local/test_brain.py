@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -374,7 +377,7 @@ def test_what_a_job_grew_by_is_what_the_suspended_one_left_in_whatever_order_bot
 def test_what_was_sampled_of_a_run_that_goes_on_is_known_of_its_application(tmp_path: Path) -> None:
     whole = {"milli": 1000, "mem_mib": 0}
     brain = begin("pairs", "history", samples=str(tmp_path), events=[runs("1", 0, **whole)])
-    decide(brain, now_ms=1000)
+    assert decide(brain, now_ms=1000)[-1]["measured"] == ["1"]
     lines = [f"{1000 * at} 30.0 9000 1\n" for at in range(1, 31)]
     (tmp_path / "1-1").write_text("".join(lines), encoding="ascii")
     decide(brain, now_ms=31_000)
@@ -405,3 +408,27 @@ def test_what_tells_too_little_of_a_run_is_no_profile_of_it(tmp_path: Path, line
     (tmp_path / "1-1").write_text(lines, encoding="ascii")
     decide(brain, now_ms=31_000)
     assert not brain.driver.knowledge.profiles
+
+
+STARTS_A_BRAIN = f"""
+import subprocess, sys
+brain = subprocess.Popen([sys.executable, "-m", "{BRAIN}"], stdin=subprocess.PIPE)
+brain.stdin.write(sys.argv[1].encode() + b"\\n")
+brain.stdin.flush()
+brain.wait()
+"""
+
+
+def test_a_brain_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
+    """Whatever it is at, such as compiling: here, a module of a user's that does not end."""
+    (tmp_path / "hanging.py").write_text("import time\ntime.sleep(1000)\n")
+    message = {
+        "do": "begin", "nodes": [CARD], "policy": "hanging:policy", "knowledge": "user", "events": [],
+        "paths": [str(tmp_path)],
+    }  # fmt: skip
+    command = [sys.executable, "-c", STARTS_A_BRAIN, json.dumps(message)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        assert [json.loads(broker.stdout.readline())["what"] for _ in range(2)] == ["loading", "making"]
+        broker.kill()
+        broker.communicate(timeout=300)  # ends when the brain has closed its end, too

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth.live.driver.snapshot import Gpu, Stranger
+from berth.live.driver.snapshot import Gpu, Stranger, Tenant
 from berth.live.driver.words import moment, starts_text
 from berth.live.local.tables import job_lines, status_lines, why_lines
 
@@ -42,6 +42,11 @@ def test_the_status_says_in_plain_words_what_the_policy_does(state: str, told: s
         "brain_pid": 2, "jobs": {"waiting": 0}, "host_mem_enforced": True, "trouble": [], "gpus": [],
     }  # fmt: skip
     assert status_lines(answer, 0.0)[1] == f"policy: fifo (knowledge: user); {told} (process 2)"
+    tenant = Tenant("7", "ann", "new", 1000, 81_920, since_ms=1000, measured=True)
+    answer["gpus"] = [asdict(replace(GPU, tenants=(tenant,)))]
+    assert status_lines(answer, 12_000.0)[-1] == (
+        "  job 7 (ann, new): 100 %, 80G, running for 0:11, measured because its application is unknown"
+    )
 
 
 def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:

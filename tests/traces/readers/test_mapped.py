@@ -109,6 +109,10 @@ def test_a_column_that_is_not_there_and_a_value_that_is_none_are_told(table: Pat
     table.write_text(TABLE + "x,2026-11-22 08:30:00,60,1.5,eve\n")
     with pytest.raises(TraceError, match=r"line 5, column 'cards': '1\.5'; expected a whole number of GPUs"):
         list(berth.read_trace(table, columns=MAP).jobs())
+    table.write_text(TABLE + "x,2026-11-22 08:30:00,1e17,1,eve\n")
+    for unit, most in ((":h", "in h, at most 320,255,973,501"), ("", "at most 1,152,921,504,606,846")):
+        with pytest.raises(TraceError, match=rf"line 5, column 'secs': '1e17'; .*{most}$"):
+            list(berth.read_trace(table, columns=MAP.replace("secs", f"secs{unit}")).jobs())
 
 
 @pytest.mark.parametrize(

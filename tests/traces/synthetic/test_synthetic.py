@@ -127,8 +127,9 @@ def test_draws_are_of_the_distribution_that_they_say() -> None:
         ("synthetic:demo?jobs=many", "is 'many'; expected a whole number"),
         (
             "synthetic:demo?jobs=-1",
-            "^synthetic:demo.jobs=-1: expected jobs and seed of 0 or more and a load above 0$",
+            "^synthetic:demo.jobs=-1: expected jobs of 0 to 100,000,000, a seed of 0 or more and a load above 0 and",
         ),
+        (f"synthetic:demo?jobs={10**20}", "expected jobs of 0 to 100,000,000"),
         ("synthetic:demo?load=nan", "load above 0"),
         ("synthetic:poisson?gpus=0", "at least one GPU"),
         ("synthetic:pai-like?pinned=2", "pinned from 0 to 1"),

@@ -73,8 +73,8 @@ def fit(
     as_json: JsonOrCsv = None,
 ) -> None:
     """Fit a model to your own measurements, and judge it on held-out pairs."""
-    from berth.cli.files import write_whole
     from berth.errors import SettingError
+    from berth.files import write_whole
     from berth.interference.contention import MODES
     from berth_papers.interference.fitting import evaluate as judge
     from berth_papers.interference.fitting import fit as fitted

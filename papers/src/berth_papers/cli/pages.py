@@ -42,7 +42,7 @@ def write_chapters(
 
 def write_numbers(out: Path, answer: object) -> Path:
     """Write an experiment's answer as JSON into a folder; the file's path."""
-    from berth.cli.files import write_whole
+    from berth.files import write_whole
 
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "result.json", json.dumps(answer, allow_nan=False, indent=1) + "\n")

@@ -24,7 +24,7 @@ from berth.experiments.compare.kept_file import (
     read_kept,
     write_kept,
 )
-from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.parallel import run_each
 from berth.experiments.compare.sweep import Task
 from berth.model import EventKind, Job, Node
 from berth.policies import Progress
@@ -127,9 +127,9 @@ def run_uses(
         under = Conditions(knowledge=knowledge)
         sweep = [Task(tuple(jobs), nodes, policy, seed, under, measure=_use_of) for policy in asked]
         part = None if progress is None else partial(_report, progress, done, len(tasks))
-        for result in run_all(sweep, processes, part):
+        for task, result in run_each(sweep, processes, part):
             assert isinstance(result.measured, Use)
-            yield asked[result.run.policy], result.measured
+            yield asked[task.policy], result.measured
         done += len(asked)
 
 

@@ -10,7 +10,7 @@ import duckdb
 from fastapi import APIRouter, Depends, HTTPException, Query
 
 from berth.console.history.question import ORDER_OF, Measure, Question, asked, history_of, own_of, picked_for
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.roles import Viewer
 from berth.history.store.cached_history import CachedHistory
 from berth.report.digest import Figure, main_figures
@@ -20,7 +20,6 @@ from berth.statistics.tables import EVERYTHING, Tables
 
 router = APIRouter(prefix="/api/v1/history", tags=["history"])
 
-Who = Annotated[Viewer, Depends(viewer)]
 Store = Annotated[CachedHistory, Depends(history_of)]
 Asked = Annotated[Question, Depends(asked)]
 
@@ -290,12 +289,8 @@ def _lines_of_use(
     by_group: dict[str, dict[str, Usage]] = {}
     for row in rows:
         by_group.setdefault(row.keys[1], {})[row.keys[0]] = row
-    name = {
-        Measure.USE: "gpu-hours",
-        Measure.FAILURES: "failed-gpu-hours",
-        Measure.EFFICIENCY: "gpu-use",
-    }[question.measure]
-    nothing = None if question.measure is Measure.EFFICIENCY else 0.0
+    of_use = question.measure is Measure.EFFICIENCY
+    name, nothing = ("gpu-use", None) if of_use else (ORDER_OF[question.measure], 0.0)
 
     def value(row: Usage | None) -> float | None:
         return nothing if row is None else row.known(name)
@@ -305,7 +300,7 @@ def _lines_of_use(
         for group in first
         if group in by_group
     ]
-    if question.measure is not Measure.EFFICIENCY and len(by_group) > len(lines):
+    if not of_use and len(by_group) > len(lines):
         shown = {line.name for line in lines}
         rest = dict.fromkeys(moments, 0.0)
         for row in rows:

@@ -13,9 +13,8 @@ from markupsafe import Markup
 from berth.console.formats import gpu_time, hours_cell, span, spans
 from berth.console.history.api import Answer, Group, answer, applications, lines_for, settled
 from berth.console.history.question import Measure, Question, asked, has_pseudonyms, missing, own_of
-from berth.console.identity import viewer
+from berth.console.identity import Who
 from berth.console.pages import Texts, page, texts_of
-from berth.console.roles import Viewer
 from berth.history.store.cached_history import CachedHistory
 from berth.history.values.durations import hours_unit
 from berth.plots.accounting import Series, group_bars, group_lines
@@ -25,12 +24,26 @@ from berth.statistics.accounting import NO_GPU, UNKNOWN
 from berth.statistics.tables import Tables
 
 router = APIRouter(include_in_schema=False)
-Who = Annotated[Viewer, Depends(viewer)]
 Asked = Annotated[Question, Depends(asked)]
 LISTED = 20
 """This many groups are in the table at first."""
 MOST_LISTED = 2000
 """At most this many are in it after `groups=all`."""
+AXES = {
+    Measure.USE: ("GPU-hours held", "GPU-minutes held", "GPU-seconds held"),
+    Measure.WAITS: ("Wait, hours", "Wait, minutes", "Wait, seconds"),
+    Measure.FAILURES: (
+        "GPU-hours of failed attempts",
+        "GPU-minutes of failed attempts",
+        "GPU-seconds of failed attempts",
+    ),
+    Measure.EFFICIENCY: (
+        "GPU-hours held but idle, of those measured",
+        "GPU-minutes held but idle, of those measured",
+        "GPU-seconds held but idle, of those measured",
+    ),
+}
+"""What the bars of each measure count, in hours, minutes and seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,10 @@ def then(
         question=resolved,
         words=words,
         figures=[
-            (_figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
+            (
+                t(each.name.replace(" idle", " held but idle")),
+                *map(t.sentence, (each.now, each.before, each.change)),
+            )
             for each in found.figures
         ],
         bars=bars,
@@ -147,24 +163,7 @@ def _words_for(t: Texts, found: Answer) -> Words:
     ]
     most = max(drawn, default=0.0)
     factor, unit = (60, "min") if waits and 1 / 60 <= most < 2 else hours_unit(most)  # as in the table
-    axis = {
-        Measure.USE: {
-            "h": t("GPU-hours held"),
-            "min": t("GPU-minutes held"),
-            "s": t("GPU-seconds held"),
-        },
-        Measure.WAITS: {"h": t("Wait, hours"), "min": t("Wait, minutes"), "s": t("Wait, seconds")},
-        Measure.FAILURES: {
-            "h": t("GPU-hours of failed attempts"),
-            "min": t("GPU-minutes of failed attempts"),
-            "s": t("GPU-seconds of failed attempts"),
-        },
-        Measure.EFFICIENCY: {
-            "h": t("GPU-hours held but idle, of those measured"),
-            "min": t("GPU-minutes held but idle, of those measured"),
-            "s": t("GPU-seconds held but idle, of those measured"),
-        },
-    }[measure][unit]
+    axis = t(AXES[measure][("h", "min", "s").index(unit)])
     return Words(
         {
             "use": t("Use"),
@@ -188,26 +187,6 @@ def _words_for(t: Texts, found: Answer) -> Words:
 def _shown(name: str, t: Texts) -> str:
     """A group's name as people see it."""
     return {UNKNOWN: t("unknown"), NO_GPU: t("none")}.get(name, name)
-
-
-def _figure_name(name: str, t: Texts) -> str:
-    """One of the digest's figures in the reader's language."""
-    return {
-        "jobs": t("jobs"),
-        "GPU-hours held": t("GPU-hours held"),
-        "GPU-hours idle, of those measured": t("GPU-hours held but idle, of those measured"),
-        "GPU-hours of failed attempts": t("GPU-hours of failed attempts"),
-        "GPU-minutes held": t("GPU-minutes held"),
-        "GPU-minutes idle, of those measured": t("GPU-minutes held but idle, of those measured"),
-        "GPU-minutes of failed attempts": t("GPU-minutes of failed attempts"),
-        "GPU-seconds held": t("GPU-seconds held"),
-        "GPU-seconds idle, of those measured": t("GPU-seconds held but idle, of those measured"),
-        "GPU-seconds of failed attempts": t("GPU-seconds of failed attempts"),
-        "median wait": t("median wait"),
-        "GPU use": t("GPU use"),
-        "CPU use": t("CPU use"),
-        "memory use": t("memory use"),
-    }.get(name, name)
 
 
 def _title(found: Answer, t: Texts) -> str:

@@ -180,10 +180,6 @@ def asked(
         at,
         tuple(_range(text) for text in ranges or ()),
     )
-    if found.begin and found.end and found.begin >= found.end:
-        raise HTTPException(
-            422, f"from={begin} is not before to={end}; `to` is the day after the last one that is shown"
-        )
     if len(found.ranges) > MOST_RANGES:
         raise HTTPException(422, f"{len(found.ranges)} ranges; expected at most {MOST_RANGES}")
     if at:

@@ -74,10 +74,8 @@ class KubernetesSource:
         if change is None:
             raise SettingError(f"Kubernetes has no action '{action}' here; there are {', '.join(_ACTIONS)}")
         check_operator(viewer, action)
-        from berth.live.kubernetes.client import MERGE_PATCH
-
         method = "DELETE" if change.body is None else "PATCH"
-        self._ask(lambda api: api.request(method, change.path, change.body, content_type=MERGE_PATCH))
+        self._ask(lambda api: api.request(method, change.path, change.body))
         return change.done
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:

@@ -49,6 +49,16 @@ _CUT_OFF = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\
 _OWN = ("hold", "release", "cancel", "requeue", "priority")
 _OPERATORS = ("policy", "drain", "undrain")
 
+SUBMIT_PATIENCE_S = 60.0
+OPTIONS = ("gpus", "mem", "time", "name")
+"""Options of `berth submit` that the form has, other than the folder."""
+_FOLDER = 'cd "$1" 2> /dev/null || exit 96; shift; exec "$@"'
+"""Enter the folder with the user's own rights."""
+_PLAIN = re.compile(r"(?!\S*=)[\w@%+=:,./ -]+", re.ASCII)
+"""A line of words in which a shell would change nothing."""
+_NO_FOLDER = 96
+"""Exit status if the folder cannot be entered; `berth submit` has no such status."""
+
 
 class LocalSource:
     """The broker of this machine."""
@@ -60,21 +70,26 @@ class LocalSource:
         self._path = str(path)
         self._node = socket.gethostname().partition(".")[0] or "here"
 
-    def command(self, action: str, values: dict[str, Any]) -> str | None:
+    @staticmethod
+    def command(action: str, values: dict[str, Any]) -> str | None:
         """The command line that does the same."""
-        return command_of(action, values)
+        what = quote(str(values.get("id", "")))
+        value = quote(str(values.get("value", "")))
+        gpu = quote(str(values.get("id", "")).rpartition(":")[2])
+        return {
+            "hold": f"berth hold {what}",
+            "release": f"berth release {what}",
+            "cancel": f"berth cancel {what}",
+            "requeue": f"berth requeue {what}",
+            "priority": f"berth edit {what} --priority {value}",
+            "policy": f"berth policy {value}",
+            "drain": f"berth drain {gpu}",
+            "undrain": f"berth undrain {gpu}",
+        }.get(action)
 
     def lacks(self, viewer: Viewer) -> dict[str, str]:
         """It has them all."""
         return {}
-
-    def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
-        """Queue a job as the user that the viewer is on this machine."""
-        return submitted(asked, viewer, self._path)
-
-    def submit_command(self, asked: dict[str, str]) -> str:
-        """The command line that does the same."""
-        return submit_command(asked)
 
     def _ask(self, patience_s: float = PATIENCE_S, **message: Any) -> dict[str, Any]:
         return ask(self._path, message, patience_s)
@@ -120,20 +135,9 @@ class LocalSource:
 
     def _attempt(self, attempt: dict[str, Any], own: bool) -> dict[str, Any]:
         """An attempt that has ended; of other people's neither how it ended in detail nor what was measured."""
-        if not own:
-            attempt = {**attempt, "exit_code": None, "reason": "", "peak_mib": None, "refused": None}
-        return {
-            "attempt": attempt["attempt"],
-            "state": attempt["state"],
-            "start_ms": attempt["start_ms"],
-            "end_ms": attempt["end_ms"],
-            "exit_code": attempt["exit_code"],
-            "reason": attempt["reason"] or "",
-            "where": where_of(attempt["slots"], self._node),
-            "peak_mib": attempt["peak_mib"],
-            "given_mib": attempt["share"][1],
-            "refused": attempt["refused"],
-        }
+        hidden = {} if own else {"exit_code": None, "reason": "", "peak_mib": None, "refused": None}
+        found = {**attempt, **hidden, "given_mib": attempt["share"][1]}
+        return found | {"reason": found["reason"] or "", "where": where_of(attempt["slots"], self._node)}
 
     def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
         """The end of a job's output, or what follows a piece of it."""
@@ -191,22 +195,56 @@ class LocalSource:
         parts += [answer["note"]] if answer.get("note") else []
         return "; ".join(parts)
 
+    def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
+        """Queue a job as the user that the viewer is on this machine; its id.
 
-def command_of(action: str, values: dict[str, Any]) -> str | None:
-    """The command of the local queue that does an action, or None where there is none."""
-    what = quote(str(values.get("id", "")))
-    value = quote(str(values.get("value", "")))
-    gpu = quote(str(values.get("id", "")).rpartition(":")[2])
-    return {
-        "hold": f"berth hold {what}",
-        "release": f"berth release {what}",
-        "cancel": f"berth cancel {what}",
-        "requeue": f"berth requeue {what}",
-        "priority": f"berth edit {what} --priority {value}",
-        "policy": f"berth policy {value}",
-        "drain": f"berth drain {gpu}",
-        "undrain": f"berth undrain {gpu}",
-    }.get(action)
+        The kernel holds the job to the user's own rights, because the command runs as the user. Raises AccessError
+        where the console cannot act for the viewer, SettingError if the job is refused.
+        """
+        user = _account(viewer)
+        environment = {
+            "BERTH_SOCKET": self._path,
+            "HOME": user.pw_dir,
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            "LOGNAME": user.pw_name,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "SHELL": user.pw_shell,
+            "USER": user.pw_name,
+        }
+        berth = [sys.executable, "-P", "-c", "from berth.cli import main; main()", "submit", "--json"]
+        folder = os.path.join(user.pw_dir, asked.get("folder", ""))
+        other = user.pw_uid != os.geteuid()
+        try:
+            done = subprocess.run(
+                ["sh", "-c", _FOLDER, "sh", folder, *berth, *_words(asked)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                cwd="/",
+                env=environment,
+                timeout=SUBMIT_PATIENCE_S,
+                check=False,
+                user=user.pw_uid if other else None,
+                group=user.pw_gid if other else None,
+                extra_groups=os.getgrouplist(user.pw_name, user.pw_gid) if other else None,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LiveError(f"berth submit cannot be run as {user.pw_name}: {error}") from error
+        if done.returncode == _NO_FOLDER:
+            raise SettingError(
+                f"{user.pw_name} cannot enter the folder {folder}; expected one that exists, with rights to enter it"
+            )
+        if done.returncode:
+            message = done.stderr.strip().removeprefix("berth: ")
+            raise SettingError(message or f"berth submit ended with status {done.returncode}")
+        return str(json.loads(done.stdout)["ids"][0])
+
+    @staticmethod
+    def submit_command(asked: dict[str, str]) -> str:
+        """The command line that does the same."""
+        folder = f"cd {quote(asked['folder'])} && " if asked.get("folder") else ""
+        return f"{folder}berth submit {' '.join(map(quote, _words(asked)))}"
 
 
 def _series(job: dict[str, Any], state_folder: str) -> list[dict[str, Any]]:
@@ -302,69 +340,6 @@ def _whole_signs(body: bytes) -> bytes:
         if byte < 0x80:
             break
     return body
-
-
-SUBMIT_PATIENCE_S = 60.0
-OPTIONS = ("gpus", "mem", "time", "name")
-"""Options of `berth submit` that the form has, other than the folder."""
-_FOLDER = 'cd "$1" 2> /dev/null || exit 96; shift; exec "$@"'
-"""Enter the folder with the user's own rights."""
-_PLAIN = re.compile(r"(?!\S*=)[\w@%+=:,./ -]+", re.ASCII)
-"""A line of words in which a shell would change nothing."""
-_NO_FOLDER = 96
-"""Exit status if the folder cannot be entered; `berth submit` has no such status."""
-
-
-def submit_command(asked: dict[str, str]) -> str:
-    """The command line that does the same."""
-    folder = f"cd {quote(asked['folder'])} && " if asked.get("folder") else ""
-    return f"{folder}berth submit {' '.join(map(quote, _words(asked)))}"
-
-
-def submitted(asked: dict[str, str], viewer: Viewer, socket: str) -> str:
-    """Queue a job of the viewer at the queue of a socket; its id.
-
-    The kernel holds the job to the user's own rights, because the command runs as the user. Raises AccessError where
-    the console cannot act for the viewer, SettingError if the job is refused.
-    """
-    user = _account(viewer)
-    environment = {
-        "BERTH_SOCKET": socket,
-        "HOME": user.pw_dir,
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-        "LOGNAME": user.pw_name,
-        "PATH": os.environ.get("PATH", os.defpath),
-        "SHELL": user.pw_shell,
-        "USER": user.pw_name,
-    }
-    berth = [sys.executable, "-P", "-c", "from berth.cli import main; main()", "submit", "--json"]
-    folder = os.path.join(user.pw_dir, asked.get("folder", ""))
-    other = user.pw_uid != os.geteuid()
-    try:
-        done = subprocess.run(
-            ["sh", "-c", _FOLDER, "sh", folder, *berth, *_words(asked)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            cwd="/",
-            env=environment,
-            timeout=SUBMIT_PATIENCE_S,
-            check=False,
-            user=user.pw_uid if other else None,
-            group=user.pw_gid if other else None,
-            extra_groups=os.getgrouplist(user.pw_name, user.pw_gid) if other else None,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LiveError(f"berth submit cannot be run as {user.pw_name}: {error}") from error
-    if done.returncode == _NO_FOLDER:
-        raise SettingError(
-            f"{user.pw_name} cannot enter the folder {folder}; expected one that exists, with rights to enter it"
-        )
-    if done.returncode:
-        message = done.stderr.strip().removeprefix("berth: ")
-        raise SettingError(message or f"berth submit ended with status {done.returncode}")
-    return str(json.loads(done.stdout)["ids"][0])
 
 
 def _words(asked: dict[str, str]) -> list[str]:

@@ -189,7 +189,7 @@
       const link = make("a", "", `${texts.job} ${each.job}`);
       link.href = `/job/${encodeURIComponent(each.job)}?source=${encodeURIComponent(gpu.source)}`;
       const ran = each.since_ms === null ? "" : `, ${say(texts.for, { time: berth.span((nowMs - each.since_ms) / 1000) })}`;
-      list.append(make("li", "", make("i", `swatch c${at % 6}`), link, ` · ${each.user} · ${say(texts.of, { part: each.milli / 10, memory: gib(each.mem_mib) })}${ran}`));
+      list.append(make("li", "", make("i", `swatch c${at % 6}`), link, ` · ${each.user} · ${say(texts.of, { part: each.milli / 10, memory: gib(each.mem_mib) })}${ran}${each.measured ? `, ${texts.measured}` : ""}`));
     });
     for (const each of gpu.strangers) list.append(make("li", "", make("i", "swatch cs"), `${texts.stranger}: ${sentence(each.what)}, ${gib(each.mem_mib)} GiB`));
     const used = gpu.used_mib === null ? texts.notknown : say(texts.used, { used: gib(gpu.used_mib), all: gib(gpu.mem_mib) });

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from berth.console.formats import decimal
-from berth.console.identity import user, viewer
+from berth.console.identity import User, Who
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
 from berth.console.what_if.answer import ANSWERS, Answer, SizesAnswer
@@ -59,8 +59,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 router = APIRouter(lifespan=_lifespan)
-See = Annotated[Viewer, Depends(viewer)]
-Ask = Annotated[Viewer, Depends(user)]
 PageNumber = Annotated[
     int, Query(alias="page", ge=1, le=1_000_000, description="From 1; after the last one, the last one.")
 ]
@@ -120,13 +118,13 @@ def queue_of(app: FastAPI) -> Queue:
 
 
 @router.get("/api/v1/what-if")
-def questions(request: Request, who: See, number: PageNumber = 1, size: PageSize = 50) -> Questions:
+def questions(request: Request, who: Who, number: PageNumber = 1, size: PageSize = 50) -> Questions:
     """A page of the questions, the latest first, without their answers."""
     return _listed(request, queue_of(request.app), number, size)
 
 
 @router.post("/api/v1/what-if", status_code=201)
-def ask(request: Request, who: Ask, body: QuestionBody) -> QuestionAnswer:
+def ask(request: Request, who: User, body: QuestionBody) -> QuestionAnswer:
     """Ask a question; it is answered when it is its turn."""
     history = _history(request.app)
     history_is_there(history)
@@ -137,14 +135,14 @@ def ask(request: Request, who: Ask, body: QuestionBody) -> QuestionAnswer:
 
 
 @router.get("/api/v1/what-if/{question_id}")
-def one(request: Request, who: See, question_id: str) -> QuestionAnswer:
+def one(request: Request, who: Who, question_id: str) -> QuestionAnswer:
     """A question with its answer."""
     queue = queue_of(request.app)
     return _question_answer(request, queue, _entry(queue, question_id))
 
 
 @router.get("/api/v1/what-if/{question_id}/pictures")
-def pictures(request: Request, who: See, question_id: str) -> list[Shown]:
+def pictures(request: Request, who: Who, question_id: str) -> list[Shown]:
     """The pictures of an answer; none before it is there."""
     queue = queue_of(request.app)
     path = queue.place_of(_entry(queue, question_id).id) / PICTURES
@@ -155,7 +153,7 @@ def pictures(request: Request, who: See, question_id: str) -> list[Shown]:
 
 
 @router.post("/api/v1/what-if/{question_id}/stop")
-def stop(request: Request, who: Ask, question_id: str) -> QuestionAnswer:
+def stop(request: Request, who: User, question_id: str) -> QuestionAnswer:
     """Stop a question of one's own that waits or is being answered."""
     queue = queue_of(request.app)
     entry = _own(queue, question_id, who)
@@ -164,7 +162,7 @@ def stop(request: Request, who: Ask, question_id: str) -> QuestionAnswer:
 
 
 @router.post("/api/v1/what-if/{question_id}/again")
-def again(request: Request, who: Ask, question_id: str) -> QuestionAnswer:
+def again(request: Request, who: User, question_id: str) -> QuestionAnswer:
     """Ask once more what failed or was stopped."""
     queue = queue_of(request.app)
     entry = _own(queue, question_id, who)
@@ -174,7 +172,7 @@ def again(request: Request, who: Ask, question_id: str) -> QuestionAnswer:
 
 
 @router.delete("/api/v1/what-if/{question_id}", status_code=204)
-def remove(request: Request, who: Ask, question_id: str) -> Response:
+def remove(request: Request, who: User, question_id: str) -> Response:
     """Delete a question of one's own with its answer."""
     queue = queue_of(request.app)
     queue.remove(_own(queue, question_id, who).id)
@@ -182,7 +180,7 @@ def remove(request: Request, who: Ask, question_id: str) -> Response:
 
 
 @router.get("/what-if", include_in_schema=False)
-def list_page(request: Request, who: See, number: PageNumber = 1) -> Response:
+def list_page(request: Request, who: Who, number: PageNumber = 1) -> Response:
     """The form, and a page of the questions of all."""
     problem = ""
     found = Questions(total=0, page=1, size=PAGE, places={}, questions=[])
@@ -221,7 +219,7 @@ def list_page(request: Request, who: See, number: PageNumber = 1) -> Response:
 
 
 @router.get("/what-if/{question_id}", include_in_schema=False)
-def one_page(request: Request, who: See, question_id: str) -> Response:
+def one_page(request: Request, who: Who, question_id: str) -> Response:
     """A question with its progress, or its answer."""
     queue = queue_of(request.app)
     entry = _question_answer(request, queue, _entry(queue, question_id))

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from berth.console.what_if.question import Question
 from berth.errors import BerthError, LiveError, SettingError
-from berth.files import whole_file
+from berth.files import write_whole
 
 ID = re.compile(r"[A-Za-z0-9_-]{12}")
 MOST_ANSWERS = 100
@@ -106,8 +106,7 @@ class Store:
         try:
             folder.mkdir(mode=0o700, parents=True)
             content = {"user": user, "asked_s": now_s, **asdict(question)}
-            with whole_file(folder / QUESTION, durable=True) as temporary:
-                temporary.write_text(json.dumps(content), encoding="utf-8")
+            write_whole(folder / QUESTION, json.dumps(content), durable=True)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise LiveError(f"the question cannot be kept in {folder}: {error.strerror or error}") from error
@@ -129,10 +128,8 @@ class Store:
         """Write the states that are not on disk; a full disk is not the end of the console."""
         for question_id in list(self._unwritten):
             try:
-                with whole_file(self.place_of(question_id) / STATE) as temporary:
-                    temporary.write_text(
-                        json.dumps(asdict(self._entries[question_id].state)), encoding="utf-8"
-                    )
+                state = asdict(self._entries[question_id].state)
+                write_whole(self.place_of(question_id) / STATE, json.dumps(state))
             except OSError:
                 continue
             self._unwritten.discard(question_id)

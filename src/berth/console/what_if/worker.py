@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from berth.errors import BerthError
-from berth.files import whole_file
+from berth.files import write_whole
 
 ANSWER = "answer.json"
 PICTURES = "pictures.json"
@@ -89,10 +89,8 @@ def _answer(folder: Path, history: Path) -> None:
             _report({"done": round(done / max(total, 1), 4)})
 
     answer, pictures = answered(read_question(folder), history, progress)
-    with whole_file(folder / PICTURES) as temporary:
-        temporary.write_text(json.dumps([asdict(each) for each in pictures]), encoding="utf-8")
-    with whole_file(folder / ANSWER, durable=True) as temporary:
-        temporary.write_text(json.dumps(asdict(answer), allow_nan=False), encoding="utf-8")
+    write_whole(folder / PICTURES, json.dumps([asdict(each) for each in pictures]))
+    write_whole(folder / ANSWER, json.dumps(asdict(answer), allow_nan=False), durable=True)
 
 
 def _failed(why: str) -> int:

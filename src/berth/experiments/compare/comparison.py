@@ -15,7 +15,7 @@ from typing import Any
 
 from berth.cluster import Cluster
 from berth.counts import counted
-from berth.errors import SettingError, TraceError
+from berth.errors import SettingError, TraceError, check_kind
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.parallel import check_address, run_each
 from berth.experiments.compare.sweep import Result, Task
@@ -188,6 +188,19 @@ def compare(
     Raises SettingError where no cluster is known and for a keyword that is no condition, TraceError for a bad row (with
     `skip_bad` those are listed in the result instead), PolicyError for an unknown policy.
     """
+    for value, kind, wanted in (
+        (trace, Iterable | str | os.PathLike, "a trace, its path, or jobs"),
+        (policies, Sequence | Callable, "policies by their names, or functions or classes"),
+        (
+            cluster,
+            Iterable | str | os.PathLike | None,
+            "a cluster as a file, a text such as 10x8:V100, or nodes",
+        ),
+        (seeds, int | Iterable, "seeds as their number or a list"),
+        (processes, int, "a number of processes"),
+        (conditions, Conditions, "berth.Conditions"),
+    ):
+        check_kind(value, kind, f"compare takes {wanted}")
     named = (policies,) if isinstance(policies, str) or callable(policies) else policies
     names = tuple(dict.fromkeys(_name_of(policy) for policy in named))
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds))

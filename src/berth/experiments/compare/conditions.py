@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_speeds
 from berth.cluster.outages import FailureRate, Recovery, read_outages
 from berth.cluster.reservations import check_reservations, read_reservations
 from berth.engine.memory import WhenFull
-from berth.errors import SettingError, SimulationError
+from berth.errors import SettingError, SimulationError, check_kind
 from berth.interference import Interference, make_interference, no_interference
 from berth.interference.profiled import thesis_unhindered
 from berth.knowledge import check_knowledge
@@ -71,6 +71,21 @@ class Conditions:
     the model of interference says."""
 
 
+_KINDS: Final = {
+    "compress": (int | float, "a number above 0"),
+    "interference": (str | Callable, "a name, or a function such as berth.no_interference"),
+    "outages": (str | os.PathLike | Iterable, "a file, or outages"),
+    "reservations": (str | os.PathLike | Iterable, "a file, or reservations"),
+    "failures": (FailureRate | None, "a FailureRate of berth.cluster.outages"),
+    "recovery": (Recovery, "a Recovery of berth.cluster.outages"),
+    "quotas": (Mapping | Iterable | None, "GPUs by virtual cluster"),
+    "limits": (str | os.PathLike | Iterable, "a file, or limits"),
+    "round_ms": (int | None, "a whole number of milliseconds"),
+    "speeds": (str | os.PathLike | CardSpeeds, "a file, the name of a table, or CardSpeeds"),
+    "prices": (str | os.PathLike | Prices | None, "a file, or Prices"),
+    "knowledge": (str, "the name of a knowledge, such as history"),
+}
+"""What some conditions may be given as, for `isinstance` and in words."""
 AS_THE_TRACE_SAYS = Conditions()
 """Nothing changed."""
 
@@ -88,6 +103,9 @@ def conditions_of(
         if name not in known:
             raise SettingError(f"no condition '{name}' of a comparison; there are {', '.join(known)}")
     values = dict(changed)
+    for name, value in values.items():
+        if name in _KINDS:
+            check_kind(value, _KINDS[name][0], f"{name} takes {_KINDS[name][1]}")
     if isinstance(values.get("interference"), str):
         values["interference_name"] = values["interference"]
         values["interference"] = make_interference(values["interference"])

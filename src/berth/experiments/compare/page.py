@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.counts import counted
+from berth.errors import check_kind
 from berth.experiments.compare import plots
 from berth.experiments.compare.comparison import Comparison
 from berth.experiments.compare.filling import filling, two_to_show
@@ -76,6 +77,7 @@ def write_report(
     `command` makes the same page again, `created` is the time that it tells, now by default, and `first` a sentence
     before all others.
     """
+    check_kind(result, Comparison, "write_report takes what berth.compare returned")
     report, target = comparison_report(result, command, first), Path(path)
     write(report if created is None else replace(report, created=made_at(created)), target)
     return target

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 from berth.cluster import Cluster
 from berth.engine import simulate
@@ -50,7 +49,7 @@ class Task:
     records: str | None = None
     """Where to write a record of every attempt as Parquet."""
     measure: Measure | None = None
-    """A function of a module: what else to make of the run."""
+    """A function of a module: what to make of the run instead of a `Run`, or its own metrics."""
     jobs_file: Path | None = None
     """Where the jobs are pickled, in the place of `source`."""
 
@@ -64,13 +63,18 @@ class Task:
 class Result:
     """What came of a task."""
 
-    run: Run
+    measured: object
+    """What the task's `measure` has made of the run; its `Run` without one or with own metrics."""
     skipped: tuple[TraceError, ...] = ()
     """Bad rows that were left out."""
-    measured: object = None
-    """What the task's `measure` has made of the run."""
     warned: Warnings = field(default_factory=dict)
     """What was logged as a warning."""
+
+    @property
+    def run(self) -> Run:
+        """What was measured, where that is a `Run`."""
+        assert isinstance(self.measured, Run)
+        return self.measured
 
 
 @contextmanager
@@ -155,19 +159,19 @@ def _run(
 
         events = recorded(events, task.nodes, task.records)
     columns = event_columns(events, progress)
-    measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
+    own = task.measure if isinstance(task.measure, OwnMetrics) else None
+    if task.measure is not None and own is None:
+        return Result(task.measure(columns, task.nodes, jobs), skipped)
     model, use = under.interference, None
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
-    pictures = task.measure is None  # who measures draws what was measured
-    memory = under.when_full is not None
+    memory, pictures = under.when_full is not None, own is None  # a sweep draws its own metrics
     run = run_of(
         columns, task.nodes, task.policy, task.seed, use, under.prices, memory=memory, pictures=pictures
     )
-    if isinstance(task.measure, OwnMetrics):
-        own = cast("dict[str, float]", measured)
-        run, measured = replace(run, summary=replace(run.summary, own=own)), None
-    return Result(replace(run, oracle=task.oracle), skipped, measured)
+    if own is not None:
+        run = replace(run, summary=replace(run.summary, own=own(columns, task.nodes, jobs)))
+    return Result(replace(run, oracle=task.oracle), skipped)
 
 
 def same_jobs(one: Task, other: Task) -> bool:

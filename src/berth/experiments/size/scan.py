@@ -127,6 +127,8 @@ class Sizes:
     keep: Keep
     target: float
     """What was kept, over all jobs."""
+    targets: Mapping[str | None, float]
+    """By user or partition, where it was kept for each; None: those of few jobs together."""
     nodes: tuple[Node, ...]
     jobs: int
     step: int
@@ -244,6 +246,7 @@ def smallest_sizes(
     return Sizes(
         keep,
         scan.target,
+        scan.targets,
         tuple(nodes),
         len(jobs),
         max(steps.values()),
@@ -323,23 +326,10 @@ class _Scan:
         self.target = measure.of(measure.values(run)) if given is None else given
         self.most_unserved = int(run.unserved.sum())
         self.targets = (
-            {name: value if given is None else given for name, value in self._by_group(run).items()}
+            {name: value if given is None else given for name, value in _by_group(run, measure).items()}
             if self.keep.by
             else {}
         )
-
-    def _by_group(self, run: Served) -> dict[str | None, float]:
-        """The number of each group, and under None that of all small ones together, unless these too have few jobs."""
-        measure = self.keep.measure
-        values = measure.values(run)
-        small = _is_small(run)
-        found: dict[str | None, float] = {
-            name: measure.of(values[run.group == at]) for at, name in enumerate(run.groups) if not small[at]
-        }
-        others = small[run.group]
-        if int(others.sum()) >= FEWEST_JOBS:
-            found[None] = measure.of(values[others])
-        return found
 
     def keeps(self, run: Served) -> bool:
         """Whether a run keeps the numbers."""
@@ -349,7 +339,7 @@ class _Scan:
         if measure.of(measure.values(run)) > self.target:
             return False
         return not self.keep.by or all(
-            value <= self.targets[name] for name, value in self._by_group(run).items()
+            value <= self.targets[name] for name, value in _by_group(run, measure).items()
         )
 
     def points(self, policy: str, model: str) -> tuple[Point, ...]:
@@ -383,6 +373,18 @@ class _Scan:
             ]
         above = min(count for count in keeps if count > failing)
         return list(range(failing + 1, above))
+
+
+def _by_group(run: Served, measure: Measure) -> dict[str | None, float]:
+    """The number of each group, and under None that of all small ones together, unless these too have few jobs."""
+    values, small = measure.values(run), _is_small(run)
+    found: dict[str | None, float] = {
+        name: measure.of(values[run.group == at]) for at, name in enumerate(run.groups) if not small[at]
+    }
+    others = small[run.group]
+    if int(others.sum()) >= FEWEST_JOBS:
+        found[None] = measure.of(values[others])
+    return found
 
 
 def _is_small(run: Served) -> BoolArray:
@@ -474,12 +476,16 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
     best = sizes.best
     several = len({answer.model for answer in sizes.answers}) > 1
     target = in_words(sizes.target)
-    if by:
-        target += (
-            f", also of every {by}" if sizes.keep.target is not None else f", and every {by}'s at today's"
+    kept = f"the {measure.in_words} at {target}"
+    if sizes.targets:
+        ends = dict.fromkeys((in_words(min(sizes.targets.values())), in_words(max(sizes.targets.values()))))
+        kept = (
+            f"every {by}'s {measure.in_words} at today's ({' to '.join(ends)}), and that of all jobs at {target}"
+            if sizes.keep.target is None
+            else f"every {by}'s {measure.in_words}, and that of all jobs, at {target}"
         )
     if best.nodes is None:
-        yield f"No size up to {nodes(2 * best.today, best.model)} keeps the {measure.in_words} at {target}."
+        yield f"No size up to {nodes(2 * best.today, best.model)} keeps {kept}."
     elif best.gpus_returned > 0:
         cost = (
             ""
@@ -488,13 +494,13 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         )
         yield (
             f"With {best.policy}, {best.nodes:,} of {nodes(best.today, best.model)}"
-            f" {'keeps' if best.nodes == 1 else 'keep'} the {measure.in_words} at {target}:"
+            f" {'keeps' if best.nodes == 1 else 'keep'} {kept}:"
             f" {counted(best.gpus_returned, 'GPU')} could be returned, {best.gpu_hours_a_week:,.0f} GPU-hours a"
             f" week{cost}."
         )
     elif best.gpus_returned < 0:
         yield (
-            f"The {measure.in_words} at {target} needs {nodes(best.nodes, best.model)} with {best.policy}; there"
+            f"{kept[0].upper()}{kept[1:]} needs {nodes(best.nodes, best.model)} with {best.policy}; there"
             f" {'is' if best.today == 1 else 'are'} {best.today:,}."
         )
     elif best.today == 1:
@@ -507,9 +513,12 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
                 f"{counted(fewer.unserved, 'job does', 'jobs do')} not finish, today {sizes.most_unserved:,}"
             )
         elif fewer.value > sizes.target:
-            why = f"the {measure.in_words} is {in_words(fewer.value)}, above {in_words(sizes.target)}"
+            why = f"the {measure.in_words} is {in_words(fewer.value)}, above {target}"
         else:
-            why = f"the {measure.in_words} of a {by} rises"
+            now = _by_group(fewer.run, measure)
+            group = max((name for name in now if now[name] > sizes.targets[name]), key=now.__getitem__)
+            whose = f"the {by}s with few jobs" if group is None else f"{by} '{group}'"
+            why = f"the {measure.in_words} of {whose} is {in_words(now[group])}, above {in_words(sizes.targets[group])}"
         yield f"No node can be returned: with {best.policy} on {nodes(best.today - 1, best.model)} {why}."
     if sizes.caution:
         yield sizes.caution
@@ -517,10 +526,9 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         takes, most = sizes.more_jobs_pct, max(sizes.more_jobs_pct.values(), default=0)
         how_many = f"at least {most}" if most == MOST_MORE_PCT else f"{most}"
         yield (
-            f"With {max(takes, key=takes.__getitem__)}, today's cluster takes {how_many} % more jobs and keeps the"
-            f" {measure.in_words} at {target}."
+            f"With {max(takes, key=takes.__getitem__)}, today's cluster takes {how_many} % more jobs and keeps {kept}."
             if most
-            else f"Today's cluster takes no more jobs if the {measure.in_words} is to stay at {target}."
+            else f"Today's cluster takes no more jobs if it is to keep {kept}."
         )
     if by:
         run = sizes.curves[0].points[0].run

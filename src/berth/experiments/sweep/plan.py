@@ -239,7 +239,7 @@ def _flag(value: Any) -> bool:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise SettingError(f"{value!r} is no number")
+        raise SettingError(f"{value!r} is no number; expected one such as 0.8")
     return float(value)
 
 

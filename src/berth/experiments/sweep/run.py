@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from berth.errors import SettingError, TraceError
+from berth.errors import SettingError, TraceError, check_kind
 from berth.experiments.compare.comparison import continued_results, rows_of
 from berth.experiments.compare.parallel import check_address
 from berth.experiments.compare.sweep import Result, Task
@@ -96,6 +96,10 @@ def sweep(
 
     Raises SettingError for a plan that could not be run; then nothing has run.
     """
+    check_kind(
+        plan, Plan | str | os.PathLike | Mapping, "sweep takes a plan: a TOML file or a mapping of its keys"
+    )
+    check_kind(processes, int, "sweep takes a number of processes")
     if processes < 1:
         raise SettingError(f"a sweep runs on 1 or more processes, not {processes}")
     if part is not None and keep is None:

@@ -8,6 +8,7 @@ A file is read once, in parallel and with bounded memory, by DuckDB; lines that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -82,22 +83,32 @@ STATES: Final = {
 }
 """Slurm's states of a job that has ended, and berth's."""
 
-_RECORDED: Final = {
+_TELLS: Final[dict[str, tuple[str, ...]]] = {
     "name": ("name",),
     "user": ("user",),
     "account": ("account",),
-    "partition": ("virtual_cluster",),
+    "virtual_cluster": ("partition",),
     "qos": ("qos",),
-    "eligible": ("eligible_ms",),
-    "limit_min": ("time_limit_ms",),
-    "node_list": ("nodes",),
-    "reason": ("wait_reason",),
+    "eligible_ms": ("eligible",),
+    "time_limit_ms": ("limit_min", "limit"),
+    "nodes": ("node_list",),
+    "wait_reason": ("reason",),
     "comment": ("comment",),
-    "exit": ("exit_code",),
+    "exit_code": ("exit",),
     "energy_j": ("energy_j",),
-    "suspended": ("suspended_ms",),
+    "suspended_ms": ("suspended",),
+    **dict.fromkeys(("gpus", "share_milli", "mem_mib", "gpu_model"), ("alloc", "req")),
+    "cpu_milli": ("alloc", "req", "cpus"),
+    "node_count": ("node_count",),
+    "command": ("command", "container"),
+    **dict.fromkeys(("gpu_use_mean", "gpu_mem_mean"), ("gpu_use", "gpu_mem")),
+    **dict.fromkeys(("gpu_use_peak", "gpu_mem_peak"), ("usage", "gpu_peak_pct")),
+    "cpu_used_ms": ("cpu_used", "cpu_used_ms"),
+    "mem_peak_mib": ("mem_peak", "mem_peak_mib", "usage"),
+    "application": ("name", "comment", "command", "container", "application"),
+    **dict.fromkeys(("work_ms", "end_reason", "gpu_slots", "priority"), ()),
 }
-"""What of a record each thing becomes; a column that another file had is kept where this one lacks it."""
+"""What tells each column of a record, any of these; a column that another file had is kept where this one lacks it."""
 
 NOT_ENDED: Final = (
     *("PENDING", "RUNNING", "SUSPENDED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "CONFIGURING"),
@@ -157,31 +168,7 @@ class Layout:
 
     def absent(self) -> tuple[str, ...]:
         """The columns of a record that this table says nothing about."""
-        lacking = [
-            column
-            for thing, columns in _RECORDED.items()
-            if thing not in self._at and not (thing == "limit_min" and "limit" in self._at)
-            for column in columns
-        ]
-        if "alloc" not in self._at and "req" not in self._at:
-            lacking += ["gpus", "share_milli", "mem_mib", "gpu_model"]
-            if "cpus" not in self._at:
-                lacking.append("cpu_milli")
-        if "node_count" not in self._at:
-            lacking.append("node_count")
-        if "command" not in self._at and "container" not in self._at:
-            lacking.append("command")
-        if "gpu_use" not in self._at and "gpu_mem" not in self._at:
-            lacking += ["gpu_use_mean", "gpu_mem_mean"]
-        if not {"usage", "gpu_peak_pct"} & self._at.keys():
-            lacking += ["gpu_use_peak", "gpu_mem_peak"]
-        if not {"cpu_used", "cpu_used_ms"} & self._at.keys():
-            lacking.append("cpu_used_ms")
-        if not {"mem_peak", "mem_peak_mib", "usage"} & self._at.keys():
-            lacking.append("mem_peak_mib")
-        if not {"name", "comment", "command", "container", "application"} & self._at.keys():
-            lacking.append("application")
-        return (*lacking, "work_ms", "end_reason", "gpu_slots", "priority")
+        return tuple(column for column, things in _TELLS.items() if not self._at.keys() & set(things))
 
 
 def layout_of(header_line: str, delimiter: str, where: str) -> Layout:
@@ -193,20 +180,33 @@ _EPOCH_TOO_LATE_S = 253_402_300_800
 """The year 10000: a larger number of seconds is one of Slurm's sentinels."""
 
 
-def read_file(
-    database: duckdb.DuckDBPyConnection,
-    source: Path,
-    delimiter: str,
-    layout: Layout,
-    target: Path,
-    options: Options,
-    rejections: Rejections,
-    where: str,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is imported: what messages call it, how it is understood, and its rows that stay out."""
+
+    where: str
+    options: Options
+    rejections: Rejections
+    """Those that a reader left out before; those that stay out are added."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable(Source):
+    """A text table with a header line, as sacct prints it."""
+
+    path: Path
+    delimiter: str
+    layout: Layout
+    tasks: bool = False
+    """Whether rows of one job and moment of submission, but of other times, are tasks of an array."""
+
+
+def read_file(database: duckdb.DuckDBPyConnection, table: TextTable, target: Path) -> None:
     """Copy a text table to Parquet with times as numbers; lines that are none of its rows are noted."""
+    layout, options, delimiter = table.layout, table.options, table.delimiter
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in layout.header)
     reader = (
-        f"read_csv({at(source)}, delim = {literal(delimiter)}, quote = '', escape = '', header = true, "
+        f"read_csv({at(table.path)}, delim = {literal(delimiter)}, quote = '', escape = '', header = true, "
         f"auto_detect = false, columns = {{{types}}}, encoding = {literal(options.encoding)}, "
         f"nullstr = {literal(_NO_TEXT)}, store_rejects = true, rejects_limit = 0, max_line_size = 4194304)"
     )
@@ -219,9 +219,9 @@ def read_file(
         [delimiter, LISTED_PER_REASON],
     ).fetchall()
     total = count(database, "SELECT count(DISTINCT line) FROM reject_errors")
-    rejections.extend(
+    table.rejections.extend(
         (
-            Rejected(f"{where}, line {line}", _why_broken(kind, fields, len(layout.header), delimiter))
+            Rejected(f"{table.where}, line {line}", _why_broken(kind, fields, len(layout.header), delimiter))
             for line, kind, fields in found
         ),
         total - len(found),

@@ -12,28 +12,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from berth.errors import AskError
 from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.importing.json_list import listed_in_json
 from berth.history.store.import_result import Rejections
+from berth.history.values.quantities import amount
 from berth.history.values.tres import Resources
 
 ABSENT: Final = ("comment",)
 _GPU = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-[\w.]+)|amd\.com/gpu|gpu\.intel\.com/\w+)")
 _USERS: Final = ("berth.dev/user", "user", "app.kubernetes.io/created-by", "hub.jupyter.org/username")
 """Labels and annotations that tell whose a pod is; the first that is there counts."""
-_UNITS: Final = {
-    "": 1,
-    "k": 1000,
-    "M": 1000**2,
-    "G": 1000**3,
-    "T": 1000**4,
-    "Ki": 1024,
-    "Mi": 1024**2,
-    "Gi": 1024**3,
-    "Ti": 1024**4,
-    "m": 0.001,
-}
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:e\d{1,2})?)([A-Za-z]{0,2})")
 
 
 def pod_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
@@ -46,7 +35,7 @@ def pod_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
             found = _row(pod)
         except KeyError as error:
             found = f"no '{error.args[0]}' in it"
-        except (TypeError, AttributeError, ValueError, IndexError):
+        except (TypeError, AttributeError, ValueError, IndexError, AskError):
             found = "something in it is of another kind than Kubernetes writes"
         if isinstance(found, str):
             rejections.add(place, found)
@@ -101,7 +90,7 @@ def _requested(spec: Mapping[str, Any]) -> dict[str, float]:
     def of(container: Mapping[str, Any]) -> dict[str, float]:
         resources = container.get("resources") or {}
         return {
-            name: _quantity(value)
+            name: float(amount(value))
             for name, value in {
                 **(resources.get("limits") or {}),
                 **(resources.get("requests") or {}),
@@ -116,13 +105,6 @@ def _requested(spec: Mapping[str, Any]) -> dict[str, float]:
         for name, value in of(container).items():
             total[name] = max(total.get(name, 0.0), value)
     return total
-
-
-def _quantity(value: Any) -> float:
-    found = _QUANTITY.fullmatch(str(value))
-    if found is None or found[2] not in _UNITS:
-        raise ValueError(value)
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _state(phase: str, reason: str, of_container: str) -> str:

@@ -18,7 +18,15 @@ import duckdb
 
 from berth.errors import HistoryError, SettingError, cause_of
 from berth.gpu_models import GPU_MODELS
-from berth.history.importing.columns import STATE_CASE, Layout, layout_of, read_file, size_mib
+from berth.history.importing.columns import (
+    STATE_CASE,
+    Layout,
+    Source,
+    TextTable,
+    layout_of,
+    read_file,
+    size_mib,
+)
 from berth.history.importing.job_row import JobRow, stage_rows
 from berth.history.store.database import (
     at,
@@ -79,27 +87,26 @@ def import_text(
         if len(chosen.encode()) > 4:
             raise HistoryError(f"a delimiter has up to 4 bytes, not {chosen!r}")
         layout = layout_of(header, chosen, where)
-        return import_file(history, space, path, chosen, layout, options, where)
+        table = TextTable(where, options, Rejections(), path, chosen, layout)
+        return import_table(history, space, table)
 
 
-def import_file(
-    history: History,
-    space: Path,
-    path: Path,
-    delimiter: str,
-    layout: Layout,
-    options: Options,
-    where: str,
-    *,
-    cursors: Mapping[str, int] | None = None,
-    rejections: Rejections | None = None,
-    tasks: bool = False,
+def import_table(
+    history: History, space: Path, table: TextTable, cursors: Mapping[str, int] | None = None
 ) -> ImportResult:
-    """Import a text table whose header is known, in the space of an import; `where` is what messages call it."""
-    rejections = rejections or Rejections()
+    """Import a text table whose header is known, in the space of an import."""
     with connect(space) as database:
-        staged = stage_file(database, path, delimiter, layout, space, options, rejections, where, tasks=tasks)
-        return history.merge(database, staged, rejections, cursors)
+        try:
+            staged = _staged_table(database, table, space)
+        except duckdb.Error as error:
+            message = f"{table.where}: {first_line(error)}"
+            if line := _bare_return(table.path):
+                message = (
+                    f"{table.where}, line {line}: nothing but a carriage return; expected lines that all end in the"
+                    f" same way. `tr -d '\\r' < {table.where}` makes them so"
+                )
+            raise HistoryError(message) from error
+        return history.merge(database, staged, table.rejections, cursors)
 
 
 def import_rows(
@@ -123,10 +130,8 @@ def import_rows(
                 texts = ("" if value is None else storable(str(value)) for value in row)
                 file.write(SEPARATOR.join(texts) + "\n")
         plain = replace(options, encoding="utf-8")
-        layout = Layout(header, where)
-        return import_file(
-            history, space, path, SEPARATOR, layout, plain, where, rejections=rejections, tasks=tasks
-        )
+        table = TextTable(where, plain, rejections, path, SEPARATOR, Layout(header, where), tasks)
+        return import_table(history, space, table)
 
 
 def import_jobs(
@@ -141,8 +146,11 @@ def import_jobs(
 
     `absent` are the texts of a record that this accounting does not have.
     """
+    source = Source(where, options, rejections)
     with history.import_space() as space, connect(space) as database:
-        staged = stage_jobs(database, jobs, options, rejections, where, absent)
+        with named_errors(where):
+            rows = stage_rows(database, jobs, options.cluster, read_models(options.nodes))
+            staged = _staged(database, rows, source, absent, labelled=True)
         return history.merge(database, staged, rejections)
 
 
@@ -180,7 +188,8 @@ def run_sacct(
             run(words, out)
         layout = layout_of(_header(path, "sacct", "utf-8"), SEPARATOR, "sacct")
         cursors = {} if until else {key: began_s}
-        return import_file(history, space, path, SEPARATOR, layout, options, "sacct", cursors=cursors)
+        table = TextTable("sacct", options, Rejections(), path, SEPARATOR, layout)
+        return import_table(history, space, table, cursors)
 
 
 def run(words: Sequence[str], out: BinaryIO | int) -> bytes:
@@ -213,75 +222,32 @@ def _header(path: Path, where: str, encoding: str) -> str:
         raise HistoryError(f"{where}, line 1 is not {encoding}: {error}") from error
 
 
-def stage_file(
-    database: duckdb.DuckDBPyConnection,
-    source: Path,
-    delimiter: str,
-    layout: Layout,
-    space: Path,
-    options: Options,
-    rejections: Rejections,
-    where: str,
-    *,
-    tasks: bool = False,
-) -> Staged:
-    """Stage a text table with a header line, as sacct prints it; `space` is for files of the import.
-
-    `rejections` are rows that a reader left out before; those that stay out are added. With `tasks`, rows of one job
-    and time of submission may be tasks of an array. What is staged can be used while the database and the files exist.
-    """
-    try:
-        read_file(database, source, delimiter, layout, space / "rows", options, rejections, where)
-        rows = _with_comments_of_steps(database, f"read_parquet({at(space / 'rows')})", layout, space)
-        look_up(database, rows, dict(options.tres_names), read_models(options.nodes))
-        rows = _with_use_of_steps(database, rows, layout)
-        return _staged(
-            *(database, rows, options, rejections, where, layout.absent()),
-            labelled=layout.labelled,
-            ruled=not layout.has("application"),
-            tasks=tasks,
-        )
-    except duckdb.Error as error:
-        message = f"{where}: {first_line(error)}"
-        if line := _bare_return(source):
-            message = (
-                f"{where}, line {line}: nothing but a carriage return; expected lines that all end in the same way."
-                f" `tr -d '\\r' < {where}` makes them so"
-            )
-        raise HistoryError(message) from error
-
-
-def stage_jobs(
-    database: duckdb.DuckDBPyConnection,
-    jobs: Iterable[JobRow],
-    options: Options,
-    rejections: Rejections,
-    where: str,
-    absent: Sequence[str],
-) -> Staged:
-    """Stage jobs in typed columns; `absent` are the texts of a record that their source does not have."""
-    with named_errors(where):
-        table = stage_rows(database, jobs, options.cluster, read_models(options.nodes))
-        return _staged(database, table, options, rejections, where, absent, labelled=True)
+def _staged_table(database: duckdb.DuckDBPyConnection, table: TextTable, space: Path) -> Staged:
+    """Stage a text table. What is staged can be used while the database and the files of `space` exist."""
+    layout, options = table.layout, table.options
+    read_file(database, table, space / "rows")
+    rows = _with_comments_of_steps(database, f"read_parquet({at(space / 'rows')})", layout, space)
+    look_up(database, rows, dict(options.tres_names), read_models(options.nodes))
+    rows = _with_use_of_steps(database, rows, layout)
+    ruled = not layout.has("application")
+    staged = _staged(database, rows, table, layout.absent(), labelled=layout.labelled, ruled=ruled)
+    return replace(staged, tasks=table.tasks)
 
 
 def _staged(
     database: duckdb.DuckDBPyConnection,
     rows: str,
-    options: Options,
-    rejections: Rejections,
-    where: str,
+    source: Source,
     absent: Sequence[str],
     *,
     labelled: bool,
     ruled: bool = True,
-    tasks: bool = False,
 ) -> Staged:
     """Judge `rows`, a relation of SQL, and make views of those that come in."""
-    rules = read_rules(options.rules)
+    options, rules = source.options, read_rules(source.options.rules)
     applications_of(database, "apps", rows, rules)
-    left_out = rejections.count
-    read = left_out + _judged_rows(database, rows, labelled, rejections, where)
+    left_out = source.rejections.count
+    read = left_out + _judged_rows(database, rows, source, labelled=labelled)
     hide(database, rows, options.key)
     database.execute(f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({attempts_of(options)})")
     database.execute(
@@ -303,7 +269,6 @@ def _staged(
         silent="staged_silent",
         rules=rules if ruled else None,
         labels="staged_labels" if labelled else "",
-        tasks=tasks,
     )
 
 
@@ -373,9 +338,7 @@ def _no_number(what: str) -> str:
 STEP = "a step; its job's own row counts it"
 
 
-def _judged_rows(
-    database: duckdb.DuckDBPyConnection, rows: str, labelled: bool, rejections: Rejections, where: str
-) -> int:
+def _judged_rows(database: duckdb.DuckDBPyConnection, rows: str, source: Source, *, labelled: bool) -> int:
     """Make the view `judged` of all rows and why they stay out; note those; returns how many rows there are."""
     label = "" if labelled else "id AS label, "
     why = _WHY
@@ -395,8 +358,8 @@ def _judged_rows(
                 [why, LISTED_PER_REASON],
             ).fetchall()
             text = STEP if why == "step" else why
-            rejections.extend(
-                (Rejected(f"{where}, job {label}", text) for label, _ in listed), number - len(listed)
+            source.rejections.extend(
+                (Rejected(f"{source.where}, job {label}", text) for label, _ in listed), number - len(listed)
             )
     return sum(number for _, number in counts)
 
@@ -502,7 +465,7 @@ def attempts_of(options: Options) -> str:
     nodes = (
         "coalesce(node_count, nullif(len(hosts.names), 0), nullif(given.nodes, 0), nullif(asked.nodes, 0), 0)"
     )
-    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.a_node * greatest({nodes}, 1))"
+    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.gpus_a_node * greatest({nodes}, 1))"
     given, asked = gpus.format("given"), gpus.format("asked")
     milli, of_shards = "1000", ""
     if options.shards_per_gpu:

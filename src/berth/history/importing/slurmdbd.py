@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,10 +20,10 @@ from urllib.parse import parse_qsl, unquote
 import pymysql
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
-from berth.history.importing.columns import Layout
-from berth.history.importing.sacct import SEPARATOR, import_file
+from berth.history.importing.columns import Layout, TextTable
+from berth.history.importing.sacct import SEPARATOR, import_table
 from berth.history.store.folder import History
-from berth.history.store.import_result import ImportResult, Options
+from berth.history.store.import_result import ImportResult, Options, Rejections
 from berth.history.values.tres import MOST_AMOUNT
 
 WINDOW_ROWS: Final = 500_000
@@ -41,20 +41,6 @@ _NEEDED: Final = frozenset(
         *("time_eligible", "time_start", "time_end", "timelimit", "nodes_alloc", "cpus_req", "tres_alloc"),
         *("tres_req", "nodelist", "state_reason_prev", "derived_es", "deleted", "mod_time"),
     )
-)
-_HEADER: Final = (
-    *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
-    *("Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList", "Reason"),
-    *("Comment", "Container", "SubmitLine", "ExitCode"),
-    *(
-        "JobID",
-        "SuspendedRaw",
-        "ConsumedEnergyRaw",
-        "TotalCPURaw",
-        "MemPeakMiB",
-        "GPUUtilPeak",
-        "GPUMemPeakMiB",
-    ),
 )
 _LABEL: Final = (
     "if(j.id_array_job > 0 and j.id_array_task < 4294967293, concat(j.id_array_job, '_', j.id_array_task), "
@@ -183,17 +169,17 @@ def _import_window(
 ) -> ImportResult:
     with history.import_space() as space:
         path = space / "rows.txt"
-        _write_rows(database, table, rows, path, dict(options.tres_names))
+        header = _write_rows(database, table, rows, path, dict(options.tres_names))
         where = f"{database.shown}, {table.cluster}"
         plain = replace(options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
-        layout = Layout(_HEADER, where)
-        return import_file(history, space, path, SEPARATOR, layout, plain, where, cursors=cursors)
+        text = TextTable(where, plain, Rejections(), path, SEPARATOR, Layout(header, where))
+        return import_table(history, space, text, cursors)
 
 
 def _write_rows(
     database: Connection, table: Table, wanted: _Rows, path: Path, names: Mapping[str, str]
-) -> None:
-    """Stream rows into a file."""
+) -> Sequence[str]:
+    """Stream rows into a file; returns the names of their columns."""
     condition, values = wanted[0], wanted[1] * 2  # once for the steps, once for the jobs
     rows = (
         f"FROM `{table.cluster}_job_table` j "
@@ -205,31 +191,31 @@ def _write_rows(
     # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is
     # too long and cut off, or a value holds what separates rows and fields, rows come one by one and are cleaned.
     database.all("SET SESSION group_concat_max_len = 8388608")
+    columns = columns_of(table, _plain, names)
     packed = (
-        f"SELECT count(*), group_concat({_row(table, _plain, names)} SEPARATOR '\n') {rows} "
+        f"SELECT count(*), group_concat({_row(columns)} SEPARATOR '\n') {rows} "
         f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
     )
     whole = True
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
-        file.write(SEPARATOR.join(_HEADER) + "\n")
+        file.write(SEPARATOR.join(columns) + "\n")
         for number, text in database.stream(packed, values):
-            whole = whole and is_whole(text, number)
+            whole = whole and is_whole(text, number, len(columns))
             file.write(f"{text}\n")
         if not whole:
             file.seek(0)
             file.truncate()
-            file.write(SEPARATOR.join(_HEADER) + "\n")
-            file.writelines(
-                f"{row[0]}\n"
-                for row in database.stream(f"SELECT {_row(table, _clean, names)} {rows}", values)
-            )
+            file.write(SEPARATOR.join(columns) + "\n")
+            one_by_one = f"SELECT {_row(columns_of(table, _clean, names))} {rows}"
+            file.writelines(f"{row[0]}\n" for row in database.stream(one_by_one, values))
+    return tuple(columns)
 
 
-def is_whole(text: str | None, rows: int) -> bool:
-    """Whether a text holds this many rows, and no value holds what separates rows and fields."""
+def is_whole(text: str | None, rows: int, columns: int) -> bool:
+    """Whether a text holds this many rows and columns, and no value holds what separates rows and fields."""
     if text is None or "\r" in text or "\0" in text:
         return False
-    return text.count("\n") + 1 == rows and text.count(SEPARATOR) == rows * (len(_HEADER) - 1)
+    return text.count("\n") + 1 == rows and text.count(SEPARATOR) == rows * (columns - 1)
 
 
 def _suspended(table: Table) -> str:
@@ -276,39 +262,51 @@ def _steps(table: Table, condition: str, names: Mapping[str, str]) -> str:
     )
 
 
-def _row(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) -> str:
-    """A row as one text of SQL, its fields in the order of the header; `text_of` makes an expression of a text."""
+def columns_of(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) -> dict[str, str]:
+    """What makes each column of a row, by sacct's name for it; `text_of` makes an expression of a text."""
     # An attempt that was given up to be queued again is "pending" with a flag, and has an end.
     states = ", ".join(f"'{name}'" for name in _STATES)
     ended = f"coalesce(elt((j.state & 255) + 1, {states}), j.state)"
-    state = f"if(j.state & 1024 and j.state & 255 < 2, 'REQUEUED', {ended})"
     reasons = ", ".join(f"'{name}'" for name in _reasons("sluid" in table.columns))
-    reason = f"coalesce(elt(j.state_reason_prev + 1, {reasons}), j.state_reason_prev)"
-    optional = [
-        text_of(f"j.{name}") if name in table.columns else "''" for name in ("container", "submit_line")
-    ]
     # It is kept as what wait(2) gives: the code in the second byte, the signal in the last seven bits.
     status = "if(j.exit_code < 65536, concat(j.exit_code >> 8, ':', j.exit_code & 127), '')"
-    fields = [
-        "j.id_job",
-        f"'{table.cluster}'",
-        text_of("j.job_name"),
-        text_of("coalesce(a.user, '')"),
-        text_of("j.account"),
-        text_of("j.`partition`"),
-        text_of("q.name"),
-        state,
-        *("j.time_submit", "j.time_eligible", "j.time_start", "j.time_end", "j.timelimit", "j.nodes_alloc"),
-        *("j.cpus_req", "j.tres_alloc", "j.tres_req", "coalesce(j.nodelist, '')", reason),
-        text_of("j.derived_es"),
-        *optional,
-        f"coalesce({status}, '')" if "exit_code" in table.columns else "''",
-        _LABEL if {"id_array_job", "het_job_id"} <= table.columns else "j.id_job",
-        _suspended(table),
-        f"coalesce({_amount('j.tres_alloc', 'energy', names)}, '')",
-        *(f"coalesce(u.{name}, '')" for name in ("cpu_ms", "mem", "util", "gpu_mem")),
-    ]
-    return f"CONCAT_WS(CHAR(31 USING utf8mb4), {', '.join(fields)})"
+    return {
+        "JobIDRaw": "j.id_job",
+        "Cluster": f"'{table.cluster}'",
+        "JobName": text_of("j.job_name"),
+        "User": text_of("coalesce(a.user, '')"),
+        "Account": text_of("j.account"),
+        "Partition": text_of("j.`partition`"),
+        "QOS": text_of("q.name"),
+        "State": f"if(j.state & 1024 and j.state & 255 < 2, 'REQUEUED', {ended})",
+        "Submit": "j.time_submit",
+        "Eligible": "j.time_eligible",
+        "Start": "j.time_start",
+        "End": "j.time_end",
+        "TimelimitRaw": "j.timelimit",
+        "NNodes": "j.nodes_alloc",
+        "NCPUS": "j.cpus_req",
+        "AllocTRES": "j.tres_alloc",
+        "ReqTRES": "j.tres_req",
+        "NodeList": "coalesce(j.nodelist, '')",
+        "Reason": f"coalesce(elt(j.state_reason_prev + 1, {reasons}), j.state_reason_prev)",
+        "Comment": text_of("j.derived_es"),
+        "Container": text_of("j.container") if "container" in table.columns else "''",
+        "SubmitLine": text_of("j.submit_line") if "submit_line" in table.columns else "''",
+        "ExitCode": f"coalesce({status}, '')" if "exit_code" in table.columns else "''",
+        "JobID": _LABEL if {"id_array_job", "het_job_id"} <= table.columns else "j.id_job",
+        "SuspendedRaw": _suspended(table),
+        "ConsumedEnergyRaw": f"coalesce({_amount('j.tres_alloc', 'energy', names)}, '')",
+        "TotalCPURaw": "coalesce(u.cpu_ms, '')",
+        "MemPeakMiB": "coalesce(u.mem, '')",
+        "GPUUtilPeak": "coalesce(u.util, '')",
+        "GPUMemPeakMiB": "coalesce(u.gpu_mem, '')",
+    }
+
+
+def _row(columns: Mapping[str, str]) -> str:
+    """A row as one text of SQL."""
+    return f"CONCAT_WS(CHAR(31 USING utf8mb4), {', '.join(columns.values())})"
 
 
 def _plain(column: str) -> str:
@@ -338,15 +336,7 @@ def _reasons(with_sluid: bool) -> tuple[str, ...]:
 
 
 def _sum(one: ImportResult, other: ImportResult) -> ImportResult:
-    return ImportResult(
-        one.read + other.read,
-        one.imported + other.imported,
-        one.updated + other.updated,
-        one.unchanged + other.unchanged,
-        one.rejected + other.rejected,
-        one.rejected_count + other.rejected_count,
-        one.numbered + other.numbered,
-    )
+    return ImportResult(*(getattr(one, each.name) + getattr(other, each.name) for each in fields(one)))
 
 
 Values = tuple[int, ...]

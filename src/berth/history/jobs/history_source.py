@@ -8,7 +8,7 @@ from berth.history.jobs.job_report import Neighbour, UsePoint
 from berth.history.store.database import read_parquet
 from berth.history.store.reader import HistoryReader
 from berth.history.store.record_files import SCHEMA, record_of, record_table
-from berth.history.store.usage import with_usage
+from berth.history.store.usage import USAGE, with_usage
 from berth.model import Record
 
 MOST_NEIGHBOURS = 1000
@@ -27,10 +27,8 @@ class HistoryJobs:
         What is neither is a name: of the last job of that name in each cluster.
         """
         with self.history.reading() as (database, index):
-            if not index.records:
-                return ()
             columns = ", ".join(f'"{name}"' for name in SCHEMA)
-            source = record_table(self.history.folder / name for name in index.records)
+            source = record_table(self.history.paths(index.records))
             # One condition each: what files say of their smallest and largest ids and labels then spares most of them.
             found = f"SELECT {columns} FROM {source} WHERE"
             both = f"{found} job_id = ? UNION ALL {found} label = ? AND job_id <> label"
@@ -47,7 +45,7 @@ class HistoryJobs:
                 database.execute(f"INSERT INTO found {of_name}", [job, self._owner])
             measured = "found"
             if index.usage:
-                usage = read_parquet(self.history.folder / name for name in index.usage)
+                usage = read_parquet(self.history.paths(index.usage))
                 ids = database.execute("SELECT DISTINCT job_id FROM found").fetchall()
                 database.execute(
                     f"CREATE TEMP TABLE measured AS SELECT * FROM {usage} WHERE list_contains(?, job_id)",
@@ -65,9 +63,7 @@ class HistoryJobs:
         if not ran or not self.history.index().usage:
             return ()
         with self.history.reading() as (database, index):
-            if not index.usage:
-                return ()
-            usage = read_parquet(self.history.folder / name for name in index.usage)
+            usage = read_parquet(self.history.paths(index.usage), USAGE)
             middle = "(begin_ms + end_ms) // 2"
             within = " OR ".join(f"{middle} BETWEEN ? AND ?" for _ in ran)
             rows = database.execute(
@@ -91,7 +87,7 @@ class HistoryJobs:
             return ()
         slots = sorted({slot for record in attempts for slot in record.gpu_slots})
         with self.history.reading() as (database, index):
-            source = record_table(self.history.folder / name for name in index.records)
+            source = record_table(self.history.paths(index.records))
             during = " OR ".join("start_ms < ? AND end_ms > ?" for _ in ran)
             rows = database.execute(
                 "SELECT coalesce(nullif(label, ''), job_id), \"user\", start_ms, end_ms, gpu_slots "

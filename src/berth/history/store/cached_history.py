@@ -24,6 +24,16 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
+class _Kept:
+    """The answer to one question."""
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that works it out."""
+    known: bool = False
+    answer: Any = None
+
+
+@dataclass(slots=True)
 class _Opened:
     """A database over the files that one version of the index names."""
 
@@ -31,9 +41,7 @@ class _Opened:
     database: duckdb.DuckDBPyConnection
     closing: ExitStack
     users: int = 0
-    answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
-    asked: dict[Hashable, threading.Lock] = field(default_factory=dict)
-    """Held by the thread that works out the answer to a question."""
+    answers: OrderedDict[Hashable, _Kept] = field(default_factory=OrderedDict)
 
 
 class CachedHistory:
@@ -66,29 +74,17 @@ class CachedHistory:
         """
         with self._entered() as opened:
             with self._lock:
-                turn = opened.asked.setdefault(question, threading.Lock())
-            try:
-                with turn:
-                    return self._remembered(opened, question, answer)
-            finally:
-                with self._lock:
-                    opened.asked.pop(question, None)
-
-    def _remembered(
-        self, opened: _Opened, question: Hashable, answer: Callable[[duckdb.DuckDBPyConnection], T]
-    ) -> T:
-        with self._lock:
-            if question in opened.answers:
+                kept = opened.answers.setdefault(question, _Kept())
                 opened.answers.move_to_end(question)
-                found: T = opened.answers[question]
+                if len(opened.answers) > REMEMBERED:
+                    opened.answers.popitem(last=False)
+            with kept.turn:
+                if not kept.known:
+                    with opened.database.cursor() as cursor, named_errors(self.folder):
+                        kept.answer = answer(cursor)
+                    kept.known = True
+                found: T = kept.answer
                 return found
-        with opened.database.cursor() as cursor, named_errors(self.folder):
-            found = answer(cursor)
-        with self._lock:
-            opened.answers[question] = found
-            while len(opened.answers) > REMEMBERED:
-                opened.answers.popitem(last=False)
-        return found
 
     def close(self) -> None:
         """Let go of the database once it is no longer used."""

@@ -86,9 +86,13 @@ def at(path: Path) -> str:
     return literal(escape(str(path)))
 
 
-def read_parquet(paths: Iterable[Path]) -> str:
-    """Parquet files as a table that SQL selects from."""
-    return f"read_parquet([{', '.join(map(at, paths))}])"
+def read_parquet(paths: Iterable[Path], schema: Mapping[str, str] | None = None) -> str:
+    """Parquet files as a table that SQL selects from; no files are an empty one with the columns of `schema`."""
+    files = ", ".join(map(at, paths))
+    if files or schema is None:
+        return f"read_parquet([{files}])"
+    none = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in schema.items())
+    return f"(SELECT {none} WHERE false)"
 
 
 def storable(text: str) -> str:
@@ -106,6 +110,15 @@ def quoted_name(name: str) -> str:
 
 
 _COPY = "(FORMAT parquet, COMPRESSION zstd)"
+
+
+def copy_rows(database: duckdb.DuckDBPyConnection, query: str, target: Path, how: str = _COPY) -> None:
+    """Write the rows of a query to a Parquet file; of no rows there is none."""
+    written = database.execute(f"COPY ({query}) TO {literal(target)} {how}").fetchone()
+    if not written or not written[0]:
+        target.unlink(missing_ok=True)
+
+
 _CHUNK_ROWS = 50_000
 
 

@@ -42,12 +42,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count as count_from
 from pathlib import Path
+from typing import Any, Final
 
 import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
-from berth.history.store.database import at, count, literal, make_table, named_errors, read_parquet
+from berth.history.store.database import copy_rows, count, make_table, named_errors, read_parquet
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections, Staged
 from berth.history.store.lookups import applications_of
@@ -61,7 +62,7 @@ from berth.history.store.reader import (
     history_is_there,
 )
 from berth.history.store.record_files import SCHEMA, record_table
-from berth.history.store.series_merge import SeriesMerge
+from berth.history.store.series_merge import SeriesMerge, all_values, copy_series
 from berth.history.store.usage import UsageMerge, copy_usage
 
 FILE_MODE = 0o640
@@ -117,18 +118,13 @@ class History(HistoryReader):
             raise HistoryError(
                 f"{self.folder} {hidden}; import with the key that it began with, or into another"
             )
-        (self.folder / "records").mkdir(mode=FOLDER_MODE, exist_ok=True)
-        numbers = count_from(index.next_number)
-        files = list(index.records)
         with named_errors(self.folder):
-            segments = [self.folder / name for name in files]
+            segments = self.paths(index.records)
             staged = known_by_label(database, staged, segments)
             if renamed_jobs(database, staged, segments):
-                for place, path in enumerate(segments):
-                    if query := rename_in(database, path):
-                        files[place] = f"records/{next(numbers):06d}.parquet"
-                        copy_records(database, query, self.folder / files[place])
-                segments = [self.folder / name for name in files]
+                renamed = [(path, query) for path in segments if (query := rename_in(database, path))]
+                index = self._renewed(database, index, "records", renamed)
+                segments = self.paths(index.records)
             numbered = 0
             if staged.tasks:
                 staged, numbered = number_tasks(database, staged, segments)
@@ -139,28 +135,9 @@ class History(HistoryReader):
                 why = "another row of the same attempt is otherwise, and ended later or as late; that one counts"
                 rejections.extend([Rejected(f"job {job}", why)] * rows)
             if imported or updated:
-                for path in merge.segments_to_rewrite():
-                    new = f"records/{next(numbers):06d}.parquet"
-                    place = files.index(f"records/{path.name}")
-                    files[place : place + 1] = [new] if merge.rewrite(path, self.folder / new) else []
-                files.append(f"records/{next(numbers):06d}.parquet")
-                merge.write(self.folder / files[-1])
-            if len(files) > SEGMENTS:
-                small = _smallest(self.folder, files)
-                new = f"records/{next(numbers):06d}.parquet"
-                copy_records(database, f"SELECT * FROM {self._records(small)}", self.folder / new)
-                files = [*(name for name in files if name not in small), new]
-        self._publish(
-            replace(
-                index,
-                records=tuple(files),
-                cursors={**index.cursors, **(cursors or {})},
-                next_number=next(numbers),
-                key_mark=staged.key_mark,
-            ),
-            imported,
-            updated,
-        )
+                index = self._renewed(database, index, "records", merge.queries())
+        cursors = {**index.cursors, **(cursors or {})}
+        self._publish(replace(index, cursors=cursors, key_mark=staged.key_mark), imported, updated)
         return rejections.result(staged.read, imported, updated, numbered)
 
     def merge_usage(
@@ -178,13 +155,10 @@ class History(HistoryReader):
         with named_errors(self.folder):
             after, new, changed = self._merged_usage(database, index, staged, None)
             if marks:
-                (self.folder / "spools").mkdir(mode=FOLDER_MODE, exist_ok=True)
-                name = f"spools/{after.next_number:06d}.parquet"
-                write_marks(
-                    database, [self.folder / each for each in index.spools], marks, self.folder / name
-                )
-                after = replace(after, spools=(name,), next_number=after.next_number + 1)
-            rows = count(database, f"SELECT count(*) FROM read_parquet({at(staged)})")
+                known = self.paths(index.spools)
+                query = _with_marks(database, known, marks)
+                after = self._renewed(database, after, "spools", [(known[0] if known else None, query)])
+            rows = count(database, f"SELECT count(*) FROM {read_parquet([staged])}")
         if after != index:
             self._publish(after, new, changed)
         return rejections.result(rows + rejections.count, new, changed)
@@ -193,7 +167,9 @@ class History(HistoryReader):
         """How far each segment of spools has been read, by its name."""
         if not (names := self.index().spools):
             return {}
-        found = database.execute(f"SELECT segment, cluster, size_bytes, last_at FROM {self._table(names)}")
+        found = database.execute(
+            f"SELECT segment, cluster, size_bytes, last_at FROM {read_parquet(self.paths(names))}"
+        )
         return {name: Mark(*values) for name, *values in found.fetchall()}
 
     def merge_series(
@@ -202,25 +178,13 @@ class History(HistoryReader):
         """Take over staged values of series, and what they say of jobs; to be called inside `import_space`."""
         index = self.index()
         with named_errors(self.folder):
-            merge = SeriesMerge(database, staged, [self.folder / name for name in index.series])
+            merge = SeriesMerge(database, staged, self.paths(index.series))
             if merge.new or merge.changed:
                 rows = staged.with_name("usage.parquet")
                 merge.write_rows(rows)
                 index, _, _ = self._merged_usage(database, index, rows, merge.sources())
-                (self.folder / "series").mkdir(mode=FOLDER_MODE, exist_ok=True)
-                number = index.next_number
-                files = [*index.series, f"series/{number:06d}.parquet"]
-                merge.write(self.folder / files[-1])
-                if len(files) > SEGMENTS:
-                    number += 1
-                    new = f"series/{number:06d}.parquet"
-                    merge.compact([self.folder / name for name in files], self.folder / new)
-                    files = [new]
-                self._publish(
-                    replace(index, series=tuple(files), next_number=number + 1),
-                    merge.new,
-                    merge.changed,
-                )
+                index = self._renewed(database, index, "series", [(None, merge.fresh)])
+                self._publish(index, merge.new, merge.changed)
         return rejections.result(merge.read + rejections.count, merge.new, merge.changed)
 
     def _merged_usage(
@@ -232,25 +196,39 @@ class History(HistoryReader):
     ) -> tuple[Index, int, int]:
         """Write the files of usage that these rows change; returns the index with them, not yet written, and how many
         of the rows are new and changed."""
-        (self.folder / "usage").mkdir(mode=FOLDER_MODE, exist_ok=True)
-        numbers = count_from(index.next_number)
-        files = list(index.usage)
-        merge = UsageMerge(database, rows, [self.folder / name for name in files], remade)
+        merge = UsageMerge(database, rows, self.paths(index.usage), remade)
         if remade is None and not merge.new and not merge.changed:
             return index, 0, 0
-        for path in merge.touched:
-            new = f"usage/{next(numbers):06d}.parquet"
-            place = files.index(f"usage/{path.name}")
-            files[place : place + 1] = [new] if merge.rewrite(path, self.folder / new) else []
-        new = f"usage/{next(numbers):06d}.parquet"
-        if merge.write(self.folder / new):
-            files.append(new)
+        return self._renewed(database, index, "usage", merge.queries()), merge.new, merge.changed
+
+    def _renewed(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        index: Index,
+        kind: str,
+        queries: Sequence[tuple[Path | None, str]],
+    ) -> Index:
+        """The index, not yet written, with new files of a kind: of the rows of a query in the place of the file that it
+        is for, or behind all for None. Files without rows are left out; of too many the smallest are made one."""
+        (self.folder / kind).mkdir(mode=FOLDER_MODE, exist_ok=True)
+        numbers, (copy, whole) = count_from(index.next_number), _FILES[kind]
+        files = list(getattr(index, kind))
+
+        def written(query: str) -> list[str]:
+            name = f"{kind}/{next(numbers):06d}.parquet"
+            copy(database, query, self.folder / name)
+            return [name] if (self.folder / name).exists() else []
+
+        for path, query in queries:
+            place = len(files) if path is None else files.index(f"{kind}/{path.name}")
+            files[place : place + 1] = written(query)
         if len(files) > SEGMENTS:
-            small = _smallest(self.folder, files)
-            new = f"usage/{next(numbers):06d}.parquet"
-            copy_usage(database, f"FROM {self._table(small)}", self.folder / new)
-            files = [*(name for name in files if name not in small), new]
-        return replace(index, usage=tuple(files), next_number=next(numbers)), merge.new, merge.changed
+            by_size = sorted(files, key=lambda name: (self.folder / name).stat().st_size)
+            small = by_size[: len(files) - SEGMENTS // 2]
+            one = written(f"FROM {whole(self.paths(small))}")
+            files = [*(name for name in files if name not in small), *one]
+        changed: dict[str, Any] = {kind: tuple(files), "next_number": next(numbers)}
+        return replace(index, **changed)
 
     def undo(self) -> PastImport:
         """Take back the last import that changed something, and return it; HistoryError where none is known."""
@@ -296,11 +274,11 @@ class History(HistoryReader):
         path = self.folder / "index.json"
         for name in index.files() - self.index().files():
             (self.folder / name).chmod(FILE_MODE)
-        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        with whole_file(path, durable=True) as temporary:
+            temporary.write_text(
+                json.dumps({"version": VERSION, **asdict(index)}, indent=1), encoding="utf-8"
+            )
             temporary.chmod(FILE_MODE)
-            json.dump({"version": VERSION, **asdict(index)}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
         self._sweep()
 
     def _sweep(self) -> None:
@@ -315,12 +293,6 @@ class History(HistoryReader):
                 for path in (self.folder / kind).glob("*"):
                     if f"{kind}/{path.name}" not in counting:
                         path.unlink(missing_ok=True)
-
-
-def _smallest(folder: Path, files: Sequence[str]) -> list[str]:
-    """The smallest files, of which one is made so that half as many as SEGMENTS are left."""
-    by_size = sorted(files, key=lambda name: (folder / name).stat().st_size)
-    return by_size[: len(files) - SEGMENTS // 2]
 
 
 def _check_names(twice: int, cluster: str, folder: Path) -> None:
@@ -395,36 +367,31 @@ class Merge:
             f"CREATE TABLE twice AS SELECT hash({_KEY}) AS h FROM {staged.keys} GROUP BY 1 HAVING count(*) > 1"
         )
         self._fresh = f"SELECT {own} FROM {staged.attempts}"
-        if count(self._database, "SELECT count(*) FROM twice"):
-            # Two rows of one attempt in one import: the one that ended later is the truth.
-            self._fresh = (
-                f"SELECT {own} FROM {staged.attempts} WHERE hash({_KEY}) NOT IN (SELECT h FROM twice) UNION ALL "
-                f"SELECT {own} FROM {staged.attempts} WHERE hash({_KEY}) IN (SELECT h FROM twice) "
-                f"QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY end_ms DESC, hash({own})) = 1"
-            )
+        self._keys = f"SELECT {_KEY} FROM {staged.keys}"
         self.superseded: list[tuple[str, int]] = []
         """Jobs, and how many rows of one of their attempts that differ from another that ended later."""
         if count(self._database, "SELECT count(*) FROM twice"):
+            several = f"FROM {staged.attempts} WHERE hash({_KEY}) IN (SELECT h FROM twice)"
             self.superseded = database.execute(
-                f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} FROM {staged.attempts} "
-                f"WHERE hash({_KEY}) IN (SELECT h FROM twice)) GROUP BY {_KEY} HAVING count(*) > 1 ORDER BY ALL"
+                f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} {several}) "
+                f"GROUP BY {_KEY} HAVING count(*) > 1 ORDER BY ALL"
             ).fetchall()
-        distinct = "DISTINCT " if count(self._database, "SELECT count(*) FROM twice") else ""
-        self._keys = f"SELECT {distinct}{_KEY} FROM {staged.keys}"
+            # Two rows of one attempt in one import: the one that ended later is the truth.
+            self._fresh = (
+                f"{self._fresh} WHERE hash({_KEY}) NOT IN (SELECT h FROM twice) UNION ALL SELECT {own} {several} "
+                f"QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY end_ms DESC, hash({own})) = 1"
+            )
+            self._keys = f"SELECT DISTINCT {_KEY} FROM {staged.keys}"
         self._store(own, staged)
         self._rank(own)
 
     def _store(self, own: str, staged: Staged) -> None:
         """Make the table `old` of stored attempts of the jobs that come, and `write` of what is new or other."""
-        if self._segments:
-            columns = ", ".join(f'"{name}"' for name in SCHEMA)
-            self._database.execute(
-                f"CREATE TABLE old AS SELECT {columns}, hash({own}) AS row_hash "
-                f"FROM {record_table(self._segments)} WHERE hash({_JOB}) IN (SELECT hash({_JOB}) FROM {staged.keys})"
-            )
-        else:
-            columns = ", ".join(f'"{name}" {kind}' for name, kind in SCHEMA.items())
-            self._database.execute(f"CREATE TABLE old ({columns}, row_hash UBIGINT)")
+        columns = ", ".join(f'"{name}"' for name in SCHEMA)
+        self._database.execute(
+            f"CREATE TABLE old AS SELECT {columns}, hash({own}) AS row_hash "
+            f"FROM {record_table(self._segments)} WHERE hash({_JOB}) IN (SELECT hash({_JOB}) FROM {staged.keys})"
+        )
         self._known = bool(count(self._database, "SELECT count(*) FROM old"))
         if self._known:
             merged = ", ".join(f'{_merged_value(name, staged)} AS "{name}"' for name in _OWN)
@@ -496,51 +463,42 @@ class Merge:
 
         The same id, moment of submission and end are the same attempt.
         """
-        if not self._segments:
-            return 0, ""
         found = self._database.execute(
             "SELECT count(DISTINCT (k.job_id, k.queued_ms)), any_value(o.cluster || k.cluster) "
-            f"FROM {self._staged} k JOIN {read_parquet(self._segments)} o USING (job_id, queued_ms, end_ms) "
+            f"FROM {self._staged} k JOIN {read_parquet(self._segments, SCHEMA)} o USING (job_id, queued_ms, end_ms) "
             "WHERE (k.cluster = '') <> (o.cluster = '')"
         ).fetchone()
         return (int(found[0]), found[1] or "") if found else (0, "")
 
-    def segments_to_rewrite(self) -> tuple[Path, ...]:
-        """The files that hold something which is written anew."""
-        if not self._known:
-            return ()
+    def queries(self) -> list[tuple[Path | None, str]]:
+        """For each file that holds something which is written anew, what is left of it; for None what is written."""
         self._database.execute(
             f"CREATE TABLE gone AS SELECT {_KEY} FROM ({self._write}) SEMI JOIN old USING ({_KEY})"
         )
-        if not count(self._database, "SELECT count(*) FROM gone"):
-            return ()
-        return tuple(
-            path
-            for path in self._segments
+        known = self._segments if count(self._database, "SELECT count(*) FROM gone") else ()
+        left = (
+            (path, f"SELECT * FROM {record_table([path])} ANTI JOIN gone USING ({_KEY})")
+            for path in known
             if count(
-                self._database, f"SELECT count(*) FROM read_parquet({at(path)}) SEMI JOIN gone USING ({_KEY})"
+                self._database, f"SELECT count(*) FROM {read_parquet([path])} SEMI JOIN gone USING ({_KEY})"
             )
         )
-
-    def rewrite(self, segment: Path, target: Path) -> int:
-        """Copy a file without what is written anew; returns how many rows are left, and writes none for 0."""
-        left = f"FROM {record_table([segment])} ANTI JOIN gone USING ({_KEY})"
-        rows = count(self._database, f"SELECT count(*) {left}")
-        if rows:
-            copy_records(self._database, f"SELECT * {left}", target)
-        return rows
-
-    def write(self, target: Path) -> None:
-        """Write what is new or otherwise than it was."""
-        copy_records(self._database, self._write, target)
+        return [*left, (None, self._write)]
 
 
-def copy_records(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+def _copy_records(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
     """Write rows with the columns of a record to a file."""
     columns = ", ".join(f'"{name}"::{kind} AS "{name}"' for name, kind in SCHEMA.items())
-    database.execute(
-        f"COPY (SELECT {columns} FROM ({query})) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
-    )
+    copy_rows(database, f"SELECT {columns} FROM ({query})", target)
+
+
+_FILES: Final = {
+    "records": (_copy_records, record_table),
+    "usage": (copy_usage, read_parquet),
+    "series": (copy_series, all_values),
+    "spools": (copy_rows, read_parquet),
+}
+"""For each kind of files, how rows are written to one, and several of them as a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,16 +513,10 @@ class Mark:
     """At which byte its last stretch begins."""
 
 
-def write_marks(
-    database: duckdb.DuckDBPyConnection, known: Sequence[Path], marks: Mapping[str, Mark], target: Path
-) -> None:
-    """Write the known marks with these, which replace those of the same segments."""
+def _with_marks(database: duckdb.DuckDBPyConnection, known: Sequence[Path], marks: Mapping[str, Mark]) -> str:
+    """A query of the known marks with these, which replace those of the same segments."""
     schema = {"segment": "VARCHAR", "cluster": "VARCHAR", "size_bytes": "BIGINT", "last_at": "BIGINT"}
     rows = ((name, mark.cluster, mark.size_bytes, mark.last_at) for name, mark in marks.items())
     make_table(database, "marks", schema, rows)
-    old = (
-        f"SELECT {', '.join(schema)} FROM {read_parquet(known)} ANTI JOIN marks USING (segment) UNION ALL "
-        if known
-        else ""
-    )
-    database.execute(f"COPY ({old}FROM marks) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)")
+    old = f"SELECT {', '.join(schema)} FROM {read_parquet(known, schema)} ANTI JOIN marks USING (segment)"
+    return f"{old} UNION ALL FROM marks"

@@ -90,25 +90,20 @@ def number_tasks(
     A row with the times of one that is known is that one, so that an import may be repeated or come in pieces. A lone
     row whose end alone differs from that of the lone known one is a correction.
     """
-    shared = f"SELECT {_KEY} FROM {staged.keys} GROUP BY ALL HAVING count(*) > 1"
-    if segments:
-        stored = record_table(segments)
-        family = r"regexp_replace(job_id, '_\d+$', '')"
-        shared += (
-            f" UNION SELECT k.cluster, k.job_id, k.queued_ms FROM (SELECT {_KEY}, start_ms FROM {staged.attempts}) k "
-            f"JOIN {stored} o USING ({_KEY}) WHERE o.start_ms IS DISTINCT FROM k.start_ms OR EXISTS (FROM {stored} f "
-            "WHERE f.cluster = k.cluster AND f.queued_ms = k.queued_ms AND f.job_id = k.job_id || '_2')"
-        )
-    database.execute(f"CREATE TABLE shared AS {shared}")
+    stored = record_table(segments)
+    database.execute(
+        f"CREATE TABLE shared AS SELECT {_KEY} FROM {staged.keys} GROUP BY ALL HAVING count(*) > 1 "
+        f"UNION SELECT k.cluster, k.job_id, k.queued_ms FROM (SELECT {_KEY}, start_ms FROM {staged.attempts}) k "
+        f"JOIN {stored} o USING ({_KEY}) WHERE o.start_ms IS DISTINCT FROM k.start_ms OR EXISTS (FROM {stored} f "
+        "WHERE f.cluster = k.cluster AND f.queued_ms = k.queued_ms AND f.job_id = k.job_id || '_2')"
+    )
     if not count(database, "SELECT count(*) FROM shared"):
         return staged, 0
-    known = f"SELECT {_KEY}, job_id AS base, start_ms, end_ms, nodes FROM {staged.attempts} WHERE false"
-    if segments:
-        known = (
-            f"SELECT o.cluster, s.job_id AS base, o.job_id, o.queued_ms, o.start_ms, o.end_ms, o.nodes "
-            f"FROM {stored} o JOIN shared s ON o.cluster = s.cluster AND o.queued_ms = s.queued_ms "
-            f"AND (o.job_id = s.job_id OR {family.replace('job_id', 'o.job_id')} = s.job_id)"
-        )
+    known = (
+        "SELECT o.cluster, s.job_id AS base, o.job_id, o.queued_ms, o.start_ms, o.end_ms, o.nodes "
+        f"FROM {stored} o JOIN shared s ON o.cluster = s.cluster AND o.queued_ms = s.queued_ms "
+        r"AND (o.job_id = s.job_id OR regexp_replace(o.job_id, '_\d+$', '') = s.job_id)"
+    )
     own = ", ".join(f'"{name}"' for name in _OWN)
     times = "cluster, {0}, queued_ms, coalesce(start_ms, -1), end_ms"
     database.execute(

@@ -12,19 +12,14 @@ from berth.history.store.database import make_table
 from berth.history.store.pseudonyms import PSEUDONYMISED, pseudonym
 from berth.history.values.applications import Rules
 from berth.history.values.hostlist import expand
-from berth.history.values.tres import resources
+from berth.history.values.tres import Resources, resources
 
 _LOOKED_UP_AT_ONCE = 50_000
 LOOKUPS: Final = {
     "tres": {
-        **{"text": "VARCHAR", "gpus": "BIGINT", "gpu_model": "VARCHAR", "shards": "BIGINT"},
-        **{
-            "cpus": "BIGINT",
-            "mem_mib": "BIGINT",
-            "a_node": "BIGINT",
-            "nodes": "BIGINT",
-            "unknown": "VARCHAR",
-        },
+        "text": "VARCHAR",
+        **dict.fromkeys(Resources._fields, "BIGINT"),
+        **dict.fromkeys(("gpu_model", "unknown"), "VARCHAR"),
     },
     "hosts": {"text": "VARCHAR", "names": "VARCHAR[]", "gpu_model": "VARCHAR"},
     "hidden": {"kind": "VARCHAR", "text": "VARCHAR", "pseudonym": "VARCHAR"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -54,11 +54,9 @@ class HistoryReader:
         mark = read["cursors"].pop("key", None)  # where it once was
         return Index.of({"key_mark": mark, **read})
 
-    def _table(self, names: Sequence[str]) -> str:
-        return read_parquet(self.folder / name for name in names)
-
-    def _records(self, names: Sequence[str]) -> str:
-        return record_table(self.folder / name for name in names)
+    def paths(self, names: Iterable[str]) -> list[Path]:
+        """Where the files of these names are."""
+        return [self.folder / name for name in names]
 
     def source(self, database: duckdb.DuckDBPyConnection | None = None) -> str:
         """All records as something that SQL can select from, with what was measured of their GPUs.
@@ -66,17 +64,12 @@ class HistoryReader:
         With a database that stays open, after a look at the files: questions are then answered faster.
         """
         index = self.index()
-        if not index.records:
-            empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
-            return f"(SELECT {empty} WHERE false)"
         records = (
-            self._records(index.records)
-            if database is None
-            else plain_table(database, [self.folder / name for name in index.records])
+            record_table(self.paths(index.records))
+            if database is None or not index.records
+            else plain_table(database, self.paths(index.records))
         )
-        if not index.usage:
-            return records
-        return with_usage(records, self._table(index.usage))
+        return with_usage(records, read_parquet(self.paths(index.usage))) if index.usage else records
 
     @contextmanager
     def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:

@@ -9,7 +9,7 @@ file is a trace, too: `berth.traces.read` makes jobs of it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -18,52 +18,27 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.store.database import ParquetWriter, at, quoted_name, rows_to_columns
+from berth.history.store.database import ParquetWriter, at, quoted_name, read_parquet, rows_to_columns
 from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState, Share
 
-SCHEMA: Final = {
-    "job_id": "VARCHAR",
-    "attempt": "INTEGER",
-    "user": "VARCHAR",
-    "application": "VARCHAR",
-    "virtual_cluster": "VARCHAR",
-    "submit_ms": "BIGINT",
-    "queued_ms": "BIGINT",
-    "start_ms": "BIGINT",
-    "end_ms": "BIGINT",
-    "state": "VARCHAR",
-    "gpus": "INTEGER",
-    "share_milli": "INTEGER",
-    "share_mem_mib": "BIGINT",
-    "cpu_milli": "BIGINT",
-    "mem_mib": "BIGINT",
-    "nodes": "VARCHAR[]",
-    "gpu_model": "VARCHAR",
-    "work_ms": "BIGINT",
-    "gpu_use_mean": "DOUBLE",
-    "gpu_use_peak": "DOUBLE",
-    "gpu_mem_mean": "DOUBLE",
-    "gpu_mem_peak": "DOUBLE",
-    "cluster": "VARCHAR",
-    "name": "VARCHAR",
-    "account": "VARCHAR",
-    "qos": "VARCHAR",
-    "node_count": "INTEGER",
-    "time_limit_ms": "BIGINT",
-    "eligible_ms": "BIGINT",
-    "wait_reason": "VARCHAR",
-    "comment": "VARCHAR",
-    "command": "VARCHAR",
-    "exit_code": "INTEGER",
-    "end_reason": "VARCHAR",
-    "label": "VARCHAR",
-    "suspended_ms": "BIGINT",
-    "cpu_used_ms": "BIGINT",
-    "mem_peak_mib": "BIGINT",
-    "energy_j": "BIGINT",
-    "gpu_slots": "VARCHAR[]",
-    "priority": "BIGINT",
+_KINDS: Final = {
+    **{"str": "VARCHAR", "RecordState": "VARCHAR", "tuple[str, ...]": "VARCHAR[]"},
+    **{"int": "BIGINT", "float": "DOUBLE"},
 }
+_INTEGERS: Final = ("attempt", "gpus", "node_count", "exit_code")
+
+
+def _columns() -> Iterator[tuple[str, str]]:
+    for field in fields(Record):
+        if field.name == "share":
+            yield from (("share_milli", "INTEGER"), ("share_mem_mib", "BIGINT"))
+        else:
+            kind = _KINDS[str(field.type).removesuffix(" | None")]
+            yield field.name, "INTEGER" if field.name in _INTEGERS else kind
+
+
+SCHEMA: Final = dict(_columns())
+"""The columns of a file of records, in the order of a record's fields, and their types."""
 
 _NOTHING: Final = {"VARCHAR": "''", "VARCHAR[]": "[]"}
 _NAMES: Final = tuple(SCHEMA)
@@ -111,7 +86,10 @@ def _written(found: Iterator[Record], path: str | Path) -> Iterator[int]:
 
 def record_table(paths: Iterable[Path]) -> str:
     """Files of a history as a table that SQL selects from, with every column of SCHEMA whenever they were written."""
-    files = f"read_parquet([{', '.join(map(at, paths))}], union_by_name = true)"
+    names = ", ".join(map(at, paths))
+    if not names:
+        return read_parquet((), SCHEMA)
+    files = f"read_parquet([{names}], union_by_name = true)"
     none = ", ".join(f"NULL::{SCHEMA[name]} AS {name}" for name in _NEWEST)
     value = ", ".join(f"coalesce({name}, {ADDED[name]}) AS {name}" for name in _NEWEST)
     return f"(SELECT * REPLACE ({value}) FROM (FROM {files} UNION ALL BY NAME SELECT {none} WHERE false))"

@@ -8,13 +8,13 @@ follow from the values of that hour and of those next to it alone, so that they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import duckdb
 
-from berth.history.store.database import at, count, literal, read_parquet
+from berth.history.store.database import at, copy_rows, count, literal, read_parquet
 
 SERIES: Final = {
     "cluster": "VARCHAR",
@@ -34,11 +34,11 @@ _HOURS_AT_ONCE: Final = 256
 class SeriesMerge:
     """One merge of staged values into those of some files; the tables live in the database that it was given."""
 
+    fresh: Final = f"SELECT {', '.join(SERIES)} FROM fresh"
+    """A query of the values that are new or larger than they were."""
+
     def __init__(self, database: duckdb.DuckDBPyConnection, staged: Path, files: Sequence[Path]) -> None:
         self._database = database
-        columns = ", ".join(SERIES)
-        empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in SERIES.items())
-        known = f"SELECT {columns} FROM {read_parquet(files)}" if files else f"SELECT {empty} WHERE false"
         self.read = count(database, f"SELECT count(*) FROM read_parquet({at(staged)})")
         database.execute(
             f"CREATE TABLE staged AS SELECT {_KEY}, max(value) AS value FROM read_parquet({at(staged)}) GROUP BY ALL"
@@ -46,7 +46,8 @@ class SeriesMerge:
         # Values before and after an hour tell of it, so those of two hours more are looked at on both sides.
         far = 2 * HOUR_MS
         database.execute(
-            f"CREATE TABLE known AS SELECT {_KEY}, max(value) AS value FROM ({known}) SEMI JOIN staged USING ({_GPU}) "
+            f"CREATE TABLE known AS SELECT {_KEY}, max(value) AS value FROM {read_parquet(files, SERIES)} "
+            f"SEMI JOIN staged USING ({_GPU}) "
             f"WHERE moment_ms >= (SELECT min(moment_ms) // {HOUR_MS} * {HOUR_MS} - {far} FROM staged) "
             f"AND moment_ms < (SELECT (max(moment_ms) // {HOUR_MS} + 1) * {HOUR_MS} + {far} FROM staged) "
             "GROUP BY ALL"
@@ -60,20 +61,6 @@ class SeriesMerge:
         database.execute(
             f"CREATE TABLE hours AS SELECT DISTINCT {_GPU}, moment_ms // {HOUR_MS} + away AS hour "
             "FROM fresh, (VALUES (-1), (0), (1)) t(away)"
-        )
-
-    def write(self, target: Path) -> None:
-        """Write the values that are new or larger than they were."""
-        self._copy(f"SELECT {', '.join(SERIES)} FROM fresh", target)
-
-    def compact(self, files: Sequence[Path], target: Path) -> None:
-        """Write all values of some files as one."""
-        self._copy(f"SELECT {_KEY}, max(value) AS value FROM {read_parquet(files)} GROUP BY ALL", target)
-
-    def _copy(self, query: str, target: Path) -> None:
-        self._database.execute(
-            f"COPY (FROM ({query}) ORDER BY moment_ms // {HOUR_MS}, {_KEY}) "
-            f"TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
         )
 
     def sources(self) -> tuple[str, ...]:
@@ -98,6 +85,16 @@ class SeriesMerge:
                 f"{'INSERT INTO made' if first else 'CREATE TABLE made AS'} {ROWS_OF_HOURS}"
             )
         self._database.execute(f"COPY made TO {literal(target)} (FORMAT parquet)")
+
+
+def copy_series(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+    """Write values to a file, those of one hour and GPU together."""
+    copy_rows(database, f"FROM ({query}) ORDER BY moment_ms // {HOUR_MS}, {_KEY}", target)
+
+
+def all_values(files: Iterable[Path]) -> str:
+    """Some files as a table in which each value is once."""
+    return f"(SELECT {_KEY}, max(value) AS value FROM {read_parquet(files)} GROUP BY ALL)"
 
 
 HOUR_MS: Final = 3_600_000

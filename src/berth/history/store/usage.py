@@ -14,7 +14,7 @@ from typing import Final
 
 import duckdb
 
-from berth.history.store.database import add_rows, at, count, literal, read_parquet, write_rows
+from berth.history.store.database import add_rows, at, copy_rows, read_parquet, write_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,9 @@ class UsageMerge:
         if remade:
             columns = {name: USAGE[name] for name in ("kind", "source")}
             add_rows(database, "replaced", columns, (("series", source) for source in remade))
-        self.touched = self._files_with_replaced(known)
-        """The known files that hold rows of replaced sources."""
-        if self.touched:
-            old = f"FROM {read_parquet(self.touched)} SEMI JOIN replaced USING (kind, source)"
-            database.execute(f"CREATE TABLE old_rows AS SELECT {_COLUMNS} {old}")
-        else:
-            empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in USAGE.items())
-            database.execute(f"CREATE TABLE old_rows AS SELECT {empty} WHERE false")
+        self._touched = self._files_with_replaced(known)
+        old = f"FROM {read_parquet(self._touched, USAGE)} SEMI JOIN replaced USING (kind, source)"
+        database.execute(f"CREATE TABLE old_rows AS SELECT {_COLUMNS} {old}")
         if remade is None:
             sums = "SELECT kind, source, sum(samples) AS samples FROM {} GROUP BY ALL"
             database.execute(
@@ -116,28 +111,19 @@ class UsageMerge:
         names = {name for (name,) in found}
         return [path for path in known if str(path) in names]
 
-    def rewrite(self, path: Path, target: Path) -> bool:
-        """Write what a touched file holds of other sources to `target`; returns whether anything is left."""
-        rest = f"FROM read_parquet({at(path)}) ANTI JOIN replaced USING (kind, source)"
-        if count(self._database, f"SELECT count(*) {rest}") == 0:
-            return False
-        copy_usage(self._database, f"SELECT {_COLUMNS} {rest}", target)
-        return True
-
-    def write(self, target: Path) -> bool:
-        """Write the rows that came; returns whether there are any."""
-        if count(self._database, "SELECT count(*) FROM fresh_rows") == 0:
-            return False
-        copy_usage(self._database, f"SELECT {_COLUMNS} FROM fresh_rows", target)
-        return True
+    def queries(self) -> list[tuple[Path | None, str]]:
+        """For each known file of replaced sources, what it holds of others; for None the rows that came."""
+        left = (
+            (path, f"SELECT {_COLUMNS} FROM {read_parquet([path])} ANTI JOIN replaced USING (kind, source)")
+            for path in self._touched
+        )
+        return [*left, (None, f"SELECT {_COLUMNS} FROM fresh_rows")]
 
 
 def copy_usage(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
     """Write rows to a file in order of their jobs, so that one job is found without reading it all."""
-    database.execute(
-        f"COPY ({query} ORDER BY job_id, begin_ms) TO {literal(target)} "
-        "(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)"
-    )
+    how = "(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)"
+    copy_rows(database, f"{query} ORDER BY job_id, begin_ms", target, how)
 
 
 _OF_ATTEMPTS: Final = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")

@@ -359,9 +359,8 @@ class Driver:
         one has run twice as long."""
         if self._samples is None:
             return
-        runs = [run for run in self.scheduler.cluster.running.values() if self.scheduler.wants_to_see(run)]
         before, self._looks_ms = self._looks_ms, {}
-        for run in runs:
+        for run in self.measured.values():
             look_ms = before.get(run.job.id, run.start_ms + FIRST_LOOK_MS)
             if look_ms <= now_ms:
                 look_ms = max(now_ms, 2 * now_ms - run.start_ms)
@@ -1153,6 +1152,14 @@ class Driver:
         if self._keeps_starts is not None and self._forecast.judged != self._judged:
             self._judged = self._forecast.judged
             self._keeps_starts.learned_starts = self._forecast.learned(self.settings.policy).to_json()
+
+    @property
+    def measured(self) -> dict[str, Running]:
+        """The runs whose use is measured because their application is unknown."""
+        if self._samples is None:
+            return {}
+        running = self.scheduler.cluster.running
+        return {name: run for name, run in running.items() if self.scheduler.wants_to_see(run)}
 
     def forecasts_held(self, now_ms: int) -> Held:
         """How many of the jobs that started in the last 30 days did so within their first start intervals."""

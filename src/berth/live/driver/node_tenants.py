@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from berth.errors import BerthError, PartitionError
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.growth import Growth
 from berth.live.driver.idling import Idling, Need
 from berth.live.driver.suspending import Suspending
@@ -665,8 +665,7 @@ _KEPT = [each.name for each in fields(NodeTenant) if each.name not in ("going", 
 
 def _write(tenant: NodeTenant) -> None:
     values = {name: value for name, value in asdict(tenant).items() if name in _KEPT}
-    with whole_file(root_folder() / tenant.id / FILE) as new:
-        new.write_text(json.dumps(values), encoding="utf-8")
+    write_whole(root_folder() / tenant.id / FILE, json.dumps(values))
 
 
 def _read(name: str) -> NodeTenant | None:

@@ -47,6 +47,8 @@ class Tenant:
     """How often its programs asked for more than `mem_mib` had room for."""
     granted: int = 0
     refused: int = 0
+    measured: bool = False
+    """Whether its use is measured because its application is unknown; other jobs of it may wait for that."""
 
     @property
     def sizes_mib(self) -> dict[str, int]:

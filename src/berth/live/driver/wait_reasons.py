@@ -17,8 +17,8 @@ from berth.knowledge.belief import DEFAULT
 from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
 from berth.live.driver.words import sizes, starts_text
-from berth.model import Job, starting_tasks
-from berth.policies.protocol import GivesMore
+from berth.model import FIRST_LOOK_MS, Job, starting_tasks
+from berth.policies.protocol import GivesMore, WaitsForRuns
 from berth.policies.schemes.quotas import Quotas
 from berth.scheduler import Scheduler, StartInterval
 
@@ -113,6 +113,9 @@ class WaitReasons:
         self._behind_unknown_run: dict[int, bool] = {}
         policy = scheduler.policy
         self._quotas = policy if isinstance(policy, Quotas) and not policy.borrow else None
+        self._waits_for: Callable[[Job], str] = (
+            policy.waits_for if isinstance(policy, WaitsForRuns) else _no_run
+        )
         self._given: Callable[[Job], Job] = policy.given if isinstance(policy, GivesMore) else _as_asked
 
     def of(self, waiting: SiteJob, job: Job) -> WaitReason:
@@ -128,6 +131,12 @@ class WaitReasons:
         reserved_ms = self._start_ms(job)
         if kind in (WaitKind.TURN, WaitKind.ROOM) and (quota := self._over_quota(job)):
             kind, obstacle = WaitKind.TURN, quota
+        elif kind in (WaitKind.TURN, WaitKind.ROOM) and (run := self._waits_for(job)):
+            kind = WaitKind.TURN
+            obstacle = (
+                f"waits until job {run} has been measured for {FIRST_LOOK_MS // 1000} s, because nothing is known of"
+                f" application '{job.application}'"
+            )
         elif kind is WaitKind.TURN and (heads := self._kept_for(job)):
             more = f" and {len(heads) - MOST_NAMED:,} more" if len(heads) > MOST_NAMED else ""
             noun = "job" if len(heads) == 1 else "jobs"
@@ -329,6 +338,10 @@ class WaitReasons:
 
 def _as_asked(job: Job) -> Job:
     return job
+
+
+def _no_run(job: Job) -> str:
+    return ""
 
 
 def _room_of(job: Job) -> Hashable:

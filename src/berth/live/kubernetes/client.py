@@ -128,12 +128,12 @@ class Api:
         body: object = None,
         *,
         params: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
+        content_type: str = "",
         patience_s: float = 0.0,
         limit_s: float = REQUEST_S,
     ) -> bytes:
         """The body of the answer, each attempt within `limit_s`. What may pass (429, 5xx, a broken connection) is
-        attempted again for `patience_s`.
+        attempted again for `patience_s`. A patch is a merge patch unless `content_type` says otherwise.
 
         Raises ApiError with the server's own words; of a broken connection or a time-out the status is 0.
         """
@@ -249,7 +249,8 @@ class Api:
     ) -> bytes:
         data = None if body is None else msgspec.json.encode(body)
         what = f"{method} {path}"
-        headers = {"Content-Type": content_type} if data is not None else {}
+        default = MERGE_PATCH if method == "PATCH" else "application/json"
+        headers = {} if data is None else {"Content-Type": content_type or default}
         if method == "PATCH":
             headers["Accept"] = METADATA_ALONE
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=10)

@@ -11,7 +11,7 @@ import msgspec
 
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.client import MERGE_PATCH, Api
+from berth.live.kubernetes.client import Api
 
 GATED_S = 10.0
 """How long to wait for API servers to stop adding the gate: they take in a deleted policy after about a second."""
@@ -25,7 +25,7 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
     except ApiError as error:
         if error.status != 409:
             raise
-        await api.request("PATCH", f"{path}/{name}", manifest, content_type=MERGE_PATCH, patience_s=10)
+        await api.request("PATCH", f"{path}/{name}", manifest, patience_s=10)
         return f"{kind} {name} is up to date"
     return f"{kind} {name} made"
 
@@ -71,7 +71,7 @@ async def lift_gates(api: Api) -> list[str]:
             meta = pod.metadata
             body = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": gates or None}}
             path = names.pod_path(meta.namespace, meta.name)
-            if await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
+            if await api.change("PATCH", path, body, patience_s=10):
                 done.append(f"the gate of pod {meta.namespace}/{meta.name} is lifted")
     return done
 
@@ -84,13 +84,11 @@ async def clean(api: Api) -> list[str]:
             name, path = node.metadata.name, f"/api/v1/nodes/{node.metadata.name}"
             ours = {key: None for key in node.metadata.labels if key.startswith(_PREFIX)}
             body = {"metadata": {"labels": ours}}
-            if ours and await api.change("PATCH", path, body, content_type=MERGE_PATCH, patience_s=10):
+            if ours and await api.change("PATCH", path, body, patience_s=10):
                 done.append(f"the labels of node {name} are removed")
             counted = dict.fromkeys(_COUNTED & node.status.allocatable.keys())
             body = {"status": {"capacity": counted, "allocatable": counted}}
-            if counted and await api.change(
-                "PATCH", f"{path}/status", body, content_type=MERGE_PATCH, patience_s=10
-            ):
+            if counted and await api.change("PATCH", f"{path}/status", body, patience_s=10):
                 done.append(f"the resources of node {name} are removed")
     if await api.kinds(names.CLAIMS_API):
         async for _, slices in api.list(_SLICES, objects.ResourceSlice):

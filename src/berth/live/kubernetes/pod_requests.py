@@ -1,7 +1,6 @@
 """What a pod asks for, read from its spec and annotations and checked, and the job that it is on the cards of today.
 
-It is user input, of which nothing may crash. Quantities are as Kubernetes writes them: `100m`, `1.5`, `8Gi`, `500M`,
-`1e3`.
+It is user input, of which nothing may crash.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth.errors import AskError, LiveError
+from berth.history.values.quantities import amount
 from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
 from berth.live.kubernetes.names import DRIVER
@@ -25,27 +25,9 @@ from berth.model import WHOLE_GPU, GpuModel, Job, Share
 if TYPE_CHECKING:  # the nodes' agents do without
     from berth.knowledge.out_of_memory import MemoryNeed
 
-_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
-_UNITS = {
-    **{unit: Fraction(1000) ** power for power, unit in enumerate(["n", "u", "m", "", *"kMGTPE"], -3)},
-    **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)},
-}
 _MIB = 1024**2
 MOST = 2**50
 """No amount is more; what says so is cut to it, so that sums stay whole numbers of 64 bits."""
-
-
-@lru_cache(maxsize=65_536)
-def amount(text: str | int | float) -> Fraction:
-    """The number that a quantity stands for. Raises AskError."""
-    found = _FORM.fullmatch(str(text).strip())
-    if found is None:
-        raise AskError(f"'{str(text)[:40]}' is not a quantity; expected a number such as 2, 500m or 8Gi")
-    number, power, unit = found.groups()
-    value = Fraction(number) * (Fraction(10) ** int(power[1:]) if power else _UNITS[unit or ""])
-    if value < 0:
-        raise AskError(f"'{text}' is below 0; expected 0 or more")
-    return value
 
 
 @lru_cache(maxsize=65_536)

@@ -17,7 +17,7 @@ import msgspec
 
 from berth.errors import ApiError, BerthError, SettingError
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.client import MERGE_PATCH, Api, Informer, event
+from berth.live.kubernetes.client import Api, Informer, event
 from berth.policies import Setting, make_policy
 from berth.policies.schemes.quotas import quotas_of
 
@@ -137,9 +137,7 @@ class TenantsWatch:
                 if not fault and in_force(config) != self.tenants:
                     text = msgspec.json.encode(self.tenants).decode()
                     body = {"metadata": {"uid": meta.uid, "annotations": {names.IN_FORCE: text}}}
-                    await self._api.request(
-                        "PATCH", f"{self._path}/{meta.name}", body, content_type=MERGE_PATCH, patience_s=10
-                    )
+                    await self._api.request("PATCH", f"{self._path}/{meta.name}", body, patience_s=10)
                 if fault and fault != self._last_fault:
                     log.warning("%s", fault_text(fault))
                     about = meta.namespace, meta.name, meta.uid

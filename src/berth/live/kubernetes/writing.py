@@ -9,7 +9,7 @@ from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.client import MERGE_PATCH, MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event, now_text
+from berth.live.kubernetes.client import MOST_EVENT_TEXT, STRATEGIC_PATCH, Api, event, now_text
 from berth.live.kubernetes.constraints import required_affinity
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
@@ -78,7 +78,7 @@ async def place(api: Api, step: Lift) -> None:
 
 async def patch(api: Api, step: Patch) -> bool:
     """Change a pod; False if it is gone or has changed. Raises ApiError."""
-    return await api.change("PATCH", _path(step), step.body, content_type=MERGE_PATCH, limit_s=WRITE_S)
+    return await api.change("PATCH", _path(step), step.body, limit_s=WRITE_S)
 
 
 async def evict(api: Api, step: Evict) -> None:

@@ -6,15 +6,18 @@ told all that waits and runs.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 Message = dict[str, Any]
 FORECAST_S = 0.3
 """The time that start intervals may take when a user asks why one job waits."""
@@ -23,7 +26,8 @@ SHORT_FORECAST_S = 0.06
 
 
 def main() -> None:
-    """Serve one broker until it closes the line."""
+    """Serve one broker until it closes the line, or is killed: then nothing is worth compiling any more."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # what a policy prints is no answer
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="brain: %(message)s")
@@ -144,7 +148,10 @@ class Brain:
         if done.fault is not None:
             self._say({"say": "error", "why": str(done.fault).removeprefix(f"at {now_ms} ms ")})
         seconds, wake_ms = time.perf_counter() - began, self.driver.next_ms(now_ms)
-        self._say({"say": "decided", "serial": serial, "seconds": round(seconds, 6), "wake_ms": wake_ms})
+        self._say({
+            "say": "decided", "serial": serial, "seconds": round(seconds, 6), "wake_ms": wake_ms,
+            "measured": list(self.driver.measured),
+        })  # fmt: skip
 
     def _why(self, job_id: str, now_ms: int) -> Message:
         """What stands in the way of a waiting job: each GPU with what is free of it."""

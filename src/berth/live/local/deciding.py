@@ -67,6 +67,8 @@ class Deciding:
         self.decisions = 0
         self.seconds: list[float] = []
         """How long the last decisions took."""
+        self.measured: Sequence[str] = ()
+        """The jobs whose use is measured because their application is unknown."""
         self.policy_error = ""
         self.outstanding = 0
         """The question that is not answered yet; 0: none."""
@@ -173,6 +175,7 @@ class Deciding:
             self.outstanding = 0
             if self._failed_round != message["serial"]:
                 self.policy_error = ""  # it decides again
+            self.measured = message.get("measured", ())
             self.decisions += 1
             self.seconds = [*self.seconds[-999:], message["seconds"]]
             self._has_decided(message["seconds"])

@@ -91,6 +91,7 @@ class Listing:
                         use_pct,
                         job.start_ms,
                         job.shown_state,
+                        measured=job.id in broker.deciding.measured,
                         **self._growth(job),
                     )
                 )

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.live.local.samples import Sample
 from berth.model import GpuModel, Profile
 from berth.profiles import BEGUN, IN_HISTORY, RUNNING, SHARED, Profiles, is_steady, keep_profile, run_time_ms
@@ -127,8 +127,7 @@ class ProfileRecorder:
     def _write_life(self, application: str, life: dict[str, Any]) -> None:
         path = self._home(application) / "life.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as temporary:
-            temporary.write_text(json.dumps(life), encoding="utf-8")
+        write_whole(path, json.dumps(life))
 
 
 def begun_profile(application: str, card: GpuModel, samples: Sequence[Sample]) -> Profile | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.live.local.entry import STARTING, Entry
 from berth.live.local.places import Places
 from berth.live.local.request import request_from_dict, to_dict
@@ -90,8 +90,7 @@ class Numbers:
         if number < self._reserved:
             return
         reserved = number + BLOCK
-        with whole_file(Path(self._path), durable=True) as new:
-            new.write_text(f"{reserved}\n", encoding="ascii")
+        write_whole(Path(self._path), f"{reserved}\n", durable=True)
         self._reserved = reserved
 
     def _read(self) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from berth.live.driver.snapshot import Gpu, LiveJob, Tenant
 
 MOST_NAMED = 5
+MEASURED = ", measured because its application is unknown"
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 
 
@@ -84,7 +85,7 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
             ran = f" for {span(now_ms - tenant.since_ms)}" if tenant.since_ms else ""
             lines.append(
                 f"  job {tenant.job} ({tenant.user}, {tenant.name}): {tenant.milli / 10:g} %,"
-                f" {memory_text(tenant)}, {tenant.state}{ran}"
+                f" {memory_text(tenant)}, {tenant.state}{ran}{MEASURED if tenant.measured else ''}"
             )
         lines += [f"  {each.what} of no job: {mib(each.mem_mib)}" for each in gpu.strangers]
     return [printable(line) for line in lines]

@@ -96,7 +96,10 @@ class Tile(Static):
             ran = span(now_ms - tenant.since_ms) if tenant.since_ms else tenant.state
             text.append(f"\n■ {tenant.job} ", colours[at % 5])
             text.append(printable(f"{tenant.name[:16]} ({tenant.user[:8]})"))
-            text.append(f" {tenant.milli / 10:g} %, {memory_text(tenant)}, {ran}", "grey70")
+            text.append(
+                f" {tenant.milli / 10:g} %, {memory_text(tenant)}, {ran}{', measured' * tenant.measured}",
+                "grey70",
+            )
         for each in gpu.strangers:
             text.append(f"\n■ {printable(each.name[:34])} ", "red")
             text.append(printable(f"{each.command[:16]} of no job".lstrip()), "grey70")

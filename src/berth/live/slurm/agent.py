@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from berth.errors import LiveError
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.history.values.hostlist import expand
 from berth.live.driver.idling import Need
 from berth.live.driver.node_tenants import LOOK_S, NodeTenants, Shown
@@ -142,8 +142,7 @@ def _let_back(state: Path, tenants: NodeTenants) -> None:
 
 def _report(state: Path, node: str, shown: Iterable[Shown]) -> None:
     (state / REPORTS).mkdir(parents=True, exist_ok=True)
-    with whole_file(state / REPORTS / node) as new:
-        new.write_text(json.dumps([each._asdict() for each in shown]), encoding="utf-8")
+    write_whole(state / REPORTS / node, json.dumps([each._asdict() for each in shown]))
 
 
 def memory_text(shown: Shown) -> str:
@@ -220,8 +219,7 @@ def orders(state: Path) -> dict[str, str]:
 def order(state: Path, raw_id: str, by: str) -> None:
     """Have a job suspended until `revoke`."""
     (state / ORDERS).mkdir(parents=True, exist_ok=True)
-    with whole_file(state / ORDERS / raw_id) as new:
-        new.write_text(f"{by}\n", encoding="utf-8")
+    write_whole(state / ORDERS / raw_id, f"{by}\n")
 
 
 def revoke(state: Path, raw_id: str) -> None:

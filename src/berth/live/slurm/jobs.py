@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from berth.errors import LiveError
 from berth.history.values.durations import slurm_s
@@ -14,14 +15,6 @@ FIELD = "\x1f"
 ROW = "\x1e"
 """What ends a row: a comment may hold line breaks."""
 
-COLUMNS = (
-    "JobID", "JobArrayID", "HetJobID", "State", "Reason", "UserName", "Account", "QOS", "Partition", "Name",
-    "Comment", "admin_comment", "Command", "PriorityLong", "Nice", "SubmitTime", "EligibleTime", "StartTime",
-    "EndTime", "TimeLimit", "NumNodes", "NumTasks", "NodeList", "ReqNodes", "tres-alloc", "tres-per-node",
-    "tres-per-job", "tres-per-task", "tres-per-socket", "Feature", "Dependency", "Reservation",
-    "OverSubscribe", "RestartCnt",
-)  # fmt: skip
-"""What is asked of `squeue -O`, in this order."""
 WHOLE_NODES = {"Exclusive": ("NODE", "TOPO"), "OverSubscribe": ("NO",)}
 """The column in which `--exclusive` shows, the newest first, and how. Slurm 26.05 took it out of OverSubscribe, which
 is NO for any job since."""
@@ -30,48 +23,75 @@ MOST_TASKS = 1_000_000
 """A row with more tasks than this is taken to be broken; Slurm's own limit is 4,000,001."""
 
 
+def text_of(text: str) -> str:
+    """A field; empty where Slurm prints one of its words for nothing."""
+    return "" if text in _NOTHING else text
+
+
+def _number(text: str) -> int:
+    """A number; of a range such as `2-4` nodes the first."""
+    head = text.partition("-")[0]
+    if head.endswith("K"):
+        return int(float(head[:-1]) * 1024)
+    return 0 if head in _NOTHING else int(float(head))
+
+
+def _ms(text: str) -> int | None:
+    return None if text in _NOTHING else int(text) * 1000
+
+
+def _limit_ms(text: str) -> int | None:
+    limit_s = slurm_s(text)
+    return None if limit_s is None else 1000 * limit_s
+
+
+def _of(column: str, read: Callable[[str], object] = str) -> Any:
+    """A field that is read from a column of `squeue -O`."""
+    return {"column": column, "read": read}
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A job, a task of an array, or all tasks of an array that wait and are still one row."""
 
     id: str
     """What people and `scontrol` call it: `12`, `12_3`, `7+1`."""
-    raw_id: str
+    raw_id: str = field(metadata=_of("JobID"))
     """Its number in the accounting (`JobIDRaw`)."""
-    state: str
-    reason: str
-    user: str
-    account: str
-    qos: str
-    partition: str
-    name: str
-    comment: str
-    admin_comment: str
-    command: str
-    priority: int
-    nice: int
-    submit_ms: int
-    eligible_ms: int | None
-    start_ms: int | None
+    state: str = field(metadata=_of("State"))
+    reason: str = field(metadata=_of("Reason"))
+    user: str = field(metadata=_of("UserName"))
+    account: str = field(metadata=_of("Account", text_of))
+    qos: str = field(metadata=_of("QOS", text_of))
+    partition: str = field(metadata=_of("Partition"))
+    name: str = field(metadata=_of("Name"))
+    comment: str = field(metadata=_of("Comment", text_of))
+    admin_comment: str = field(metadata=_of("admin_comment", text_of))
+    command: str = field(metadata=_of("Command", text_of))
+    priority: int = field(metadata=_of("PriorityLong", _number))
+    nice: int = field(metadata=_of("Nice", lambda text: int(text or 0)))
+    submit_ms: int = field(metadata=_of("SubmitTime", lambda text: _ms(text) or 0))
+    eligible_ms: int | None = field(metadata=_of("EligibleTime", _ms))
+    start_ms: int | None = field(metadata=_of("StartTime", _ms))
     """When it began, or when Slurm expects it to begin."""
-    end_ms: int | None
+    end_ms: int | None = field(metadata=_of("EndTime", _ms))
     """When it ended, or must have ended."""
-    time_limit_ms: int | None
-    nodes: int
-    tasks: int
-    node_list: str
-    req_nodes: str
-    tres: Resources
+    time_limit_ms: int | None = field(metadata=_of("TimeLimit", _limit_ms))
+    nodes: int = field(metadata=_of("NumNodes", _number))
+    tasks: int = field(metadata=_of("NumTasks", _number))
+    node_list: str = field(metadata=_of("NodeList", text_of))
+    req_nodes: str = field(metadata=_of("ReqNodes", text_of))
+    tres: Resources = field(metadata=_of("tres-alloc", resources))
     """What it has, or of a waiting job what it asks for besides GPUs."""
-    tres_per_node: str
-    tres_per_job: str
-    tres_per_task: str
-    tres_per_socket: str
-    features: str
-    dependency: str
-    reservation: str
+    tres_per_node: str = field(metadata=_of("tres-per-node", text_of))
+    tres_per_job: str = field(metadata=_of("tres-per-job", text_of))
+    tres_per_task: str = field(metadata=_of("tres-per-task", text_of))
+    tres_per_socket: str = field(metadata=_of("tres-per-socket", text_of))
+    features: str = field(metadata=_of("Feature", text_of))
+    dependency: str = field(metadata=_of("Dependency", text_of))
+    reservation: str = field(metadata=_of("Reservation", text_of))
     exclusive: bool
-    restarts: int
+    restarts: int = field(metadata=_of("RestartCnt", _number))
     array_tasks: tuple[int, ...] = ()
     """The tasks that this row stands for; empty if it is one job."""
     array_limit: int | None = None
@@ -110,6 +130,11 @@ class SlurmJob:
         return head if mark else ""
 
 
+_READ = [
+    (each.name, each.metadata["column"], each.metadata["read"]) for each in fields(SlurmJob) if each.metadata
+]
+COLUMNS = ("JobArrayID", "HetJobID", "OverSubscribe", *(column for _, column, _ in _READ))
+"""What is asked of `squeue -O`, in this order."""
 _HOLDING = frozenset({
     "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING", "STAGE_OUT", "SIGNALING", "STOPPED",
 })  # fmt: skip
@@ -152,63 +177,31 @@ def jobs_of(
     jobs. `exclusive` is the column of WHOLE_NODES that was asked for. Raises LiveError for a row of another number of
     fields, and where `unreadable` is None.
     """
-    for fields in rows_of(text, COLUMNS, mark):
+    for cells in rows_of(text, COLUMNS, mark):
         try:
-            yield _job(fields, WHOLE_NODES[exclusive])
+            yield _job(cells, WHOLE_NODES[exclusive])
         except ValueError as error:
-            why = f"squeue printed of job {fields[1]} what cannot be read: {error}"
+            why = f"squeue printed of job {cells[0]} what cannot be read: {error}"
             if unreadable is None:
                 raise LiveError(why) from error
             unreadable(why)
 
 
-def _job(fields: Sequence[str], whole: Sequence[str]) -> SlurmJob:
-    of = dict(zip(COLUMNS, fields, strict=True))
-    array_id, nodes, het_id = of["JobArrayID"], of["NumNodes"], of["HetJobID"]
-    head, bracket, rest = array_id.partition("_[")
+def _job(cells: Sequence[str], whole: Sequence[str]) -> SlurmJob:
+    of = dict(zip(COLUMNS, cells, strict=True))
+    head, bracket, rest = of["JobArrayID"].partition("_[")
     spans, _, at_once = rest.rstrip("]").partition("%")
     waiting = indices(spans) if bracket else ()
-    limit_s = slurm_s(of["TimeLimit"])
     if len(waiting) > MOST_TASKS:
         raise ValueError(f"an array of {len(waiting):,} tasks")
     return SlurmJob(
-        id=f"{head}_" if bracket else array_id,
-        raw_id=of["JobID"],
-        state=of["State"],
-        reason=of["Reason"],
-        user=of["UserName"],
-        account=text_of(of["Account"]),
-        qos=text_of(of["QOS"]),
-        partition=of["Partition"],
-        name=of["Name"],
-        comment=text_of(of["Comment"]),
-        admin_comment=text_of(of["admin_comment"]),
-        command=text_of(of["Command"]),
-        priority=_number(of["PriorityLong"]),
-        nice=int(of["Nice"] or 0),
-        submit_ms=_ms(of["SubmitTime"]) or 0,
-        eligible_ms=_ms(of["EligibleTime"]),
-        start_ms=_ms(of["StartTime"]),
-        end_ms=_ms(of["EndTime"]),
-        time_limit_ms=None if limit_s is None else 1000 * limit_s,
-        nodes=_number(nodes),
-        tasks=_number(of["NumTasks"]),
-        node_list=text_of(of["NodeList"]),
-        req_nodes=text_of(of["ReqNodes"]),
-        tres=resources(of["tres-alloc"]),
-        tres_per_node=text_of(of["tres-per-node"]),
-        tres_per_job=text_of(of["tres-per-job"]),
-        tres_per_task=text_of(of["tres-per-task"]),
-        tres_per_socket=text_of(of["tres-per-socket"]),
-        features=text_of(of["Feature"]),
-        dependency=text_of(of["Dependency"]),
-        reservation=text_of(of["Reservation"]),
+        **{name: read(of[column]) for name, column, read in _READ},
+        id=f"{head}_" if bracket else of["JobArrayID"],
         exclusive=of["OverSubscribe"] in whole,
-        restarts=_number(of["RestartCnt"]),
         array_tasks=waiting,
         array_limit=int(at_once) if at_once else None,
-        het=het_id not in _NOTHING and het_id != "0",
-        nodes_vary=len(set(nodes.split("-"))) > 1,
+        het=text_of(of["HetJobID"]) not in ("", "0"),
+        nodes_vary=len(set(of["NumNodes"].split("-"))) > 1,
     )
 
 
@@ -228,20 +221,3 @@ def tasks_of(jobs: Iterable[SlurmJob], most: int) -> Iterator[SlurmJob]:
         room = most if job.array_limit is None else job.array_limit - running.get(job.array_id, 0)
         for task in job.array_tasks[: max(0, min(most, room))]:
             yield replace(job, id=f"{job.id}{task}", array_tasks=())
-
-
-def text_of(text: str) -> str:
-    """A field; empty where Slurm prints one of its words for nothing."""
-    return "" if text in _NOTHING else text
-
-
-def _number(text: str) -> int:
-    """A number; of a range such as `2-4` nodes the first."""
-    head = text.partition("-")[0]
-    if head.endswith("K"):
-        return int(float(head[:-1]) * 1024)
-    return 0 if head in _NOTHING else int(float(head))
-
-
-def _ms(text: str) -> int | None:
-    return None if text in _NOTHING else int(text) * 1000

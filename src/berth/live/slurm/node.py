@@ -179,13 +179,9 @@ def _limit(note: Note | None, job: Mapping[str, str], gpu: Gpu, words: Mapping[s
     """What the job may use of one GPU: what berth noted, else by its shards, else the whole card."""
     share = note.share if note is not None and note.share is not None else _by_shards(job, gpu, words)
     mem_mib = min(share.mem_mib or gpu.mem_mib * share.milli // 1000, gpu.mem_mib)
-    best_effort = note is not None and note.best_effort
-    pct = 0 if share.milli >= 1000 else max(LEAST_PCT, share.milli // 10)
-    if best_effort:  # no limit, but its kernels are timed
+    if note is not None and note.best_effort:  # no limit, but its kernels are timed
         return Limit(mem_mib, 100, burst=True)
-    if share.milli >= 1000 and not best_effort and not share.mem_mib:
-        mem_mib = gpu.mem_mib
-    return Limit(mem_mib, pct)
+    return Limit(mem_mib, 0 if share.milli >= 1000 else max(LEAST_PCT, share.milli // 10))
 
 
 def _by_shards(job: Mapping[str, str], gpu: Gpu, words: Mapping[str, str]) -> Share:

@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 from berth.errors import BerthError, LiveError
 from berth.experiments.recorded_run import keep_machine, kept_policies
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.history.values.applications import read_rules
 from berth.knowledge import Knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
@@ -271,12 +271,10 @@ class Service:
             "leaked": {str(gpu): count for gpu, count in self.site.leaked.items()},
         }
         self._write_scope()
-        with whole_file(self.settings.state / STATUS) as new:
-            new.write_text(json.dumps(values), encoding="utf-8")
+        write_whole(self.settings.state / STATUS, json.dumps(values))
         if self.site.learned_starts != self._kept_starts:
             self._kept_starts = self.site.learned_starts
-            with whole_file(self.settings.state / STARTS) as new:
-                new.write_text(self._kept_starts, encoding="utf-8")
+            write_whole(self.settings.state / STARTS, self._kept_starts)
 
     def _wanted(self) -> dict[str, list[tuple[int, int]]]:
         """What jobs need that wait for a part of one GPU, in milli and MiB, by the nodes that could run them."""
@@ -298,8 +296,7 @@ class Service:
         lines += [f"qos {name}" for name in sorted(self.settings.qos)]
         text = "".join(f"{line}\n" for line in lines)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            with whole_file(path) as new:
-                new.write_text(text, encoding="utf-8")
+            write_whole(path, text)
 
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.

@@ -480,6 +480,11 @@ class Colocating:
         """Whether a job that may not share only waits until its application has run alone."""
         return False
 
+    def waits_for(self, job: Job) -> str:
+        """The id of the run whose first look a waiting job waits for; empty if it does not."""
+        run = self.whole.held.get(job.application)
+        return run.job.id if run is not None and self._is_cold(job) and not self._shares(job) else ""
+
     def _some_take_whole(self, queue: Queue) -> bool:
         """Whether a job waits that may not share; on a long queue of a few applications this is faster than to look at
         each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from berth.cluster import Cluster, Queue
+from berth.cluster import Cluster, Queue, Running
 from berth.model import GpuSlot, Job, Placement, Profile, placement_of
 
 
@@ -35,8 +35,8 @@ class WholeGpus:
         self.tried: set[str] = set()
         """Applications that have run alone and have no profile all the same."""
         self._alone: dict[str, Job] = {}
-        self.held_until_ms: int | None = None
-        """When jobs may start that wait for the first look at a run of their application."""
+        self.held: dict[str, Running] = {}
+        """By application, the run whose first look waiting jobs wait for."""
 
     def forget(self, cluster: Cluster) -> None:
         """Keep of those that run alone only those on this cluster: it is another one, or its nodes are others."""
@@ -51,7 +51,7 @@ class WholeGpus:
         One that asks for a part of a GPU has it beside others that asked for parts. One that only waits for a profile
         does so until the first look at the run that will tell it, if that is to come.
         """
-        looks_ms = self._first_looks(cluster, now_ms)
+        unseen = self._unseen(cluster, now_ms)
         some = False
         without_room: set[int] = set()  # request types
         for job in queue:
@@ -60,8 +60,8 @@ class WholeGpus:
                     return
                 continue
             cold = self.is_cold(job)
-            if cold and (look_ms := looks_ms.get(job.application)) is not None:
-                self.held_until_ms = min(look_ms, self.held_until_ms or look_ms)
+            if cold and (run := unseen.get(job.application)) is not None:
+                self.held[job.application] = run
                 continue
             if cold and cluster.request(job) in without_room:
                 continue
@@ -91,18 +91,21 @@ class WholeGpus:
         """Applications of which a job runs alone."""
         return {job.application for job in self._alone.values() if job.id in cluster.running}
 
-    def _first_looks(self, cluster: Cluster, now_ms: int) -> dict[str, int]:
-        """By application, when its run alone is looked at first, if that is to come."""
-        first_look_ms = self.first_look_ms()
-        if first_look_ms is None:
-            return {}
+    @property
+    def held_until_ms(self) -> int | None:
+        """When jobs may start that wait for the first look at a run of their application."""
+        return min((run.start_ms + (self.first_look_ms() or 0) for run in self.held.values()), default=None)
+
+    def _unseen(self, cluster: Cluster, now_ms: int) -> dict[str, Running]:
+        """By application, its run alone that is to be looked at for the first time."""
         runs = [cluster.running[name] for name in self._alone if name in cluster.running]
-        looks_ms = {run.job.application: run.start_ms + first_look_ms for run in reversed(runs)}
-        return {name: look_ms for name, look_ms in looks_ms.items() if look_ms > now_ms}
+        first = {run.job.application: run for run in reversed(runs)}
+        look_ms = self.first_look_ms() or 0
+        return {name: run for name, run in first.items() if run.start_ms + look_ms > now_ms}
 
     def record(self, queue: Queue, cluster: Cluster) -> None:
         """Learn the profiles of applications that have run alone since."""
-        self.held_until_ms = None
+        self.held.clear()
         for identity, job in list(self._alone.items()):
             if identity in cluster.running:
                 continue

@@ -18,6 +18,7 @@ from berth.model import FOREVER_MS, WHOLE_GPU, Job, Share
 from berth.traces.fields import (
     Field,
     Limits,
+    TooLargeError,
     amount,
     count,
     decimal,
@@ -128,11 +129,11 @@ class MappedFormat(Format):
                 raise table.error(
                     table.header_line or 1,
                     f"a column '{name}' for {field}, as --map says; there are {table.header_text}"
-                    f"{_split_otherwise(table.header)}",
+                    f"{split_otherwise(table.header)}",
                 )
 
 
-def _split_otherwise(header: Sequence[str]) -> str:
+def split_otherwise(header: Sequence[str]) -> str:
     """A hint where the whole header was read as one column because commas do not split it."""
     marks = {"\t": "tabs (a TSV file)", ";": "semicolons", "|": "'|'"}
     for mark, words in marks.items() if len(header) == 1 else ():
@@ -362,7 +363,13 @@ def _in_unit(name: str, column: str, otherwise: Field[int]) -> Field[int]:
     if column == name or unit not in UNITS_MS:
         return otherwise
     number, factor = decimal(name), UNITS_MS[unit]
-    return Field(name, lambda text: int(number.parse(text) * factor), f"a number of 0 or more, in {unit}")
+
+    def parse(text: str) -> int:
+        if (value_ms := int(number.parse(text) * factor)) >= FOREVER_MS:
+            raise TooLargeError(int(FOREVER_MS / factor))
+        return value_ms
+
+    return Field(name, parse, f"a number of 0 or more, in {unit}")
 
 
 def _or_none(known: Field[int]) -> Field[int | None]:

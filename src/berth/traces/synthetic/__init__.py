@@ -27,6 +27,9 @@ WORKLOADS: dict[str, str] = {
 
 _PREFIX = "synthetic:"
 
+MOST_JOBS = 100_000_000
+"""More do not fit in memory."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -48,8 +51,10 @@ class Drawn:
     """GPU time that is asked for over what the cluster has while jobs arrive; above 1 the queue grows."""
 
     def __post_init__(self) -> None:
-        if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6:
-            raise SettingError("expected jobs and seed of 0 or more and a load above 0")
+        if not 0 <= self.jobs <= MOST_JOBS or self.seed < 0 or not 0 < self.load < 1e6:
+            raise SettingError(
+                f"expected jobs of 0 to {MOST_JOBS:,}, a seed of 0 or more and a load above 0 and below 1,000,000"
+            )
 
 
 def settings_of(name: str) -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from berth.errors import KubernetesError
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.live.kubernetes.names import MEASURED
 from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Allotments, Holder, Part
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
@@ -436,5 +436,4 @@ def keep_seen(state: Path, seen: Seen) -> None:
     """Write it down for `recording`, whole or not at all."""
     folder = state / SEEN
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder / f"{seen.pod.uid}.json") as aside:
-        aside.write_bytes(msgspec.json.encode(seen))
+    write_whole(folder / f"{seen.pod.uid}.json", msgspec.json.encode(seen))

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from berth.errors import KubernetesError, PartitionError
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.live.local.cards import Card
 from berth.partition import (
     Limit,
@@ -221,8 +221,7 @@ class Allotments:
         finally:
             self._batches -= 1
             if not self._batches and self._changed:
-                with whole_file(self.path, durable=True) as temporary:
-                    temporary.write_bytes(msgspec.json.encode(list(self.given.values())))
+                write_whole(self.path, msgspec.json.encode(list(self.given.values())), durable=True)
                 self._changed = False
 
     def of_holder(self, uid: str) -> list[Allotment]:

@@ -11,7 +11,7 @@ import msgspec
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes import objects
-from berth.live.kubernetes.client import MERGE_PATCH, Api, event
+from berth.live.kubernetes.client import Api, event
 from berth.live.kubernetes.names import CLAIMS_API, DRIVER, GANG, RESOURCE, application_of, pod_path
 from berth.live.kubernetes.pod_requests import (
     consumed_of,
@@ -153,19 +153,17 @@ class ApiServer:
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         """Set labels of this node; None takes one away. ApiError where the kubelet has not made the node yet."""
         body = {"metadata": {"labels": dict(labels)}}
-        await self._ask("PATCH", f"/api/v1/nodes/{self._node}", body, content_type=MERGE_PATCH)
+        await self._ask("PATCH", f"/api/v1/nodes/{self._node}", body)
 
     async def advertise(self, resources: Mapping[str, str | None]) -> None:
         """Set extended resources of this node that no plugin counts; None takes one away. The kubelet keeps them."""
         body = {"status": {"capacity": dict(resources), "allocatable": dict(resources)}}
-        await self._ask("PATCH", f"/api/v1/nodes/{self._node}/status", body, content_type=MERGE_PATCH)
+        await self._ask("PATCH", f"/api/v1/nodes/{self._node}/status", body)
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod, if it is still the same one."""
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
-        await self._api.change(
-            "PATCH", pod_path(pod.namespace, pod.name), body, content_type=MERGE_PATCH, patience_s=PATIENCE_S
-        )
+        await self._api.change("PATCH", pod_path(pod.namespace, pod.name), body, patience_s=PATIENCE_S)
 
     async def warn(self, pod: Pod, reason: str, message: str) -> None:
         """Write a warning event about a pod."""

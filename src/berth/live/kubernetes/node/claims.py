@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from berth.errors import BerthError, KubernetesError
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.live.card_models import card_model
 from berth.live.kubernetes.apis import DRA, PLUGIN_REGISTRATION, dra, registration, serve
 from berth.live.kubernetes.names import DRIVER
@@ -131,8 +131,7 @@ class ClaimFiles:
         if path.exists() and path.read_bytes() == text:
             return
         self._folder.mkdir(parents=True, exist_ok=True)  # it lies in memory
-        with whole_file(path) as temporary:
-            temporary.write_bytes(text)
+        write_whole(path, text)
 
     def remove(self, uid: str) -> None:
         """Take the specification of a claim away; one that is not there is no error."""

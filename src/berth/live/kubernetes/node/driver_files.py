@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from berth.errors import KubernetesError
-from berth.files import whole_file
+from berth.files import write_whole
 from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.regions import INSIDE, Mount
 
@@ -124,8 +124,7 @@ def with_library(driver: DriverFiles, folder: Path) -> DriverFiles:
         ("ld.so.preload", f"{INSIDE}/libberth.so\n".encode()),
     ):
         if not (place / name).exists():
-            with whole_file(place / name) as temporary:
-                temporary.write_bytes(text)
+            write_whole(place / name, text)
             (place / name).chmod(0o644)
     library = Mount(place / "libberth.so", f"{INSIDE}/libberth.so")
     preload = Mount(place / "ld.so.preload", "/etc/ld.so.preload")

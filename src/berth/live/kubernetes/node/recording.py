@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth.files import whole_file
+from berth.files import whole_file, write_whole
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -153,8 +153,7 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
 def thin_out(file: Path) -> None:
     """Leave every second line of a file of samples."""
     lines = file.read_text(encoding="ascii").splitlines(keepends=True)
-    with whole_file(file) as temporary:
-        temporary.write_text("".join(lines[::2]), encoding="ascii")
+    write_whole(file, "".join(lines[::2]))
 
 
 if __name__ == "__main__":
