@@ -49,6 +49,8 @@ class Chapter:
     """The metrics of it that are shown at once; the rest is folded away. Without any, all are shown."""
     definitions: Sequence[tuple[str, str]] = ()
     """Words, and what each means."""
+    row_names: int = 1
+    """How many of the first columns name a row."""
     words: bool = False
     """Whether most cells of the table are texts, which stand on the left."""
 

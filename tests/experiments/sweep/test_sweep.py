@@ -244,6 +244,9 @@ def test_the_page_has_one_panel_per_case_of_the_other_axes_with_the_same_range()
     table = page.chapters[0]
     assert table.headings[:4] == ["load", "size", "conditions", "policy"]
     assert len(table.rows) == len(found.plan.cases) * 2
+    assert table.row_names == 4  # they stand on the left
+    halves = [cell.removesuffix(" *").split(" ±") for row in table.rows for cell in row[4:]]
+    assert {len(mean.partition(".")[2]) - len(half.partition(".")[2]) for mean, half in halves} == {0}
 
 
 def test_the_best_policy_of_a_case_has_its_best_mean_over_seeds() -> None:

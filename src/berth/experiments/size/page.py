@@ -60,6 +60,7 @@ def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str]) -> R
                 "What each policy needs. GPU-hours are those of the GPUs that could be returned, used or not.",
                 headings=HEADINGS,
                 rows=[cells(answer, sizes.currency) for answer in sizes.answers],
+                row_names=2,
                 policies=policies,
             ),
         ),

@@ -46,6 +46,7 @@ def page_of(found: Sweep, command: str) -> Report:
                 ),
                 headings=headings,
                 rows=rows,
+                row_names=headings.index("policy") + 1,
                 policies=policies,
             ),
             *(

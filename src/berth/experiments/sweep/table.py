@@ -128,14 +128,12 @@ def text_grid(runs: Sequence[Swept]) -> TextTable:
 
 
 def _cell(interval: Interval, factor: float) -> str:
-    half = f" ±{_plain((interval.high - interval.mean) * factor)}" if interval.count > 1 else ""
-    return _plain(interval.mean * factor) + half
-
-
-def _plain(value: float) -> str:
-    if not math.isfinite(value):
+    """A mean with three digits or more, and half of its interval with as many decimals."""
+    mean, half = interval.mean * factor, (interval.high - interval.mean) * factor
+    if not math.isfinite(mean):
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    text = f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:#.3g}".rstrip(".")
+    return text if interval.count < 2 else f"{text} ±{half:,.{len(text.partition('.')[2])}f}"
 
 
 def _value(value: float | str) -> str:
