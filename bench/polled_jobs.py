@@ -19,9 +19,13 @@ LEAKS: Final = frozenset(
     (
         *("start_time", "end_time", "state", "submit_wait_sec", "eligible_wait_sec", "elapsed_time"),
         *("run_time_sec", "alloc_nodes", "priority_x", "poll_wait_sec"),
+        *(f"q_{of}{what}_run_hours" for of in ("", "p_", "a_", "p_a_") for what in ("core", "gpu")),
     )
 )
-"""Columns of a table of polled jobs that only the future knows."""
+"""Columns of a table of polled jobs that only the future knows.
+
+The run hours sum how long the jobs ahead in the queue ran in the end. The authors of Graham's table drop them, too.
+"""
 
 _NO_FEATURE: Final = frozenset(
     (

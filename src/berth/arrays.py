@@ -34,7 +34,16 @@ def compiled(function: Function) -> Function:
     Without Numba's reference counts (`_nrt`), which code that allocates nothing does not need: counting, atomically,
     every array that is passed from one kernel to another took most of the time.
     """
-    return _kernel(function, nogil=False)  # type: ignore[no-any-return]
+    return _kernel(function)  # type: ignore[no-any-return]
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function into each kernel that calls it.
+
+    For one with dozens of arrays that few places call: Numba takes longer to make it a function of its own, and calls
+    of it, than to compile what it does.
+    """
+    return _kernel(function, inline="always")  # type: ignore[no-any-return]
 
 
 def released(function: Function) -> Function:
@@ -68,10 +77,10 @@ def numbers(array: IntArray) -> memoryview[int]:
 class _Kernel:
     """A function that Numba compiles when the first of all kernels is called."""
 
-    def __init__(self, function: Callable[..., Any], stamp: object, nogil: bool) -> None:
+    def __init__(self, function: Callable[..., Any], stamp: object, options: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        self._stamp, self._nogil = stamp, nogil
+        self._stamp, self._options = stamp, options
         self._dispatcher: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -84,7 +93,7 @@ class _Kernel:
         if self._dispatcher is None:
             from numba import njit
 
-            options: dict[str, Any] = {"cache": True, "nogil": self._nogil, "_nrt": False}
+            options: dict[str, Any] = {"cache": True, "_nrt": False, **self._options}
             made = njit(**options)(self.py_func)
             cache_file = _cache_file_of(made)
             if hasattr(cache_file, "_source_stamp"):  # in a Numba without it, its own rule holds
@@ -100,8 +109,8 @@ _files: dict[str, frozenset[str]] = {}
 """The files that kernels of a file depend on, by the file's name."""
 
 
-def _kernel(function: Any, nogil: bool) -> Any:
-    kernel = _Kernel(function, stamp_of(function), nogil)
+def _kernel(function: Any, **options: Any) -> Any:
+    kernel = _Kernel(function, stamp_of(function), options)
     waiting = _not_yet  # read once: another thread may be loading Numba
     if waiting is None:
         return kernel.dispatcher()

@@ -60,7 +60,8 @@ def test_nothing_of_the_future_is_a_feature(real_data: Callable[[str], Path], tm
         later = "CASE WHEN eligible_time > poll_time THEN '2030-01-01 00:00:00' ELSE eligible_time END"
         future = f"{later} AS eligible_time"
         changed = (
-            f"SELECT * REPLACE ({shuffled}, {future}, 1::BIGINT AS run_time_sec, 1::BIGINT AS priority_x)"
+            f"SELECT * REPLACE ({shuffled}, {future}, 1::BIGINT AS run_time_sec, 1::BIGINT AS priority_x,"
+            " 1::FLOAT AS q_core_run_hours, 1::FLOAT AS q_p_a_gpu_run_hours)"
         )
         database.execute(f"COPY ({changed} FROM read_parquet('{small}')) TO '{other}' (FORMAT parquet)")
     features, _, _ = polled_features(small)

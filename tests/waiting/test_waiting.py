@@ -50,6 +50,19 @@ def test_only_waits_that_had_ended_before_the_split_are_learned_from() -> None:
     assert evaluate(questions).trained == 2000
 
 
+@pytest.mark.parametrize(("wait_s", "days_missed"), [(50_400, 1), (90_000, 2)])
+def test_a_day_is_predicted_from_the_waits_known_at_its_first_question(
+    wait_s: float, days_missed: int
+) -> None:
+    # Noon after noon jobs wait 1000 s; from the ninth on they wait far longer, until before or after the next noon.
+    day = np.repeat(np.arange(10), 300)
+    wait = np.where(day < 8, 1000.0, wait_s)
+    questions = Questions(("late",), (day >= 8)[:, None] * 1.0, day * 86_400.0 + 43_200, wait)
+    found = judged_on(questions, questions.at(day < 8), questions.at(day >= 8), refits=10)
+    gap = np.log10(1 + wait_s) - np.log10(1001)
+    assert found.mse_log10 == pytest.approx(days_missed / 2 * gap**2, rel=0.02)
+
+
 def test_an_answer_survives_its_file_and_names_its_drivers(tmp_path: Path) -> None:
     questions = made_up()
     model = train(questions)

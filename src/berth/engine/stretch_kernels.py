@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from berth.arrays import BoolArray, FloatArray, IntArray, compiled
+from berth.arrays import BoolArray, FloatArray, IntArray, compiled, inlined
 from berth.cluster.amounts import UNCOUNTED
 from berth.cluster.kernels import (
     ALL_GPUS,
@@ -159,7 +159,7 @@ def pop(heap: IntArray, length: int) -> None:
     heap[at] = first, second, row
 
 
-@compiled
+@inlined
 def note(t: StretchArrays, now_ms: int, what: int, job: int) -> None:
     """Note what happened; a job that has ended or was rejected is gone."""
     t.happened[t.state[HAPPENED]] = now_ms, what, job
@@ -197,7 +197,7 @@ def choose(t: StretchArrays, job: int, block: IntArray, requests: IntArray) -> i
     return spread_now(block, requests, number, arrays.slots, t.scratch) if spreads else count
 
 
-@compiled
+@inlined
 def on_node(slots: IntArray, node: int, gpus: int, chosen: IntArray) -> None:
     """Write down slots on one node."""
     slots[0] = node, -1
@@ -301,7 +301,7 @@ def advance(t: StretchArrays, block: IntArray, requests: IntArray) -> bool:
     return True
 
 
-@compiled
+@inlined
 def decide(t: StretchArrays, now_ms: int, block: IntArray, requests: IntArray) -> None:
     """Start the first job, then the next, until one does not fit; those that leave at once hold up no others."""
     state = t.state
@@ -320,7 +320,7 @@ def decide(t: StretchArrays, now_ms: int, block: IntArray, requests: IntArray) -
 # EASY
 
 
-@compiled
+@inlined
 def decide_easy(t: StretchArrays, now_ms: int, block: IntArray, requests: IntArray) -> None:
     """Start jobs in order until one does not fit, then those that fill gaps before and next to its reservation."""
     state = t.state
@@ -356,7 +356,7 @@ def decide_easy(t: StretchArrays, now_ms: int, block: IntArray, requests: IntArr
     fill_gaps(t, now_ms, block, requests)
 
 
-@compiled
+@inlined
 def catch_up(t: StretchArrays) -> None:
     """Drop the runs that have ended; the reservation holds if they ended in the order in which they were to."""
     state, jobs = t.state, t.jobs
@@ -377,7 +377,7 @@ def catch_up(t: StretchArrays) -> None:
     state[OPENED] = 0
 
 
-@compiled
+@inlined
 def first_waiting(t: StretchArrays) -> int:
     """The first of the waiting jobs, in the order of the key."""
     first = t.queue[0, 1] if t.state[QUEUED] > 0 else NO_ROW
@@ -388,7 +388,7 @@ def first_waiting(t: StretchArrays) -> int:
     return first
 
 
-@compiled
+@inlined
 def leave(t: StretchArrays, job: int) -> None:
     """Take a job that is the first, or in a lane, out of what waits."""
     if t.state[QUEUED] > 0 and t.queue[0, 1] == job:
@@ -398,7 +398,7 @@ def leave(t: StretchArrays, job: int) -> None:
         remove_waiting(t.waiting, t.lanes, t.active, t.lane_pool, job)
 
 
-@compiled
+@inlined
 def settle(t: StretchArrays) -> None:
     """Sort the jobs that have come into the lanes of their request types."""
     state, lanes = t.state, t.lanes
@@ -412,7 +412,7 @@ def settle(t: StretchArrays) -> None:
     state[QUEUED] = 0
 
 
-@compiled
+@inlined
 def next_job(
     t: StretchArrays, requests: IntArray, free_milli: int, spare_milli: int, window_ms: int, after: int
 ) -> int:
@@ -423,7 +423,7 @@ def next_job(
     )
 
 
-@compiled
+@inlined
 def reserve(t: StretchArrays, head: int, now_ms: int, block: IntArray, requests: IntArray) -> None:
     """Find when the first job can start, and what that leaves others."""
     state = t.state
@@ -443,7 +443,7 @@ def reserve(t: StretchArrays, head: int, now_ms: int, block: IntArray, requests:
         state[SOME_IN_THE_WAY] = 0
 
 
-@compiled
+@inlined
 def fill_gaps(t: StretchArrays, now_ms: int, block: IntArray, requests: IntArray) -> None:
     """Start the jobs that end before the reservation, or leave the first job room then."""
     state = t.state
@@ -471,7 +471,7 @@ def fill_gaps(t: StretchArrays, now_ms: int, block: IntArray, requests: IntArray
         job = next_job(t, requests, state[FREE], spare_milli, window_ms, job)
 
 
-@compiled
+@inlined
 def outlast(t: StretchArrays, job: int, count: int, block: IntArray, requests: IntArray) -> None:
     """A job has started that is expected to end after the reservation begins: it takes room, or that is found anew."""
     number, first = t.jobs[job, NUMBER], t.jobs[job, FIRST_SLOT]
@@ -482,7 +482,7 @@ def outlast(t: StretchArrays, job: int, count: int, block: IntArray, requests: I
         t.state[KNOWN] = 0
 
 
-@compiled
+@inlined
 def does_spare(
     t: StretchArrays, number: int, slots: IntArray, count: int, block: IntArray, requests: IntArray
 ) -> bool:
@@ -493,7 +493,7 @@ def does_spare(
     )  # fmt: skip
 
 
-@compiled
+@inlined
 def sparing_slots(t: StretchArrays, number: int, slots: IntArray, block: IntArray, requests: IntArray) -> int:
     """Write slots that fit now and leave the first job what it needs; how many, 0 where there are none."""
     request, head = requests[number], t.jobs[t.state[HEAD], NUMBER]

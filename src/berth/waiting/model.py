@@ -368,7 +368,8 @@ def judged_on(
 ) -> Evaluation:
     """How a model does on the questions tested, that first learned from the questions learned.
 
-    On each of `refits` days at most it learns anew from all questions whose waits had ended by then; 0: never.
+    On each of `refits` days at most it learns anew, from all waits that had ended when the first question of that day
+    was asked; 0: never.
     """
     target = logged(tested.wait_s)
     mean, low, median, high, outside = _refitted(
@@ -397,9 +398,9 @@ def _refitted(
     questions: Questions, learned: Questions, tested: Questions, seed: int, refits: int
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Mean, low, median and high (N,) of the questions tested, and how far outside training's own later waits lay."""
-    days = np.unique(tested.asked_s // DAY_S)
-    chosen = days[np.unique(np.linspace(0, len(days), refits, endpoint=False).astype(int))] if refits else []
-    bounds = [tested.asked_s[0], *(day * DAY_S for day in chosen if day * DAY_S > tested.asked_s[0]), np.inf]
+    first_asked = tested.asked_s[np.unique(tested.asked_s // DAY_S, return_index=True)[1]]
+    chosen = np.unique(np.linspace(0, len(first_asked), max(refits, 1), endpoint=False).astype(int))
+    bounds = [*first_asked[chosen], np.inf]
     found = np.empty((4, len(tested)))
     outside = _outside(learned, seed)
     for begin, end in pairwise(bounds):
