@@ -173,7 +173,10 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
 
 
 def alone(count: int = 60, first_seed: int = 2_100_000) -> list[dict[str, object]]:
-    """The networks that ship and the rules, followed to the end of queues whose jobs are known."""
+    """What ships without plans and the rules, followed to the end of queues whose jobs are known.
+
+    Where no two jobs fit beside one another, `learned` goes by joint progress instead of its network.
+    """
     task = thesis_task()
     rows: list[dict[str, object]] = []
     for mode in ("time-sliced", "mps"):
@@ -185,11 +188,12 @@ def alone(count: int = 60, first_seed: int = 2_100_000) -> list[dict[str, object
             queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1)
             no_tenants, no_jobs = np.zeros((count, SEATS, 3), np.int64), np.full(count, NONE)
             length = np.full(count, queue.shape[1])
+            mine = NETWORK_ALONE if workload in WITH_CHOICES else player.rules[1]
             totals = {
                 name: player.model.followed(one, no_tenants, queue, no_jobs, length, STEP_MS) / 1000
                 for name, one in zip(
                     ("sum of speeds", "joint progress", "rule", "network"),
-                    (*player.rules, NETWORK_ALONE),
+                    (*player.rules, mine),
                     strict=True,
                 )
             }

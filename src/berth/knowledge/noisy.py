@@ -67,7 +67,7 @@ class Noisy:
     """The oracle with an error in each answer, the same whenever it is asked: log-normal, drawn from the seed.
 
     It learns what its errors cost: a job that outlives its expectation is expected anew, and an application that ran
-    out of memory is believed to need an eighth more than it held.
+    out of memory is expected to need more than it held: half a standard deviation of the errors, at most an eighth.
     """
 
     learns = True
@@ -125,9 +125,9 @@ class Noisy:
             self._ran_out_last.discard(record.application)
 
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
-        """Believe that the application needs an eighth more than it held, if that is more than was believed."""
+        """Believe that the application needs more than it held, if that is more than was believed."""
         self._ran_out_last.add(job.application)
-        self._needs(job.application, held_mib + held_mib // 8)
+        self._held(job.application, held_mib)
 
     def ran_out_last(self, application: str) -> bool:
         """Whether a job of it ran out of memory, and none has completed since."""
@@ -137,15 +137,16 @@ class Noisy:
         """The same of a neighbour that held more than was believed: it was the cause, and did not fail itself."""
         believed = self.profiles.get(job.application)
         if believed is not None and held_mib > peak_mem_mib(believed):
-            self._needs(job.application, held_mib + held_mib // 8)
+            self._held(job.application, held_mib)
 
     def outlived(self, job: Job, ran_ms: int) -> None:
         """Expect it to run on."""
         self._ran_ms[job.id] = max(ran_ms, 1)
 
-    def _needs(self, name: str, wanted_mib: int) -> None:
+    def _held(self, name: str, held_mib: int) -> None:
         if name not in self.profiles:
             return
+        wanted_mib = min(held_mib + held_mib // 8, round(held_mib * math.exp(self.noise.memory / 2)))
         believed_mib = peak_mem_mib(self.profiles[name])
         if wanted_mib > believed_mib:
             self._mem_factor[name] *= wanted_mib / max(believed_mib, 1)

@@ -42,9 +42,9 @@ UNTRAINED, PAIRS = "untrained", "pairs"
 MOST_PAIRS = 10_000
 MOST_LOOKED_AT, MOST_KINDS = 1000, 20
 """Most jobs, and kinds of them, that are looked through for two that fit beside one another."""
-PART = 0.6
+PART = 0.3
 """How far from the middle of a belief to its upper tenth forecasts of memory go: errors of jobs that share a GPU cancel
-in part, and the upper tenth of the sum of three is about there."""
+in part, and 0.6 forbids starts worth more than the attempts that run out of memory at 0.3 (bench/results/place.md)."""
 SCORE_S = 5.0
 """What a difference of 1 between scores of the network is taken to be worth, in seconds."""
 NOT_SLOWED = 1.02
