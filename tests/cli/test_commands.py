@@ -269,6 +269,27 @@ def test_an_interruption_that_a_callback_of_c_code_swallows_is_told(then: str, t
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_an_interruption_after_the_answer_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import os\n\nfrom berth.policies import make_policy\n\n\nclass Late:\n"
+        "    def __del__(self, kill=os.kill, me=os.getpid()):\n        kill(me, 2)\n\n\n"
+        "late = Late()\npolicy = make_policy('fifo')\n\n\n"
+        "def decide(queue, cluster, now_ms):\n    return policy(queue, cluster, now_ms)\n"
+    )
+    command = [str(Path(sys.executable).with_name("berth")), "simulate", "synthetic:demo?jobs=9", "--json"]
+    done = subprocess.run(
+        [*command, "--policy", "own:decide"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"][0]["finished"] == 9
+
+
 def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brings_none(
     tmp_path: Path,
 ) -> None:

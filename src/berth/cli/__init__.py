@@ -6,8 +6,10 @@ one message and status 2, an interruption with status 130.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
+import signal
 import sys
 from contextlib import contextmanager
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command that the arguments name; never returns."""
+    # Python gives signals back to the system before it has ended: then an interruption would change the status.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with _interruptions_raised_again() as lost:
         try:
             try:
@@ -75,7 +79,6 @@ def _interruptions_raised_again() -> Iterator[list[None]]:
         if unraisable.exc_type is not KeyboardInterrupt:
             before(unraisable)
             return
-        import signal
         import threading  # here, because commands start often and hardly ever need it
 
         lost.append(None)

@@ -37,7 +37,7 @@ CHANGED, SIZE = 0.4, 0.3
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 
-FOLLOWED, AHEAD = 2, 14
+FOLLOWED, AHEAD = 2, 10
 """Starts that are followed where beliefs are in doubt, and for how many waiting jobs at most."""
 
 

@@ -249,6 +249,11 @@ def test_the_page_has_one_panel_per_case_of_the_other_axes_with_the_same_range()
     assert {len(mean.partition(".")[2]) - len(half.partition(".")[2]) for mean, half in halves} == {0}
 
 
+def test_sizes_that_are_the_same_cluster_are_named() -> None:
+    plan = tomllib.loads(PLAN) | {"cluster": "3x4:V100", "sizes": [0.9, 1, 2]}
+    assert sweep(plan).answers[0] == "Sizes 0.9 and 1 are the same cluster of 3 nodes."
+
+
 def test_the_best_policy_of_a_case_has_its_best_mean_over_seeds() -> None:
     found = sweep(tomllib.loads(PLAN))
     headings, rows = grid(found.runs)

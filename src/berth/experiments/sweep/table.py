@@ -61,7 +61,8 @@ def by_case(runs: Sequence[Swept]) -> dict[Case, list[Swept]]:
 
 
 def answers_of(runs: Sequence[Swept]) -> list[str]:
-    """One sentence per policy that is ever the best by the first metric: in how many cases."""
+    """One sentence per policy that is ever the best by the first metric, in how many cases; and one for sizes that are
+    the same cluster."""
     metric = shown_of(runs)[0]
     cases = by_case(runs)
     wins = Counter(
@@ -72,7 +73,15 @@ def answers_of(runs: Sequence[Swept]) -> list[str]:
     )
     extreme = "highest" if metric.best is max else "lowest"
     many = counted(len(cases), "case")
-    return [
+    sizes: dict[tuple[int, int], dict[str, None]] = {}
+    for run in runs:
+        sizes.setdefault((run.nodes, run.gpus), {})[_value(run.case[AXES.index("size")])] = None
+    same = [
+        f"Sizes {' and '.join(alike)} are the same cluster of {counted(nodes, 'node')}."
+        for (nodes, _), alike in sizes.items()
+        if len(alike) > 1
+    ]
+    return same + [
         f"{label} has the {extreme} {in_sentence(metric.name)} in {won} of {many}."
         for label, won in wins.most_common()
     ]
