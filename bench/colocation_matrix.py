@@ -1,7 +1,7 @@
 """What `learned` and its network alone add over the best rule, in the worlds that it is asked about.
 
     python bench/colocation_matrix.py [--seeds 30] [--jobs 2] [--keep out/matrix] [--bounds] [--parts queues,clusters]
-        [--policies greedy,learned]
+        [--policies greedy,learned] [--first-seed 30010]
 
 `queues`: five workloads × two modes × two kinds of knowledge on one GPU; `doubt`: those whose beliefs are wrong;
 `unseen`: applications outside the training set; `clusters`: 20 and 100 GPUs of five models with arrivals, histories as
@@ -67,6 +67,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=count, default=30)
+    parser.add_argument("--first-seed", type=count, default=FIRST_SEED)
     parser.add_argument("--jobs", type=count, default=1)
     parser.add_argument("--keep", type=Path, default=Path("out/matrix"))
     parser.add_argument("--parts", default="queues,unseen,clusters")
@@ -79,7 +80,7 @@ def main() -> None:
         found = measure_matrix(
             worlds_in(part),
             policies=asked.policies.split(",") if asked.policies else usual,
-            seeds=tuple(range(FIRST_SEED, FIRST_SEED + asked.seeds)),
+            seeds=tuple(range(asked.first_seed, asked.first_seed + asked.seeds)),
             processes=asked.jobs,
             keep=asked.keep,
         )
