@@ -24,7 +24,8 @@ LEAKS: Final = frozenset(
 )
 """Columns of a table of polled jobs that only the future knows.
 
-The run hours sum how long the jobs ahead in the queue ran in the end. The authors of Graham's table drop those of cores, too.
+The run hours sum how long the jobs ahead in the queue ran in the end. The authors of Graham's table drop those of
+cores, too.
 """
 
 _NO_FEATURE: Final = frozenset(

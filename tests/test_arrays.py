@@ -72,6 +72,29 @@ def test_a_kernel_is_compiled_again_when_its_callee_or_a_constant_changed(tmp_pa
     assert _outer(tmp_path, added=5, factor=3) == (18, 1, True)
 
 
+@pytest.mark.parametrize("damage", [0, 1, 20, 100, -1, "of another kind", "no code", "no folder"])
+def test_a_kernel_whose_index_is_damaged_or_whose_code_is_missing_is_not_compiled(
+    damage: int | str, tmp_path: Path
+) -> None:
+    """An index is written before the code."""
+    assert _outer(tmp_path, added=1, factor=1) == (2, 0, False)
+    caller = _load(tmp_path, "stale_caller")
+    assert is_compiled(caller.outer)
+    caller = _load(tmp_path, "stale_caller")
+    (index,) = tmp_path.rglob("*outer*.nbi")
+    if isinstance(damage, int):
+        index.write_bytes(index.read_bytes()[:damage])
+    elif damage == "of another kind":
+        index.write_bytes(b"\x80\x05cno_such_module\nThing\n.")
+    elif damage == "no code":
+        for path in tmp_path.rglob("*outer*.nbc"):
+            path.unlink()
+    else:
+        index.unlink()
+        index.mkdir()
+    assert not is_compiled(caller.outer)
+
+
 def test_numba_is_imported_when_a_kernel_is_first_called_and_takes_the_place_of_all(tmp_path: Path) -> None:
     code = (
         "import sys\n"

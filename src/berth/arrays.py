@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -25,6 +26,11 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+_UNREADABLE = (
+    AttributeError, EOFError, ImportError, LookupError, MemoryError, OSError, OverflowError, RecursionError, TypeError,
+    ValueError, pickle.UnpicklingError,
+)  # fmt: skip
+"""What reading a damaged pickle raises."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -40,8 +46,8 @@ def compiled(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """Compile a function into each kernel that calls it.
 
-    For one with dozens of arrays that few places call: Numba takes longer to make it a function of its own, and calls
-    of it, than to compile what it does.
+    For a function that takes dozens of arrays and is called in few places: passing them takes Numba longer to compile
+    than the body. A stretch compiles in 34.6 s with it, in 45.6 s without.
     """
     return _kernel(function, inline="always")  # type: ignore[no-any-return]
 
@@ -59,14 +65,22 @@ def not_an_int64() -> tuple[type[Exception], ...]:
 
 
 def is_compiled(kernel: Any) -> bool:
-    """Whether a kernel that takes arguments of the same types each time runs without being compiled first: in this
-    process it was, or what is kept on disk for this processor still counts."""
+    """Whether a kernel runs without being compiled first: it has run in this process, or its code on disk is for this
+    processor and up to date. Only for kernels whose arguments always have the same types."""
     _load_numba()
     made = kernel.dispatcher() if type(kernel) is _Kernel else kernel
     if getattr(made, "signatures", None):
         return True
-    load_index: Any = getattr(_cache_file_of(made), "_load_index", dict)
-    return any(made.targetctx.codegen().magic_tuple() in key for key in load_index())
+    cache_file = _cache_file_of(made)
+    try:
+        index: dict[Any, str] = getattr(cache_file, "_load_index", dict)()
+    except _UNREADABLE:
+        return False
+    # Numba writes the index before the code.
+    return any(
+        made.targetctx.codegen().magic_tuple() in key and os.path.exists(cache_file._data_path(name))
+        for key, name in index.items()
+    )
 
 
 def numbers(array: IntArray) -> memoryview[int]:

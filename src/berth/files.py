@@ -26,10 +26,10 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         if durable:
-            _to_disk(temporary)
+            to_disk(temporary)
         temporary.replace(path)
         if durable:
-            _to_disk(path.parent)
+            to_disk(path.parent)
     except BaseException as error:
         with suppress(OSError):  # on a read-only disk even what is not there cannot be removed
             temporary.unlink(missing_ok=True)
@@ -39,8 +39,10 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes, *, durable: bool = False, private: bool = False) -> None:
-    """Write a file, of a text in UTF-8, whole or not at all; `durable` as in `whole_file`, and `private` for its owner
-    alone."""
+    """Write a file whole or not at all; a text in UTF-8.
+
+    `durable` is as in `whole_file`; with `private`, only its owner may read it.
+    """
     with whole_file(path, durable=durable) as temporary:
         if private:
             temporary.touch(mode=0o600)
@@ -62,7 +64,8 @@ def plain_cell(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
+    """Have a file or folder outlive a loss of power."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -104,6 +107,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         reason = (error.strerror or str(error)).lower()
         raise SettingError(f"{path}: {reason}; expected {what} in TOML") from error
     except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is no text in UTF-8; expected {what} in TOML") from error
+        raise SettingError(f"{path} is not UTF-8 text; expected {what} in TOML") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} cannot be read as {what}: {error}") from error

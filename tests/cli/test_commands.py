@@ -290,6 +290,41 @@ def test_an_interruption_after_the_answer_changes_nothing(tmp_path: Path) -> Non
     assert json.loads(done.stdout)["runs"][0]["finished"] == 9
 
 
+@pytest.mark.parametrize("then", ["print('answer')", "stop_at_the_second()"])
+def test_a_command_that_succeeds_after_a_lost_interruption_has_succeeded(then: str) -> None:
+    """It was done within the moment before the interruption came again, or ends well when it is interrupted."""
+    script = f"""
+import ctypes, os, signal, sys, time
+from types import ModuleType
+import berth.cli
+
+@ctypes.CFUNCTYPE(None)
+def callback():
+    os.kill(os.getpid(), signal.SIGINT)
+    [at for at in range(9)]
+
+def stop_at_the_second():
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("answer")
+
+def app(prog_name):
+    callback()
+    {then}
+    raise SystemExit(0)
+
+sys.modules["berth.cli.app"] = ModuleType("berth.cli.app")
+sys.modules["berth.cli.app"].app = app
+try:
+    berth.cli.main()
+finally:
+    time.sleep(0.3)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "answer\n", "")
+
+
 def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brings_none(
     tmp_path: Path,
 ) -> None:

@@ -95,7 +95,7 @@ WRONG = [
     ("compare synthetic:demo --jobs 0", "'-j': 0", "expected 1 or more"),
     ("advise --jobs 0", "'-j': 0", "expected 1 or more"),
     ("sweep cut.toml", "cut.toml", "line 1"),
-    ("sweep /bin/true", "/bin/true is no text in UTF-8", "expected a plan in TOML"),
+    ("sweep /bin/true", "/bin/true is not UTF-8 text", "expected a plan in TOML"),
     ("sweep misspelt.toml", "policyes", "there are trace, cluster"),
     ("sweep nothere.toml", "nothere.toml", "expected a plan in TOML"),
     ("size synthetic:demo --keep p95-wait", "'p95-wait'", "there are p50-wait, p90-wait"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from berth.console.roles import Role
+from berth.console.schemas import AttemptAnswer
 from berth.console.sources import local
 from berth.console.sources.slurm import SlurmSource
 from berth.history.importing.simulated import import_records
@@ -275,6 +276,24 @@ def test_a_job_of_this_machine_tells_what_was_enough() -> None:
     failed = local.ending_of({**job, "attempts": [{**attempt, "exit_code": 1}]}, [], status)
     assert failed is not None
     assert (failed["enough_mib"], failed["use_pct"], failed["idle_gpu_hours"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("own", "detail"), [(True, (1, "out of memory", 9000.0, 2)), (False, (None, "", None, None))]
+)
+def test_an_attempt_of_this_machine_has_what_the_answer_names_and_nothing_else(
+    own: bool, detail: tuple[object, ...]
+) -> None:
+    attempt = {
+        "job": "7", "attempt": 1, "queued_ms": 0, "state": "failed", "start_ms": 5, "end_ms": 9, "exit_code": 1,
+        "reason": "out of memory", "slots": [0], "share": (1000, 40_960), "peak_mib": 9000.0, "refused": 2,
+        "cpu_ms": 4, "mem_peak_mib": 3, "request_key": "key", "submit_ms": 0, "user": "ann", "index": 0,
+        "params": "secret", "run": "7-1", "suspended_ms": 0,
+    }  # fmt: skip
+    found = local.attempt_of(attempt, "here", own)
+    assert found.keys() == AttemptAnswer.model_fields.keys()
+    assert tuple(found[name] for name in ("exit_code", "reason", "peak_mib", "refused")) == detail
+    assert (found["state"], found["given_mib"], found["where"]) == ("failed", 40_960, "here GPU 0")
 
 
 def test_a_reason_leaves_the_start_to_its_own_column(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from string import Formatter
 
@@ -18,9 +19,12 @@ from jinja2 import Environment, nodes
 import berth
 import berth.console
 from berth.console.formats import decimal, gpu_time, hours_cell, span
+from berth.console.history.page import AXES
 from berth.console.pages import LANGUAGES, Texts, composed_pairs, filled
 from berth.console.roles import Role
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
+from berth.report.digest import main_figures
+from berth.statistics.accounting import NOTHING_USED
 
 CONSOLE = Path(berth.console.__file__).parent
 OTHERS = sorted(LANGUAGES.keys() - {"en"})
@@ -42,9 +46,15 @@ def composed_by(language: str) -> set[str]:
 
 COMPOSED = sorted({text for language in OTHERS for text in composed_by(language)})
 SUMMARIES = {describe(name) for group in (ORDERS, PLACEMENTS, SCHEMES, policies_found()) for name in group}
-ASKED_BY_NAME = frozenset({*Role, "seconds", "minutes", "hours", "days", *SUMMARIES, *COMPOSED})
-"""Texts that templates ask for by a variable: roles, the units of `berth.statistics.readable_unit`, what policies say
-of themselves, and what other parts of berth compose."""
+FIGURES = {
+    each.name.replace(" idle", " held but idle")
+    for each in main_figures(NOTHING_USED, None, NOTHING_USED, None)
+}
+ASKED_BY_NAME = frozenset(
+    {*Role, "seconds", "minutes", "hours", "days", *SUMMARIES, *FIGURES, *chain(*AXES.values()), *COMPOSED}
+)
+"""Texts that pages ask for by a variable: roles, the units of `berth.statistics.readable_unit`, what policies say of
+themselves, the history's figures and axes, and what other parts of berth compose."""
 
 
 def extracted() -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -325,3 +326,10 @@ def test_a_job_without_patience_leaves_at_once() -> None:
     events = simulate(jobs, Cluster([Node("n", gpus=1)]), "fifo+first-fit")
     left = [(event.time_ms, event.job.id) for event in events if event.reason is Reason.PATIENCE]
     assert left == [(0, "b")]
+
+
+def test_what_is_no_job_is_named() -> None:
+    """As it is job by job."""
+    jobs: Any = [Job("a", 0, 10), "b"]
+    with pytest.raises(SimulationError, match=r"'b' is among the jobs; expected each to be a berth\.Job"):
+        list(simulate(jobs, Cluster(NODES), "fifo"))

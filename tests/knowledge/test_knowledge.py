@@ -72,6 +72,24 @@ def test_noise_is_as_large_as_asked_and_the_same_whenever_it_is_asked() -> None:
     assert Noisy(Oracle(jobs), Noise(run=0.3, seed=6)).run_ms(jobs[0]) != spreads[0]
 
 
+@pytest.mark.parametrize("memory", [0.0, 0.001, 0.05, 0.5])
+def test_an_application_that_ran_out_of_memory_is_believed_to_need_more_than_it_held(memory: float) -> None:
+    """However little that is, and however it is rounded."""
+    card = GpuModel("card", mem_mib=100)
+    profiles = [
+        Profile(f"a{mib}", "", 0, "", card, 1000, np.tile([0.1, mib / 100, 0.05, 0.0], (9, 1)))
+        for mib in range(1, 51)
+    ]
+    knowledge = Noisy(
+        Oracle(interference=ProfiledInterference(Profiles(profiles), unhindered)), Noise(memory=memory)
+    )
+    for name in knowledge.profiles:
+        for _ in range(9):
+            held_mib = peak_mem_mib(knowledge.profiles[name])
+            knowledge.ran_out_of_memory(Job("j", 0, 9_000, application=name), held_mib)
+            assert peak_mem_mib(knowledge.profiles[name]) > held_mib
+
+
 def test_a_service_stays_one() -> None:
     knowledge = Noisy(Oracle(), Noise(run=0.5))
     assert knowledge.run_ms(Job("s", 0, FOREVER_MS)) == Spread.exactly(FOREVER_MS)

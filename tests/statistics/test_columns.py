@@ -48,6 +48,12 @@ def test_columns_number_jobs_in_order_of_submission() -> None:
     assert columns.keeps_work.tolist() == [False, False, False, True, False]
 
 
+@pytest.mark.parametrize("events", [golden().events, ()])
+def test_a_time_is_numpys_int64(events: tuple[Event, ...]) -> None:
+    columns = event_columns(events)
+    assert {columns.time_ms.dtype.type, columns.submit_ms.dtype.type} == {np.int64}
+
+
 def test_a_try_without_an_end_runs_until_the_last_event() -> None:
     tries = event_columns(
         [event(0, EventKind.SUBMIT, A), event(0, EventKind.START, A, (0, 0)), event(7, EventKind.SUBMIT, B)]

@@ -265,7 +265,7 @@ def test_an_interruption_tells_how_many_runs_are_kept(
     monkeypatch.setattr("berth_papers.colocation.experiment.measure_colocation", interrupted)
     with pytest.raises(KeyboardInterrupt):
         colocation("random", seeds=1, policies="greedy", jobs=1, out=tmp_path)
-    told = f"berth: 1 finished runs are in {tmp_path / 'kept'}; the same command continues from there\n"
+    told = f"berth: 1 finished run is in {tmp_path / 'kept'}; the same command continues from there\n"
     assert told in capsys.readouterr().err
 
 

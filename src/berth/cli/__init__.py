@@ -16,15 +16,17 @@ from contextlib import contextmanager
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from threading import Timer
     from typing import Any
 
 
 def main() -> None:
     """Run the command that the arguments name; never returns."""
-    # Python gives signals back to the system before it has ended: then an interruption would change the status.
+    # While Python shuts down it restores the system's handlers; Ctrl-C would then end the process with another status.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    with _interruptions_raised_again() as lost:
-        try:
+    lost: list[Timer] = []
+    try:
+        with _interruptions_raised_again(lost):
             try:
                 from berth.cli.app import app
                 from berth.cli.plain_warnings import warn_in_one_line
@@ -34,14 +36,17 @@ def main() -> None:
                 app(prog_name="berth")
             finally:
                 sys.stdout.flush()
-        except BaseException as error:
-            # What fails after a lost interruption fails because of it.
-            _end(KeyboardInterrupt() if lost else error)
-            raise
+    except BaseException as error:
+        # What fails after a lost interruption fails because of it. What succeeds is whole: only LLVM's notes of code
+        # that it has compiled, and finalisers, lose one.
+        failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
+        _end(KeyboardInterrupt() if lost and failed else error)
+        raise
 
 
 def _end(error: BaseException) -> None:
-    """Exit with the message and the status of what ended a command; returns if it is a fault of berth."""
+    """Exit with the message and the status of what ended a command; returns for an exit that has been
+    explained already and for a fault of berth."""
     from berth.errors import BerthError, MissingExtraError
 
     if isinstance(error, SystemExit):
@@ -62,18 +67,17 @@ def _end(error: BaseException) -> None:
         print("berth: interrupted", file=sys.stderr)
         sys.exit(130)
     else:
-        told = MissingExtraError.of(error) if isinstance(error, ImportError) else error
-        if isinstance(told, BerthError):
-            print(f"berth: {told}", file=sys.stderr)
+        shown = MissingExtraError.of(error) if isinstance(error, ImportError) else error
+        if isinstance(shown, BerthError):
+            print(f"berth: {shown}", file=sys.stderr)
             sys.exit(2)
 
 
 @contextmanager
-def _interruptions_raised_again() -> Iterator[list[None]]:
-    """Raise an interruption that a callback of C code swallows, such as LLVM's, again outside of it. Yields a list,
-    empty until there is one."""
+def _interruptions_raised_again(lost: list[Timer]) -> Iterator[None]:
+    """Raise an interruption that a callback of C code swallows, such as LLVM's, again outside of it, unless the command
+    ends first. Puts a timer into `lost` for each."""
     before = sys.unraisablehook
-    lost: list[None] = []
 
     def note(unraisable: Any) -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
@@ -81,17 +85,19 @@ def _interruptions_raised_again() -> Iterator[list[None]]:
             return
         import threading  # here, because commands start often and hardly ever need it
 
-        lost.append(None)
         main = threading.main_thread().ident
         again = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
         again.daemon = True
+        lost.append(again)
         again.start()
 
     sys.unraisablehook = note
     try:
-        yield lost
+        yield
     finally:
         sys.unraisablehook = before
+        for timer in lost:
+            timer.cancel()
 
 
 def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:

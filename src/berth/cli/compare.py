@@ -87,7 +87,7 @@ def compare(
             autocompletion=completing.policies,
         ),
     ] = "fifo+first-fit,sjf+best-fit,fgd",
-    seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Number of seeds: 0, 1, ….")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Number of seeds; they are 0, 1, ….")] = 1,
     jobs: Processes = 1,
     ray: Ray = None,
     from_history: FromHistory = False,

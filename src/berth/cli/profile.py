@@ -125,7 +125,7 @@ def show(
 
 def _summarise(profile: Profile, shown: Series) -> None:
     """The mean and the peak of each of the four, and where the rows are."""
-    from berth.profiles import BEGUN, SHARED
+    from berth.profiles import BEGUN, company
 
     card = profile.hardware
     of = [f"{card.mem_mib:,} MiB"]
@@ -134,9 +134,8 @@ def _summarise(profile: Profile, shown: Series) -> None:
     kind = f" ({profile.kind})" if profile.kind else ""
     lasts = f"{shown.run_time_ms / 1000:,.0f} s"
     seen = f"the first {lasts} of a run" if profile.kind == BEGUN else lasts
-    seen += " next to other jobs" if profile.kind == SHARED else " alone"
     print(
-        f"{profile.application}{kind}: {seen} on {card.name} ({', '.join(of)}),"
+        f"{profile.application}{kind}: {seen} {company(profile)} on {card.name} ({', '.join(of)}),"
         f" {counted(len(shown.usage), 'row')} of {profile.interval_ms / 1000:g} s"
     )
     rows = (("GPU", "%", 0), ("GPU memory", "MiB", 1), ("GPU cores", "%", 2), ("PCIe", "%", 3))

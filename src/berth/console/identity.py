@@ -118,7 +118,9 @@ def user(request: Request) -> Viewer:
 
 
 Who = Annotated[Viewer, Depends(viewer)]
+"""The caller of a route that only shows. 401 without a valid token or session."""
 User = Annotated[Viewer, Depends(user)]
+"""The caller of a route that changes something. 403 below the role `user`."""
 
 
 def _ended(path: Path) -> dict[str, float]:

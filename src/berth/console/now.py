@@ -37,7 +37,7 @@ async def now(
     partition: Annotated[str, Query()] = "",
     span: Span = "hour",
 ) -> HTMLResponse:
-    """The page; its script asks for the GPUs and is told what changes."""
+    """The page; its script asks for the GPUs and then receives the changes."""
     hub: Hub = request.app.state.hub
     seen = await hub.fresh()
     gpus = [gpu for each in seen.values() if each.look for gpu in each.look.gpus]

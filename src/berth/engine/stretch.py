@@ -3,7 +3,7 @@
 A run begins with one if its policy is a strict order or EASY, by a key that depends on the job alone, with a placement
 by formula, if nothing but jobs can come, and if its kernels are compiled or it has 20,000 jobs or more. From the first
 job that needs more, such as one that comes after others, `Run` goes on job by job. A million jobs take five times as
-long without it (bench/results/simulate.md): who replays traces and sizes clusters feels that.
+long without it (bench/results/simulate.md): those who replay traces or size clusters feel that.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def stretch_of(jobs: Sequence[Job], cluster: Cluster, policy: Policy) -> Stretch
         formula = policy.place.formula(cluster)
         numbers = numbers_of(jobs)
         keys = keys_of(policy.order, jobs, numbers)
-    except (BerthError, TypeError, ValueError, OverflowError):
+    except (BerthError, TypeError, ValueError, AttributeError, OverflowError):
         return None  # the policy or the arrivals say so in their turn
     if formula is None or keys is None or len(numbers.kind_rows) > MOST_KINDS:
         return None

@@ -146,10 +146,14 @@ class Noisy:
     def _held(self, name: str, held_mib: int) -> None:
         if name not in self.profiles:
             return
-        wanted_mib = min(held_mib + held_mib // 8, round(held_mib * math.exp(self.noise.memory / 2)))
+        likely_mib = round(held_mib * math.exp(self.noise.memory / 2))
+        wanted_mib = max(held_mib + 1, min(held_mib + held_mib // 8, likely_mib))
         believed_mib = peak_mem_mib(self.profiles[name])
         if wanted_mib > believed_mib:
-            self._mem_factor[name] *= wanted_mib / max(believed_mib, 1)
+            truth = self._oracle.profiles[name]
+            peak_mib = truth.usage[:, 1].max() * truth.hardware.mem_mib
+            grown = self._mem_factor[name] * wanted_mib / max(believed_mib, 1)
+            self._mem_factor[name] = max(grown, (held_mib + 1) / max(peak_mib, 1))  # whatever is rounded
             self._profiles[name] = self._believed(name)
 
     def _believed(self, name: str) -> Profile:

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from berth.model import Profile
 from berth.plots.style import COLOURS, INK, dress
-from berth.profiles import SHARED
+from berth.profiles import company
 
 LINES = (("GPU", 0, "solid"), ("GPU cores", 2, "dash"), ("PCIe", 3, "dot"))
 HEIGHT_PX = 520
@@ -52,8 +52,11 @@ def profile_figure(profile: Profile) -> go.Figure:
         row=2,
         col=1,
     )
-    how = "next to other jobs" if profile.kind == SHARED else "alone"
-    dress(figure, f"{escape(profile.application)} {how} on {escape(profile.hardware.name)}", HEIGHT_PX)
+    dress(
+        figure,
+        f"{escape(profile.application)} {company(profile)} on {escape(profile.hardware.name)}",
+        HEIGHT_PX,
+    )
     figure.add_hline(
         profile.hardware.mem_mib,
         line={"color": INK, "width": 1},

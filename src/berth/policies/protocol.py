@@ -165,10 +165,10 @@ class GivesMore(Protocol):
 
 @runtime_checkable
 class WaitsForRuns(Protocol):
-    """What else a policy has that keeps jobs of an unknown application until a run of it has been looked at."""
+    """What else a policy has that makes jobs of an unknown application wait until one of its runs has been measured."""
 
     def waits_for(self, job: Job) -> str:
-        """The id of the run that a waiting job waits for so; empty if it does not."""
+        """The id of the run that a job waits for in this way; empty if it waits for none."""
 
 
 class ByRequest(Protocol):

@@ -13,6 +13,7 @@ from berth.profiles.file import (
     SHARED,
     Profiles,
     checked,
+    company,
     is_profile,
     keep_profile,
     profile_text,

@@ -334,3 +334,8 @@ def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
 def file_name(application: str) -> str:
     """The name of an application's profile in a folder of profiles."""
     return plain_name(application) + ENDING
+
+
+def company(profile: Profile) -> str:
+    """How it ran: `alone` if any run of it was, otherwise `next to other jobs`."""
+    return "next to other jobs" if profile.kind == SHARED else "alone"

@@ -91,6 +91,7 @@ _COLUMNS: Final = {field.name: quoted_name(field.name) for field in fields(Attem
     "gpu_use": "gpu_use_mean",
     "gpu_mem": "gpu_mem_mean",
 }
+assert [*_COLUMNS] == [field.name for field in fields(Attempt)]
 
 HIDDEN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("name", "command", "nodes"), "''"),

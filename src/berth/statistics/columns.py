@@ -378,7 +378,8 @@ def _extend(column: array[int], values: NDArray[Any]) -> None:
 
 def _array(values: array[int]) -> NDArray[Any]:
     """The same memory as an array of NumPy's."""
-    return np.frombuffer(values, values.typecode) if values else np.empty(0, values.typecode)
+    kind = f"i{values.itemsize}"  # the typecode `q` would be NumPy's longlong, which is not int64
+    return np.frombuffer(values, kind) if values else np.empty(0, kind)
 
 
 def _attempts(

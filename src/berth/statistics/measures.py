@@ -146,8 +146,10 @@ def busy_gpu_ms(columns: EventColumns) -> float:
 def slots_on_gpus(
     attempts: AttemptColumns, nodes: Sequence[Node] = ()
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each GPU that an attempt holds the attempt and a number of the GPU, in order of the attempts; with the nodes,
-    GPUs are counted node by node."""
+    """The attempt and the GPU's number for each GPU that an attempt holds, in order of attempts.
+
+    With `nodes`, GPUs are numbered node by node.
+    """
     owner = np.repeat(np.arange(len(attempts.job)), np.diff(attempts.slot_offsets))
     on_gpu = attempts.slot_index != NO_GPU
     node, index = attempts.slot_node[on_gpu].astype(np.int64), attempts.slot_index[on_gpu]

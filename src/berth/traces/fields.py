@@ -7,6 +7,7 @@ by field with `Field.check`, to name the column that is wrong and what was expec
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,14 +156,14 @@ def amount(name: str) -> Field[int | None]:
     return count(name).or_nothing()
 
 
-def decimal(name: str) -> Field[float]:
-    """A number of 0 or more, decimals allowed."""
+def decimal(name: str, below: float = FOREVER_MS) -> Field[float]:
+    """A number of 0 or more and less than a limit, decimals allowed."""
 
     def parse(text: str) -> float:
         if _DECIMAL.fullmatch(text) is None:
             raise ValueError(text)
-        if (number := float(text)) >= FOREVER_MS:
-            raise TooLargeError(FOREVER_MS - 1)
+        if (number := float(text)) >= below:
+            raise TooLargeError(math.floor(math.nextafter(below, 0)))
         return number
 
     return Field(name, parse, "a number of 0 or more")

@@ -202,7 +202,8 @@ def test_a_sweep_that_is_interrupted_at_any_moment_ends_with_its_runs_kept(
             [*command, "--jobs", "2", "--out", str(folder)], folder, quiet, draw.random(), group
         )
         kept = len(list(folder.glob("runs/*.parquet")))
-        told = f"berth: {kept} finished runs are in {folder / 'runs'}; the same command continues from there"
+        runs = counted(kept, "finished run is", "finished runs are")
+        told = f"berth: {runs} in {folder / 'runs'}; the same command continues from there"
         assert (status, out, errors.splitlines()) == (130, "", [told, "berth: interrupted"])
         assert not list(folder.glob("runs/*.part"))
 

@@ -82,7 +82,15 @@ def test_lsfs_accounting_file_becomes_records(tmp_path: Path) -> None:
     assert whys(result)[3] == "not a record of lsb.acct, such as JOB_FINISH"
 
 
-def pod(name: str, *, phase: str = "Succeeded", gpus: object = "2", **terminated: object) -> dict[str, Any]:
+def pod(
+    name: str,
+    *,
+    phase: str = "Succeeded",
+    gpus: object = "2",
+    cpu: str = "1500m",
+    memory: str = "2Gi",
+    **terminated: object,
+) -> dict[str, Any]:
     ended = {
         "startedAt": "2026-01-01T00:10:00Z",
         "finishedAt": "2026-01-01T01:10:00Z",
@@ -91,7 +99,7 @@ def pod(name: str, *, phase: str = "Succeeded", gpus: object = "2", **terminated
     }
     resources = {
         "limits": {"nvidia.com/gpu": gpus},
-        "requests": {"cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": gpus},
+        "requests": {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus},
     }
     return {
         "metadata": {
@@ -137,6 +145,24 @@ def test_finished_pods_with_gpus_become_records_and_series_find_them_by_their_la
     (tmp_path / "pods.json").write_text('{"jobs": []}')
     with pytest.raises(HistoryError, match="holds no list 'items'"):
         taken(tmp_path, pods.pod_rows, pods.ABSENT, tmp_path / "pods.json")
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"memory": "1e999"}, "something in it is of another kind than Kubernetes writes"),
+        ({"memory": "1e99"}, "asks for more than any node has"),
+        ({"cpu": "3G"}, "asks for more than any node has"),
+        ({"gpus": 1e30}, "asks for more than any node has"),
+        ({"gpus": 3_000_000_000}, "asks for more than any node has"),
+    ],
+)
+def test_a_pod_of_an_impossible_quantity_stays_out_alone(
+    tmp_path: Path, odd: dict[str, Any], why: str
+) -> None:
+    (tmp_path / "pods.json").write_text(json.dumps({"items": [pod("train"), pod("odd", **odd)]}))
+    history, result = taken(tmp_path, pods.pod_rows, pods.ABSENT, tmp_path / "pods.json")
+    assert ([each.job_id for each in history.records()], whys(result)) == (["lab/train"], [why])
 
 
 def test_sacct_s_own_columns_tell_no_times_and_are_refused(tmp_path: Path) -> None:

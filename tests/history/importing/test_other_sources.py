@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,31 @@ def test_a_history_is_for_its_owner_and_group_alone(tmp_path: Path) -> None:
         if path.name not in ("lock", "readers")  # empty
     }
     assert modes == {(True, 0o750), (False, 0o640)}
+
+
+def test_an_index_outlives_a_loss_of_power_only_after_its_files_and_is_never_open_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, int]] = []
+    to_disk, write_text = os.fsync, Path.write_text
+
+    def synced(handle: int) -> None:
+        done.append((Path(f"/proc/self/fd/{handle}").readlink().name, os.fstat(handle).st_mode & 0o777))
+        to_disk(handle)
+
+    def written(path: Path, text: str, *options: str, **named: str) -> int:
+        if path.name.startswith("index.json"):
+            done.append(("content", path.stat().st_mode & 0o777 if path.exists() else -1))
+        return write_text(path, text, *options, **named)
+
+    (tmp_path / "a").write_text(exports.HEADER + "\n" + exports.line(JobIDRaw=1) + "\n")
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "write_text", written)
+    import_text(open_history(tmp_path / "h"), tmp_path / "a", Options("c"))
+    assert done == [
+        *(("000001.parquet", 0o640), ("records", 0o750)),
+        *(("content", 0o640), ("index.json.part", 0o640), ("h", 0o750)),
+    ]
 
 
 def imported(table: Path, columns: str) -> tuple[list[Record], ImportResult]:

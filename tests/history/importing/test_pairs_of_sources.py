@@ -15,6 +15,7 @@ from berth.history.importing.pbs import pbs_rows
 from berth.history.importing.sacct import import_jobs, import_rows, import_text
 from berth.history.importing.sacct_json import json_rows
 from berth.history.importing.simulated import import_records
+from berth.history.importing.slurmdbd import Table, columns_of
 from berth.history.importing.table_import import csv_rows, header_of, read_map
 from berth.history.store.folder import History, open_history
 from berth.history.store.import_result import Options, Rejections
@@ -99,6 +100,7 @@ def database(history: History, folder: Path, options: Options) -> None:
         },
         **{"MemPeakMiB": 7, "GPUUtilPeak": 120, "GPUMemPeakMiB": 3},
     }
+    assert told.keys() == columns_of(Table("c", frozenset(), {}), str, {}).keys()
     names = (("1", "cpu"), ("2", "mem"), ("1001", "gres/gpu"), ("1002", "gres/gpu:a100"))
     options = replace(options, tres_names=names)
     import_rows(history, [tuple(told.values())], tuple(told), options, "slurmdbd", Rejections())

@@ -102,13 +102,14 @@ def test_a_bad_rule_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("change", ["", "cut", "\x1f", "\n", "\r", "\0"])
 def test_rows_that_a_database_packed_are_taken_only_where_nothing_in_them_separates(change: str) -> None:
-    row = SEPARATOR.join(["x"] * 30)
+    fields = 30
+    row = SEPARATOR.join(["x"] * fields)
     text = "\n".join([row] * 3)
     if change == "cut":
-        assert not is_whole(text[:-5], 3, 30)
+        assert not is_whole(text[:-5], 3, fields)
     else:
-        assert is_whole(text[:10] + change + text[10:], 3, 30) == (change == "")
-    assert not is_whole(None, 0, 30)
+        assert is_whole(text[:10] + change + text[10:], 3, fields) == (change == "")
+    assert not is_whole(None, 0, fields)
 
 
 @pytest.mark.parametrize(

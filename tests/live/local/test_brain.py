@@ -411,8 +411,8 @@ def test_what_tells_too_little_of_a_run_is_no_profile_of_it(tmp_path: Path, line
 
 
 STARTS_A_BRAIN = f"""
-import subprocess, sys
-brain = subprocess.Popen([sys.executable, "-m", "{BRAIN}"], stdin=subprocess.PIPE)
+import os, subprocess, sys
+brain = subprocess.Popen([sys.executable, "-m", "{BRAIN}", str(os.getpid())], stdin=subprocess.PIPE)
 brain.stdin.write(sys.argv[1].encode() + b"\\n")
 brain.stdin.flush()
 brain.wait()
@@ -432,3 +432,12 @@ def test_a_brain_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
         assert [json.loads(broker.stdout.readline())["what"] for _ in range(2)] == ["loading", "making"]
         broker.kill()
         broker.communicate(timeout=300)  # ends when the brain has closed its end, too
+
+
+def test_a_brain_ends_if_its_broker_was_killed_before_it_could_ask_to_be_killed_too() -> None:
+    """Then its parent is another process; here its line stays open."""
+    with subprocess.Popen([sys.executable, "-m", BRAIN, "1"], stdin=subprocess.PIPE) as brain:
+        try:
+            assert brain.wait(timeout=60) == 0
+        finally:
+            brain.kill()

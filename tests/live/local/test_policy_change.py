@@ -14,6 +14,8 @@ import pytest
 from berth.errors import LiveError
 from berth.live.driver.defaults import MACHINE_POLICY
 from berth.live.local import link as of_link
+from berth.live.local.book import Book
+from berth.live.local.deciding import Chosen, Deciding
 from berth.live.local.link import BRAIN, Link
 from tests.live.local.world import PLAIN, World, berth
 
@@ -286,5 +288,27 @@ def test_a_brain_that_cannot_be_started_is_started_later(monkeypatch: pytest.Mon
             await link.change("other")
         assert link.ready
         link.close()
+
+    asyncio.run(run())
+
+
+def test_no_job_is_shown_as_measured_by_a_brain_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next says what it measures when it has decided."""
+    monkeypatch.chdir(of_link.__file__.partition("/src/")[0])
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+
+    async def run() -> None:
+        deciding = Deciding(
+            Book(), [], "", Chosen("any", "user"), lambda event, **fields: None,
+            now_ms=lambda: 1, act=lambda: None, wake_at=lambda now_ms: None, is_ready=lambda: None,
+            has_decided=lambda seconds: None, brain=PLAIN,
+        )  # fmt: skip
+        deciding.link.start("any")
+        decided = {"say": "decided", "serial": 0, "seconds": 0.1, "wake_ms": None, "measured": ["1"]}
+        deciding.on_message(decided)
+        assert list(deciding.measured) == ["1"]
+        deciding.link.start("any")
+        assert list(deciding.measured) == []
+        deciding.link.close()
 
     asyncio.run(run())

@@ -8,7 +8,8 @@ import pytest
 
 import berth
 from berth.errors import SettingError, TraceError
-from berth.model import Share
+from berth.model import FOREVER_MS, Share
+from berth.traces.fields import TooLargeError, decimal
 
 TABLE = """job_name,submitted,secs,cards,who
 late,2026-11-22 08:30:00,3600,1,ann
@@ -113,6 +114,31 @@ def test_a_column_that_is_not_there_and_a_value_that_is_none_are_told(table: Pat
     for unit, most in ((":h", "in h, at most 320,255,973,501"), ("", "at most 1,152,921,504,606,846")):
         with pytest.raises(TraceError, match=rf"line 5, column 'secs': '1e17'; .*{most}$"):
             list(berth.read_trace(table, columns=MAP.replace("secs", f"secs{unit}")).jobs())
+
+
+@pytest.mark.parametrize(
+    ("column", "most"),
+    [
+        ("secs:us", 1_152_921_504_606_846_844_928),
+        ("secs:ms", 1_152_921_504_606_846_848),
+        ("secs:min", 19_215_358_410_114),
+        ("secs:h", 320_255_973_501),
+    ],
+)
+def test_the_most_that_an_error_names_is_taken(column: str, most: int, table: Path) -> None:
+    columns = MAP.replace("secs", column)
+    table.write_text(TABLE + "x,2026-11-22 08:30:00,1e30,1,eve\n")
+    with pytest.raises(TraceError, match=rf"line 5, .*at most {most:,}$"):
+        list(berth.read_trace(table, columns=columns).jobs())
+    table.write_text(TABLE + f"x,2026-11-22 08:30:00,{most},1,eve\n")
+    assert max(job.work_ms or 0 for job in berth.read_trace(table, columns=columns).jobs()) < FOREVER_MS
+
+
+def test_the_most_gpus_that_an_error_names_is_a_number_that_is_taken(table: Path) -> None:
+    field = decimal("gpus")
+    with pytest.raises(TooLargeError) as caught:
+        field.parse("1e19")
+    assert field.parse(str(caught.value.args[0])) < FOREVER_MS
 
 
 @pytest.mark.parametrize(

@@ -289,8 +289,8 @@ def _lines_of_use(
     by_group: dict[str, dict[str, Usage]] = {}
     for row in rows:
         by_group.setdefault(row.keys[1], {})[row.keys[0]] = row
-    of_use = question.measure is Measure.EFFICIENCY
-    name, nothing = ("gpu-use", None) if of_use else (ORDER_OF[question.measure], 0.0)
+    efficiency = question.measure is Measure.EFFICIENCY
+    name, nothing = ("gpu-use", None) if efficiency else (ORDER_OF[question.measure], 0.0)
 
     def value(row: Usage | None) -> float | None:
         return nothing if row is None else row.known(name)
@@ -300,7 +300,7 @@ def _lines_of_use(
         for group in first
         if group in by_group
     ]
-    if not of_use and len(by_group) > len(lines):
+    if not efficiency and len(by_group) > len(lines):
         shown = {line.name for line in lines}
         rest = dict.fromkeys(moments, 0.0)
         for row in rows:

@@ -126,18 +126,12 @@ class LocalSource:
             "command": " ".join(job["command"]) if own else None, "folder": job["folder"] if own else None,
             "comment": job["comment"] if own else None, "output": _tail(job) if own else None,
             "output_path": job["output"] if own else None,
-            "attempts": [self._attempt(each, own) for each in job["attempts"]],
+            "attempts": [attempt_of(each, self._node, own) for each in job["attempts"]],
             "series": series, "ending": ending_of(job, series, status) if own else None,
             "why": why_lines(why) if why else [],
             "candidates": (why.get("brain") or {}).get("candidates", []) if why else [],
             "others": [each["id"] for each in jobs[1:]],
         }  # fmt: skip
-
-    def _attempt(self, attempt: dict[str, Any], own: bool) -> dict[str, Any]:
-        """An attempt that has ended; of other people's neither how it ended in detail nor what was measured."""
-        hidden = {} if own else {"exit_code": None, "reason": "", "peak_mib": None, "refused": None}
-        found = {**attempt, **hidden, "given_mib": attempt["share"][1]}
-        return found | {"reason": found["reason"] or "", "where": where_of(attempt["slots"], self._node)}
 
     def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
         """The end of a job's output, or what follows a piece of it."""
@@ -245,6 +239,18 @@ class LocalSource:
         """The command line that does the same."""
         folder = f"cd {quote(asked['folder'])} && " if asked.get("folder") else ""
         return f"{folder}berth submit {' '.join(map(quote, _words(asked)))}"
+
+
+_OF_ATTEMPT = ("attempt", "state", "start_ms", "end_ms", "exit_code", "reason", "peak_mib", "refused")
+_HIDDEN = {"exit_code": None, "reason": "", "peak_mib": None, "refused": None}
+"""What is not shown of other people's attempts, and what stands there instead."""
+
+
+def attempt_of(attempt: dict[str, Any], node: str, own: bool) -> dict[str, Any]:
+    """An attempt that has ended, with the fields of `AttemptAnswer`; other people's without `_HIDDEN`."""
+    found = {name: attempt[name] for name in _OF_ATTEMPT} | ({} if own else _HIDDEN)
+    where = where_of(attempt["slots"], node)
+    return found | {"reason": found["reason"] or "", "where": where, "given_mib": attempt["share"][1]}
 
 
 def _series(job: dict[str, Any], state_folder: str) -> list[dict[str, Any]]:

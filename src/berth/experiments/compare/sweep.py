@@ -49,7 +49,8 @@ class Task:
     records: str | None = None
     """Where to write a record of every attempt as Parquet."""
     measure: Measure | None = None
-    """A function of a module: what to make of the run instead of a `Run`, or its own metrics."""
+    """A function of a module whose result takes the place of the `Run`; or `OwnMetrics`, which are added to the `Run`'s
+    summary."""
     jobs_file: Path | None = None
     """Where the jobs are pickled, in the place of `source`."""
 

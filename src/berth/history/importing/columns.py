@@ -83,7 +83,7 @@ STATES: Final = {
 }
 """Slurm's states of a job that has ended, and berth's."""
 
-_TELLS: Final[dict[str, tuple[str, ...]]] = {
+_READ_FROM: Final[dict[str, tuple[str, ...]]] = {
     "name": ("name",),
     "user": ("user",),
     "account": ("account",),
@@ -108,7 +108,7 @@ _TELLS: Final[dict[str, tuple[str, ...]]] = {
     "application": ("name", "comment", "command", "container", "application"),
     **dict.fromkeys(("work_ms", "end_reason", "gpu_slots", "priority"), ()),
 }
-"""What tells each column of a record, any of these; a column that another file had is kept where this one lacks it."""
+"""Each column of a record is read from any of these; if a file has none of them, what another file gave stays."""
 
 NOT_ENDED: Final = (
     *("PENDING", "RUNNING", "SUSPENDED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "CONFIGURING"),
@@ -168,7 +168,7 @@ class Layout:
 
     def absent(self) -> tuple[str, ...]:
         """The columns of a record that this table says nothing about."""
-        return tuple(column for column, things in _TELLS.items() if not self._at.keys() & set(things))
+        return tuple(column for column, things in _READ_FROM.items() if not self._at.keys() & set(things))
 
 
 def layout_of(header_line: str, delimiter: str, where: str) -> Layout:
@@ -182,7 +182,7 @@ _EPOCH_TOO_LATE_S = 253_402_300_800
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is imported: what messages call it, how it is understood, and its rows that stay out."""
+    """What is imported. `where` is its name in messages."""
 
     where: str
     options: Options
@@ -198,7 +198,7 @@ class TextTable(Source):
     delimiter: str
     layout: Layout
     tasks: bool = False
-    """Whether rows of one job and moment of submission, but of other times, are tasks of an array."""
+    """Whether rows of one job and submission with different times are tasks of an array."""
 
 
 def read_file(database: duckdb.DuckDBPyConnection, table: TextTable, target: Path) -> None:

@@ -17,7 +17,7 @@ from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.importing.json_list import listed_in_json
 from berth.history.store.import_result import Rejections
 from berth.history.values.quantities import amount
-from berth.history.values.tres import Resources
+from berth.history.values.tres import MOST, Resources
 
 ABSENT: Final = ("comment",)
 _GPU = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-[\w.]+)|amd\.com/gpu|gpu\.intel\.com/\w+)")
@@ -35,7 +35,7 @@ def pod_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
             found = _row(pod)
         except KeyError as error:
             found = f"no '{error.args[0]}' in it"
-        except (TypeError, AttributeError, ValueError, IndexError, AskError):
+        except (TypeError, AttributeError, ValueError, IndexError, OverflowError, AskError):
             found = "something in it is of another kind than Kubernetes writes"
         if isinstance(found, str):
             rejections.add(place, found)
@@ -60,7 +60,9 @@ def _row(pod: Mapping[str, Any]) -> JobRow | str:
         return "no container tells when it finished; kubectl must be asked before the pod's status is gone"
     worst = max(ended, key=lambda each: int(each.get("exitCode") or 0))
     labels = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
-    cpus, memory = requested.get("cpu", 0.0), requested.get("memory", 0.0)
+    cpus, mem_mib = round(requested.get("cpu", 0.0)), round(requested.get("memory", 0.0) / 2**20)
+    if max(gpus, cpus, mem_mib) > MOST:
+        return "asks for more than any node has"
     command = " ".join(
         str(word) for each in spec["containers"] for word in (each.get("image"), *(each.get("command") or ()))
     )
@@ -78,7 +80,7 @@ def _row(pod: Mapping[str, Any]) -> JobRow | str:
         end_ms=since_1970_ms(max(ends)),
         node_count=1 if node else None,
         nodes=(node,) if node else (),
-        allocated=Resources(gpus=gpus, cpus=round(cpus), mem_mib=round(memory / 2**20), nodes=1),
+        allocated=Resources(gpus=gpus, cpus=cpus, mem_mib=mem_mib, nodes=1),
         command=command,
         exit_code=int(worst.get("exitCode") or 0),
     )

@@ -263,7 +263,7 @@ def _steps(table: Table, condition: str, names: Mapping[str, str]) -> str:
 
 
 def columns_of(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) -> dict[str, str]:
-    """What makes each column of a row, by sacct's name for it; `text_of` makes an expression of a text."""
+    """The SQL expression of each column of a row, by sacct's name; `text_of` makes the expression of a text column."""
     # An attempt that was given up to be queued again is "pending" with a flag, and has an end.
     states = ", ".join(f"'{name}'" for name in _STATES)
     ended = f"coalesce(elt((j.state & 255) + 1, {states}), j.state)"

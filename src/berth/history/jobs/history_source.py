@@ -72,7 +72,7 @@ class HistoryJobs:
                 f"AND ({within}) ORDER BY begin_ms, node",
                 [attempts[0].job_id, attempts[0].cluster, *(moment for pair in ran for moment in pair)],
             ).fetchall()
-        # Two kinds of source saw the same: that which saw more of it is told.
+        # If two kinds of source saw the same, the one that saw more of it counts.
         seen: dict[str, float] = {}
         for row in rows:
             seen[row[0]] = seen.get(row[0], 0.0) + (row[8] or 0.0)

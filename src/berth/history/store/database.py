@@ -87,7 +87,7 @@ def at(path: Path) -> str:
 
 
 def read_parquet(paths: Iterable[Path], schema: Mapping[str, str] | None = None) -> str:
-    """Parquet files as a table that SQL selects from; no files are an empty one with the columns of `schema`."""
+    """Parquet files as a table that SQL selects from; without files, an empty table with the columns of `schema`."""
     files = ", ".join(map(at, paths))
     if files or schema is None:
         return f"read_parquet([{files}])"
@@ -113,7 +113,7 @@ _COPY = "(FORMAT parquet, COMPRESSION zstd)"
 
 
 def copy_rows(database: duckdb.DuckDBPyConnection, query: str, target: Path, how: str = _COPY) -> None:
-    """Write the rows of a query to a Parquet file; of no rows there is none."""
+    """Write the rows of a query to a Parquet file; without rows there is no file."""
     written = database.execute(f"COPY ({query}) TO {literal(target)} {how}").fetchone()
     if not written or not written[0]:
         target.unlink(missing_ok=True)
@@ -177,7 +177,7 @@ class ParquetWriter:
 
     def _spill(self, columns: Mapping[str, NDArray[Any]]) -> None:
         if self._folder is None:
-            from tempfile import mkdtemp  # here, as shutil above, because one job is told without it
+            from tempfile import mkdtemp  # here, as shutil above, because `berth job` does without it
 
             self._folder = Path(mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
         chunk = self._folder / f"{len(self._spilled):06d}.parquet"

@@ -47,7 +47,7 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError
-from berth.files import whole_file
+from berth.files import to_disk, whole_file
 from berth.history.store.database import copy_rows, count, make_table, named_errors, read_parquet
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections, Staged
@@ -66,10 +66,10 @@ from berth.history.store.series_merge import SeriesMerge, all_values, copy_serie
 from berth.history.store.usage import UsageMerge, copy_usage
 
 FILE_MODE = 0o640
-"""Its owner's group may read a history, and nobody else: it tells who ran what."""
+"""The owner's group may read a history, others may not: it shows who ran what."""
 FOLDER_MODE = 0o750
 SEGMENTS = 48
-"""With more files of records than this, the smallest are made one, so that half as many are left."""
+"""With more files of a kind than this, the smallest are merged into one, so that half as many are left."""
 
 
 class History(HistoryReader):
@@ -208,8 +208,11 @@ class History(HistoryReader):
         kind: str,
         queries: Sequence[tuple[Path | None, str]],
     ) -> Index:
-        """The index, not yet written, with new files of a kind: of the rows of a query in the place of the file that it
-        is for, or behind all for None. Files without rows are left out; of too many the smallest are made one."""
+        """The index, not yet written, with new files of a kind.
+
+        The rows of a query replace the file it comes with; with None, they become a new last file. Files without rows
+        are left out. If there are too many files, the smallest are merged.
+        """
         (self.folder / kind).mkdir(mode=FOLDER_MODE, exist_ok=True)
         numbers, (copy, whole) = count_from(index.next_number), _FILES[kind]
         files = list(getattr(index, kind))
@@ -272,13 +275,17 @@ class History(HistoryReader):
         if self._dry_run:
             return  # the files that were written for it are removed with the space of the import
         path = self.folder / "index.json"
-        for name in index.files() - self.index().files():
-            (self.folder / name).chmod(FILE_MODE)
+        new = [self.folder / name for name in index.files() - self.index().files()]
+        for file in new:
+            file.chmod(FILE_MODE)
+        for named in (*new, *{file.parent for file in new}):
+            to_disk(named)  # before the index names them
         with whole_file(path, durable=True) as temporary:
+            temporary.touch(mode=FILE_MODE)
+            temporary.chmod(FILE_MODE)
             temporary.write_text(
                 json.dumps({"version": VERSION, **asdict(index)}, indent=1), encoding="utf-8"
             )
-            temporary.chmod(FILE_MODE)
         self._sweep()
 
     def _sweep(self) -> None:
@@ -408,9 +415,9 @@ class Merge:
             self._fresh = f"SELECT {own} FROM changed"
 
     def _applications(self, staged: Staged) -> None:
-        """Tell the applications of changed attempts that were there from all that is known of them now."""
+        """Set the applications of changed attempts that were there from all that is known of them now."""
         if staged.rules is None or staged.key_mark:
-            # Told as such, or from texts that are hidden now: what was told from more, or at all, stays.
+            # The source names them, or their texts are hidden now. What was found from more texts, or at all, stays.
             less = {"name", "comment", "command"} & set(staged.absent) if staged.rules else ()
             merged = "was <> ''" if less else ("nameless" if staged.rules else "application = ''")
             self._database.execute(f"UPDATE changed SET application = was WHERE was_there AND {merged}")
@@ -471,7 +478,7 @@ class Merge:
         return (int(found[0]), found[1] or "") if found else (0, "")
 
     def queries(self) -> list[tuple[Path | None, str]]:
-        """For each file that holds something which is written anew, what is left of it; for None what is written."""
+        """For each file with rows to write anew, a query of its other rows; for None, one of the rows to write."""
         self._database.execute(
             f"CREATE TABLE gone AS SELECT {_KEY} FROM ({self._write}) SEMI JOIN old USING ({_KEY})"
         )
@@ -498,7 +505,7 @@ _FILES: Final = {
     "series": (copy_series, all_values),
     "spools": (copy_rows, read_parquet),
 }
-"""For each kind of files, how rows are written to one, and several of them as a table."""
+"""For each kind of files, the function that writes rows to a file, and the one that reads several files as a table."""
 
 
 @dataclass(frozen=True, slots=True)

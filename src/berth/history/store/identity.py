@@ -1,4 +1,4 @@
-"""Which job a row is of, where its source does not say so plainly: array tasks told by their label, or not told apart.
+"""Which job a row is of, if its source does not say so plainly: array tasks named by their label, or not at all.
 
 Slurm has a number for each task of an array and shows another name of it: job 127 is `12_3`. A text that has only the
 name, and a database that has both, tell of the same job. Other sources give all tasks of an array one id: their rows

@@ -1,4 +1,4 @@
-"""What an import is told, and what it tells when it is done: what became of its rows, and why some stayed out."""
+"""The options of an import and its result: what became of its rows, and why some stayed out."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ class Staged:
     key_mark: int = 0
     """Which key its names are hidden by; 0: none."""
     silent: str = ""
-    """A view of the keys of those attempts of which no resources are told; empty for none."""
+    """A view of the keys of those attempts whose resources the source does not have; empty for none."""
     rules: Rules | None = None
-    """By which the applications were told from name, comment and command; None where they were told as such."""
+    """Which found the applications from name, comment and command; None if the source names them."""
     labels: str = ""
     """A view of cluster, job_id, label and queued_ms of the attempts whose job has a label beside its id; or empty."""
     tasks: bool = False

@@ -12,14 +12,16 @@ from berth.history.store.database import make_table
 from berth.history.store.pseudonyms import PSEUDONYMISED, pseudonym
 from berth.history.values.applications import Rules
 from berth.history.values.hostlist import expand
-from berth.history.values.tres import Resources, resources
+from berth.history.values.tres import NO_RESOURCES, resources
 
 _LOOKED_UP_AT_ONCE = 50_000
 LOOKUPS: Final = {
     "tres": {
         "text": "VARCHAR",
-        **dict.fromkeys(Resources._fields, "BIGINT"),
-        **dict.fromkeys(("gpu_model", "unknown"), "VARCHAR"),
+        **{
+            name: "VARCHAR" if isinstance(value, str) else "BIGINT"
+            for name, value in NO_RESOURCES._asdict().items()
+        },
     },
     "hosts": {"text": "VARCHAR", "names": "VARCHAR[]", "gpu_model": "VARCHAR"},
     "hidden": {"kind": "VARCHAR", "text": "VARCHAR", "pseudonym": "VARCHAR"},

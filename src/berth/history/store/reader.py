@@ -80,7 +80,7 @@ class HistoryReader:
     @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A database with the view `records`: as they are now, whatever is imported meanwhile."""
-        import tempfile  # here, because one job is told without it
+        import tempfile  # here, because `berth job` does without it
 
         with (
             self.keeping_files(),

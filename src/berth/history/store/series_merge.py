@@ -93,7 +93,7 @@ def copy_series(database: duckdb.DuckDBPyConnection, query: str, target: Path) -
 
 
 def all_values(files: Iterable[Path]) -> str:
-    """Some files as a table in which each value is once."""
+    """The values of some files as a table, each once."""
     return f"(SELECT {_KEY}, max(value) AS value FROM {read_parquet(files)} GROUP BY ALL)"
 
 

@@ -112,7 +112,7 @@ class UsageMerge:
         return [path for path in known if str(path) in names]
 
     def queries(self) -> list[tuple[Path | None, str]]:
-        """For each known file of replaced sources, what it holds of others; for None the rows that came."""
+        """For each file with rows of replaced sources, a query of its other rows; for None, of the rows that came."""
         left = (
             (path, f"SELECT {_COLUMNS} FROM {read_parquet([path])} ANTI JOIN replaced USING (kind, source)")
             for path in self._touched

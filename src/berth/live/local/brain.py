@@ -26,8 +26,12 @@ SHORT_FORECAST_S = 0.06
 
 
 def main() -> None:
-    """Serve one broker until it closes the line, or is killed: then nothing is worth compiling any more."""
+    """Serve one broker, whose process id is the argument, until it closes the line or is killed. If it is killed, the
+    brain ends at once, even while it compiles."""
+    # The signal comes when the thread that started this process ends: in a broker, the main thread.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(sys.argv[1]):
+        return  # the broker was killed before this process asked for the signal
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # what a policy prints is no answer
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="brain: %(message)s")

@@ -94,7 +94,7 @@ class Deciding:
         """The first message to a new brain: all that there is. What one says that is only tried changes nothing."""
         chosen = self._proposed if trial and self._proposed is not None else self.chosen
         if not trial:
-            self.outstanding = 0
+            self.outstanding, self.measured = 0, ()
         return {
             "do": "begin",
             "nodes": self._nodes,

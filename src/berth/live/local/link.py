@@ -120,7 +120,7 @@ class Link:
             try:
                 self.pid = os.posix_spawn(
                     sys.executable,
-                    [sys.executable, "-m", self._module],
+                    [sys.executable, "-m", self._module, str(os.getpid())],
                     environment,
                     file_actions=actions,
                     setsigmask=[],

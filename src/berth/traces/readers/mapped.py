@@ -18,7 +18,6 @@ from berth.model import FOREVER_MS, WHOLE_GPU, Job, Share
 from berth.traces.fields import (
     Field,
     Limits,
-    TooLargeError,
     amount,
     count,
     decimal,
@@ -362,14 +361,9 @@ def _in_unit(name: str, column: str, otherwise: Field[int]) -> Field[int]:
     unit = column.rpartition(":")[2]
     if column == name or unit not in UNITS_MS:
         return otherwise
-    number, factor = decimal(name), UNITS_MS[unit]
-
-    def parse(text: str) -> int:
-        if (value_ms := int(number.parse(text) * factor)) >= FOREVER_MS:
-            raise TooLargeError(int(FOREVER_MS / factor))
-        return value_ms
-
-    return Field(name, parse, f"a number of 0 or more, in {unit}")
+    factor = UNITS_MS[unit]
+    number = decimal(name, FOREVER_MS / factor)
+    return Field(name, lambda text: int(number.parse(text) * factor), f"a number of 0 or more, in {unit}")
 
 
 def _or_none(known: Field[int]) -> Field[int | None]:
