@@ -23,7 +23,7 @@ from berth.cli.app import app, load
 from berth.cli.commands import COMMANDS
 from berth.cli.output import console, printed
 from berth.cli.snapshot_table import snapshot_tables
-from berth.live.driver.snapshot import LiveJob, Snapshot
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
 
 ROWS = [
     {"name": "=cmd()", "gpus": 2, "use": None, "nodes": ["a", "b"], "done": True},
@@ -133,6 +133,13 @@ def test_what_users_wrote_between_brackets_is_shown_as_it_is(capsys: pytest.Capt
     assert "n/[a]" in shown
     assert why in shown
     assert "quota '[/x]' is odd" in shown
+
+
+def test_a_tenant_with_a_promise_is_shown_as_measured_too(capsys: pytest.CaptureFixture[str]) -> None:
+    tenant = Tenant("7", "ann", "new", 1000, 2048, promise_mib=1024, max_mib=4096, measured=True)
+    console().print(snapshot_tables(Snapshot(0, gpus=(Gpu("n", 0, "A100-80G", 81_920, tenants=(tenant,)),))))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "7 (1G promised, 2G granted, at most 4G, measured)" in shown
 
 
 def test_a_disk_with_a_fault_is_not_blamed_on_standard_output(

@@ -55,10 +55,10 @@ def _on(gpu: Gpu) -> list[str]:
 
 
 def _named(tenant: Tenant) -> str:
-    """A job, and how its memory grows."""
+    """A job, how its memory grows, and whether its use is measured."""
     if tenant.promise_mib is None or tenant.max_mib is None:
         return f"{tenant.job} (measured)" if tenant.measured else tenant.job
     sizes = (
         f"{mib(tenant.promise_mib)} promised, {mib(tenant.mem_mib)} granted, at most {mib(tenant.max_mib)}"
     )
-    return f"{tenant.job} ({sizes})"
+    return f"{tenant.job} ({sizes}{', measured' if tenant.measured else ''})"

@@ -171,6 +171,26 @@ def test_the_answer_by_user_names_their_numbers() -> None:
     ]
 
 
+def test_the_answer_by_user_names_the_one_whose_waits_rise_most_and_by_how_much() -> None:
+    """Not the one whose waits are the longest; and a rise that rounding hides is told."""
+    calm = [Job(f"calm-{at}", at * HOUR_MS, 1000, user="calm") for at in range(400)]
+    slow = [Job(f"slow-{at}", 500 * HOUR_MS, HOUR_MS, user="slow") for at in range(20)]
+    quick = [
+        Job(f"quick-{at}", (600 + at // 2 * 9) * HOUR_MS, HOUR_MS + 1000, user="quick") for at in range(20)
+    ]
+    nodes = machine(2, gpus=1)
+    found = smallest_sizes([*calm, *slow, *quick], nodes, ["fifo"], keep_of("p90-wait", "user"))
+    assert found.sentences[0] == (
+        "No node can be returned: with fifo on 1 node the 90th percentile of waits of user 'quick' is 60.0 min, above"
+        " 0 s."
+    )
+    found = smallest_sizes([*calm, *quick], nodes, ["fifo"], keep_of("p90-wait=1h", "user"))
+    assert found.sentences[0] == (
+        "No node can be returned: with fifo on 1 node the 90th percentile of waits of user 'quick' is a little above"
+        " 60.0 min."
+    )
+
+
 def test_all_jobs_keep_the_number_too_if_it_is_kept_by_user() -> None:
     """Four jobs of four users are too few for a number of their own."""
     one = [Job(f"one-{at}", at * HOUR_MS, 1000, user="one") for at in range(196)]
@@ -184,6 +204,11 @@ def test_more_nodes_are_looked_at_where_todays_do_not_keep_the_number() -> None:
     found = smallest_sizes(jobs, machine(2, gpus=1), ["fifo"], keep_of("mean-wait=30m"))
     assert (found.answers[0].nodes, found.answers[0].gpus_returned) == (3, -1)
     assert "needs 3 nodes with fifo; there are 2" in found.sentences[0]
+    jobs_of_one = [Job(f"j{at}", at // 4 * 9 * HOUR_MS, HOUR_MS, user="one") for at in range(40)]
+    by_user = smallest_sizes(jobs_of_one, machine(2, gpus=1), ["fifo"], keep_of("mean-wait=15m", "user"))
+    assert by_user.sentences[0] == (
+        "To keep every user's mean wait, and that of all jobs, at 15.0 min, fifo needs 3 nodes; there are 2."
+    )
     never = smallest_sizes(jobs, machine(2, gpus=1), ["fifo"], keep_of("mean-wait=1s"))
     assert (never.answers[0].nodes, never.sentences[0]) == (
         None, "No size up to 4 nodes keeps the mean wait at 1 s.",

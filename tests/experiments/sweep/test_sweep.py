@@ -22,10 +22,10 @@ from berth.experiments.compare import compare
 from berth.experiments.compare.parallel import run_each
 from berth.experiments.sweep import read_plan, sweep
 from berth.experiments.sweep.page import page_of
-from berth.experiments.sweep.table import by_case, grid
+from berth.experiments.sweep.table import _cell, by_case, grid
 from berth.model import Job, Node
 from berth.policies.schemes.limits import Limit
-from berth.statistics import EventColumns
+from berth.statistics import EventColumns, Interval
 from tests.policies.schemes.limit_files import write_limits
 
 PLAN = """
@@ -247,6 +247,27 @@ def test_the_page_has_one_panel_per_case_of_the_other_axes_with_the_same_range()
     assert table.row_names == 4  # they stand on the left
     halves = [cell.removesuffix(" *").split(" ±") for row in table.rows for cell in row[4:]]
     assert {len(mean.partition(".")[2]) - len(half.partition(".")[2]) for mean, half in halves} == {0}
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "shown"),
+    [
+        (999.7, 12.3, "1,000 ±12"),
+        (999.4, 12.3, "999 ±12"),
+        (9.996, 0.12, "10.0 ±0.1"),
+        (1.23e-05, 3.4e-06, "0.0000123 ±0.0000034"),
+        (-0.05, 0.01, "-0.0500 ±0.0100"),
+        (12_345.6, 78.9, "12,346 ±79"),
+        (0.0, 0.0, "0.00 ±0.00"),
+        (math.inf, math.nan, "–"),
+        (math.nan, math.nan, "–"),
+    ],
+)
+def test_a_cell_has_three_digits_and_its_interval_as_many_decimals(
+    mean: float, half: float, shown: str
+) -> None:
+    assert _cell(Interval(mean, mean - half, mean + half, 3), 1.0) == shown
+    assert _cell(Interval(mean, math.nan, math.nan, 1), 1.0) == shown.partition(" ")[0]
 
 
 def test_sizes_that_are_the_same_cluster_are_named() -> None:

@@ -97,7 +97,7 @@ def utilisation(
         ),
     ] = None,
     policies: Policies = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ….")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; they are 0, 1, ….")] = 10,
     jobs: Processes = 1,
     knowledge: Knowledge = "oracle",
     out: Out = None,

@@ -473,6 +473,10 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         kind = f"{model} " if model and several else ""
         return counted(number, f"{kind}node")
 
+    def above(value: float, limit: float) -> str:
+        number, most = in_words(value), in_words(limit)
+        return f"a little above {most}" if number == most else f"{number}, above {most}"
+
     best = sizes.best
     several = len({answer.model for answer in sizes.answers}) > 1
     target = in_words(sizes.target)
@@ -499,9 +503,14 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
             f" week{cost}."
         )
     elif best.gpus_returned < 0:
+        size, there = (
+            nodes(best.nodes, best.model),
+            f"there {'is' if best.today == 1 else 'are'} {best.today:,}",
+        )
         yield (
-            f"{kept[0].upper()}{kept[1:]} needs {nodes(best.nodes, best.model)} with {best.policy}; there"
-            f" {'is' if best.today == 1 else 'are'} {best.today:,}."
+            f"To keep {kept}, {best.policy} needs {size}; {there}."
+            if sizes.targets
+            else f"{kept[0].upper()}{kept[1:]} needs {size} with {best.policy}; {there}."
         )
     elif best.today == 1:
         yield f"No node can be returned: today's is the only {best.model} one.".replace("  ", " ")
@@ -513,12 +522,13 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
                 f"{counted(fewer.unserved, 'job does', 'jobs do')} not finish, today {sizes.most_unserved:,}"
             )
         elif fewer.value > sizes.target:
-            why = f"the {measure.in_words} is {in_words(fewer.value)}, above {target}"
+            why = f"the {measure.in_words} is {above(fewer.value, sizes.target)}"
         else:
             now = _by_group(fewer.run, measure)
-            group = max((name for name in now if now[name] > sizes.targets[name]), key=now.__getitem__)
+            rose = [name for name in now if now[name] > sizes.targets[name]]
+            group = max(rose, key=lambda name: now[name] / max(sizes.targets[name], 1))
             whose = f"the {by}s with few jobs" if group is None else f"{by} '{group}'"
-            why = f"the {measure.in_words} of {whose} is {in_words(now[group])}, above {in_words(sizes.targets[group])}"
+            why = f"the {measure.in_words} of {whose} is {above(now[group], sizes.targets[group])}"
         yield f"No node can be returned: with {best.policy} on {nodes(best.today - 1, best.model)} {why}."
     if sizes.caution:
         yield sizes.caution

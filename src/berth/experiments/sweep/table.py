@@ -137,12 +137,14 @@ def text_grid(runs: Sequence[Swept]) -> TextTable:
 
 
 def _cell(interval: Interval, factor: float) -> str:
-    """A mean with three digits or more, and half of its interval with as many decimals."""
+    """A mean with three digits or more, and half of its interval with as many decimals; a dash for an infinite one."""
     mean, half = interval.mean * factor, (interval.high - interval.mean) * factor
     if not math.isfinite(mean):
         return "–"
-    text = f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:#.3g}".rstrip(".")
-    return text if interval.count < 2 else f"{text} ±{half:,.{len(text.partition('.')[2])}f}"
+    exponent = int(f"{mean:.2e}".partition("e")[2])  # of the rounded mean: 999.7 has four digits
+    decimals = max(0, 2 - exponent)
+    text = f"{mean:,.{decimals}f}"
+    return text if interval.count < 2 else f"{text} ±{half:,.{decimals}f}"
 
 
 def _value(value: float | str) -> str:
