@@ -13,8 +13,11 @@ from berth.interference.profiled import ProfiledInterference
 from berth.interference.speeds import unhindered
 from berth.knowledge import Oracle, Spread
 from berth.model import EventKind, GpuModel, Job, Node, Profile
+from berth.policies import Setting
 from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
+from berth.policies.colocation.learned import Learned
+from berth.policies.colocation.pairs import Pairs
 from berth.profiles import Profiles
 
 CARD = GpuModel("card", "", 1_000, 1_000, 1_000)
@@ -101,6 +104,41 @@ def test_jobs_that_may_run_as_long_as_one_another_are_not_taken_for_the_same() -
     forecasts = forecaster.forecasts([Offer((), window)], CARD)
     Doubts(Limits(jobs, {})).rule_out(forecasts, [((), jobs)], forecaster, CARD)
     assert forecasts.fits[0].tolist() == [True, True, True, False]
+
+
+def test_learned_trusts_the_length_of_a_profile_where_the_believed_run_time_is_wide() -> None:
+    """`steady` was recorded for 10 s. Its run time is believed to be 100 s, and up to 160 or 1,900 in nine of ten."""
+    job = Job("one", 0, 10_000, application="steady")
+
+    class Wide(Doubtful):
+        def run_ms(self, job: Job) -> Spread:
+            return spread
+
+    policy = Learned(Setting(0, knowledge=Wide([job], {})))
+    spread = Spread(100_000, 60_000, 160_000)
+    assert policy.work_us(job) == 100_000_000
+    spread = Spread(100_000, 5_000, 1_900_000)
+    mean_us = policy.work_us(job)
+    assert 10_000_000 < mean_us < 20_000_000
+    assert Pairs(Setting(0, knowledge=Wide([job], {}))).work_us(job) == 100_000_000
+    assert policy.work_us(job, done_us=9_999_999) == mean_us
+    assert policy.work_us(job, done_us=10_000_000) == 100_000_000  # it runs for longer than its profile
+    spread = Spread(100_000, 5_000, 1_900_000, "history")
+    assert policy.work_us(job) == 100_000_000
+    spread = Spread(1_000, 50, 19_000)
+    assert policy.work_us(job) == 10_000_000
+
+
+@pytest.mark.parametrize("high", [-5, 1 << 2000, math.inf, math.nan])
+def test_a_mean_of_run_times_makes_sense_whatever_the_upper_tenth(high: float) -> None:
+    job = Job("one", 0, 10_000, application="steady")
+
+    class Nonsense(Doubtful):
+        def run_ms(self, job: Job) -> Spread:
+            return Spread(15_000, 0, high)  # type: ignore[arg-type]
+
+    work_us = Learned(Setting(0, knowledge=Nonsense([job], {}))).work_us(job)
+    assert 10_000_000 <= work_us <= 15_000_000
 
 
 @pytest.mark.parametrize("high", [-5, 1 << 80, math.inf, math.nan])

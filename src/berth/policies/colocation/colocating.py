@@ -20,6 +20,7 @@ from berth.knowledge import (
     LONGEST_MS,
     Knowledge,
     LearnsUnderWay,
+    Spread,
     believed_peak_mib,
     believed_run,
 )
@@ -246,9 +247,10 @@ class Colocating:
     def _profiles_changed(self) -> None:
         """For policies that keep more of what profiles say."""
 
-    def work_us(self, job: Job) -> int:
-        """The work of a job as a forecast counts it, μs: what is believed, and where that is in doubt at least as long
-        as its profile, so that no forecast of memory is cut at a guessed end. Services still fit in 64 bits."""
+    def work_us(self, job: Job, done_us: int = 0) -> int:
+        """The work of a job that has done part of it, as a forecast counts it, μs: what is believed, and where that is
+        in doubt at least as long as its profile, so that no forecast of memory is cut at a guessed end. Services still
+        fit in 64 bits."""
         if self._certain and job.work_ms is not None:
             return max(1, min(job.work_ms, LONGEST_MS) * 1000)
         spread = believed_run(job, self.knowledge)
@@ -256,7 +258,16 @@ class Colocating:
             return int(spread.expected) * 1000
         profile = self.known.get(job.application)
         length_ms = 1 if profile is None else run_time_ms(profile)
-        return max(0 if spread is None else int(spread.expected), length_ms) * 1000
+        if spread is None:
+            return length_ms * 1000
+        expected_ms = int(spread.expected)
+        if profile is not None and length_ms * 1000 > done_us:
+            expected_ms = self._expected_ms(spread, profile)
+        return max(expected_ms, length_ms) * 1000
+
+    def _expected_ms(self, spread: Spread, profile: Profile) -> int:
+        """The run time to count with where it is in doubt and no longer than the profile so far, ms."""
+        return int(spread.expected)
 
     # Those that share
 
@@ -421,9 +432,11 @@ class Colocating:
 
     def _tenant(self, run: Running, now_ms: int) -> Candidate:
         """A running job as a forecast sees it."""
-        left_us, work_us = run.left_us_at(now_ms), self.work_us(run.job)
+        left_us = run.left_us_at(now_ms)
+        done_us = run.work_us - left_us
+        work_us = self.work_us(run.job, done_us)
         if not self._certain:  # its end is in doubt: what it has done is not
-            left_us = work_us - (run.work_us - left_us)
+            left_us = work_us - done_us
         left_us = min(max(1, left_us), work_us)
         # In half of the time that a NamedTuple's constructor takes.
         return tuple.__new__(Candidate, (run.job.application, left_us, work_us, now_ms - run.start_ms))

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from itertools import chain, combinations, islice, product
-from math import ceil
+from math import ceil, exp, log
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,8 @@ from berth.arrays import IntArray
 from berth.cluster import Cluster
 from berth.errors import ModelError, SettingError
 from berth.interference import MODES, Speeds, mode_of
-from berth.model import GpuModel, Job
+from berth.knowledge import LONGEST_MS, Spread
+from berth.model import GpuModel, Job, Profile
 from berth.network.demands import Demand
 from berth.network.forecast_network import new_network
 from berth.network.model_file import Model, TrainedModel, read_model
@@ -35,6 +36,7 @@ from berth.policies.colocation.scene import Scene, best_of
 from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
+from berth.profiles import BEGUN, RUNNING, run_time_ms
 
 SHIPPED = "berth.network"
 """The package whose folder `models` has the models that ship."""
@@ -45,6 +47,13 @@ MOST_LOOKED_AT, MOST_KINDS = 1000, 20
 PART = 0.3
 """How far from the middle of a belief to its upper tenth forecasts of memory go: errors of jobs that share a GPU cancel
 in part, and 0.6 forbids starts worth more than the attempts that run out of memory at 0.3 (bench/results/place.md)."""
+TENTH = 1.2816
+"""Standard deviations from the middle of a belief to its upper tenth."""
+LENGTH_ERROR = 0.7
+"""By how much run times are taken to differ from the length of their application's profile: the standard deviation of
+the logarithm, a factor of two. Beliefs that are no wider are trusted as they are."""
+SEEN = ("history", "outlived", "profile")
+"""Bases of beliefs that rest on the profile or on earlier runs already."""
 SCORE_S = 5.0
 """What a difference of 1 between scores of the network is taken to be worth, in seconds."""
 NOT_SLOWED = 1.02
@@ -144,6 +153,14 @@ class Learned(Pairs):
             return high_mib
         middle_mib = min(spread.expected, high_mib)
         return ceil(middle_mib + PART * (high_mib - middle_mib))
+
+    def _expected_ms(self, spread: Spread, profile: Profile) -> int:
+        """The mean of what is believed and of the profile's length, by their logarithms. The wider one counts less."""
+        wide = log(max(1.0, min(spread.high, LONGEST_MS) / spread.expected)) / TENTH
+        if wide <= LENGTH_ERROR or profile.kind in (BEGUN, RUNNING) or spread.basis in SEEN:
+            return int(spread.expected)
+        part = LENGTH_ERROR**2 / (LENGTH_ERROR**2 + wide**2)
+        return round(exp(part * log(spread.expected) + (1 - part) * log(run_time_ms(profile))))
 
     def allowed(self, scene: Scene) -> NDArray[np.bool_]:
         """(O, C): the combinations among which the network chooses."""
