@@ -203,7 +203,7 @@ def test_more_nodes_are_looked_at_where_todays_do_not_keep_the_number() -> None:
     jobs = [Job(f"j{at}", 0, HOUR_MS) for at in range(6)]
     found = smallest_sizes(jobs, machine(2, gpus=1), ["fifo"], keep_of("mean-wait=30m"))
     assert (found.answers[0].nodes, found.answers[0].gpus_returned) == (3, -1)
-    assert "needs 3 nodes with fifo; there are 2" in found.sentences[0]
+    assert "fifo needs 3 nodes; there are 2" in found.sentences[0]
     jobs_of_one = [Job(f"j{at}", at // 4 * 9 * HOUR_MS, HOUR_MS, user="one") for at in range(40)]
     by_user = smallest_sizes(jobs_of_one, machine(2, gpus=1), ["fifo"], keep_of("mean-wait=15m", "user"))
     assert by_user.sentences[0] == (

@@ -503,14 +503,9 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
             f" week{cost}."
         )
     elif best.gpus_returned < 0:
-        size, there = (
-            nodes(best.nodes, best.model),
-            f"there {'is' if best.today == 1 else 'are'} {best.today:,}",
-        )
         yield (
-            f"To keep {kept}, {best.policy} needs {size}; {there}."
-            if sizes.targets
-            else f"{kept[0].upper()}{kept[1:]} needs {size} with {best.policy}; {there}."
+            f"To keep {kept}, {best.policy} needs {nodes(best.nodes, best.model)};"
+            f" there {'is' if best.today == 1 else 'are'} {best.today:,}."
         )
     elif best.today == 1:
         yield f"No node can be returned: today's is the only {best.model} one.".replace("  ", " ")
