@@ -415,6 +415,15 @@ def test_what_is_no_cluster_and_no_jobs_is_refused_with_what_would_be() -> None:
         ),
         (lambda: simulate([], TWO_GPUS, "fifo", outages=3), "outages, each a berth.Outage; not 3"),
         (lambda: berth.Cluster(None), "a cluster takes nodes, each a berth.Node; not None"),
+        (lambda: berth.Cluster("2x4:A100"), r"such as berth\.read_nodes\('2x4:A100'\); not '2x4:A100'"),
+        (
+            lambda: simulate([], TWO_GPUS, "fifo", seed=1.5),
+            "simulate takes a whole number as its seed; not 1.5",
+        ),
+        (
+            lambda: berth.compare("synthetic:demo", "fifo", seeds="3"),
+            "compare takes seeds as .* list; not '3'",
+        ),
         (lambda: berth.make_policy(None), "make_policy takes the name of a policy.*; not None"),
         (lambda: berth.read_trace(None), "read_trace takes the path of a trace.*; not None"),
         (lambda: list(berth.read(5)), "read takes a Trace or its path; not 5"),

@@ -18,7 +18,7 @@ from berth.cluster.checks import check_nodes
 from berth.cluster.debts import Debts
 from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
 from berth.cluster.node_changes import vanished_node
-from berth.errors import ClusterError, check_kind
+from berth.errors import ClusterError, SettingError, check_kind
 from berth.model import NO_GPU, GpuSlot, Job, Node, Share
 
 
@@ -50,6 +50,8 @@ class NodeRows:
     )
 
     def __init__(self, nodes: Sequence[Node], rank: Sequence[int] | None) -> None:
+        if isinstance(nodes, str):
+            raise SettingError(f"a cluster takes nodes, such as berth.read_nodes({nodes!r}); not {nodes!r}")
         check_kind(nodes, Iterable, "a cluster takes nodes, each a berth.Node")
         self.nodes = tuple(nodes)
         """By their rows. A node that has vanished is here without GPUs, CPU and memory until another takes its row."""

@@ -9,6 +9,7 @@ same input gives the same events. What is decided is `berth.scheduler`'s busines
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Integral
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster
@@ -113,6 +114,7 @@ def simulate(
         (recovery, Recovery, "recovery as a Recovery of berth.cluster.outages"),
         (reservations, Iterable, "reservations, each a Reservation of berth.model"),
         (speeds, CardSpeeds, "speeds as CardSpeeds of berth.card_speeds"),
+        (seed, Integral, "a whole number as its seed"),
     ):
         check_kind(value, kind, f"simulate takes {wanted}")
     full = None

@@ -201,6 +201,8 @@ def compare(
         (conditions, Conditions, "berth.Conditions"),
     ):
         check_kind(value, kind, f"compare takes {wanted}")
+    if isinstance(seeds, str):
+        raise SettingError(f"compare takes seeds as their number or a list; not {seeds!r}")
     named = (policies,) if isinstance(policies, str) or callable(policies) else policies
     names = tuple(dict.fromkeys(_name_of(policy) for policy in named))
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds))
