@@ -242,7 +242,7 @@ def test_an_interruption_is_told(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.wait()
-    assert child.returncode == 130
+    assert child.returncode == 130, errors
     assert errors.endswith("berth: interrupted\n")
     assert "Traceback" not in errors
 

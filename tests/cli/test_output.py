@@ -142,6 +142,22 @@ def test_a_tenant_with_a_promise_is_shown_as_measured_too(capsys: pytest.Capture
     assert "7 (1G promised, 2G granted, at most 4G, measured)" in shown
 
 
+def test_an_interruption_whose_cleaning_up_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: str) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("generator didn't stop after throw()")
+
+    monkeypatch.setattr("berth.cli.app.load", fail)
+    monkeypatch.setattr(sys, "argv", ["berth", "policies"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capfd.readouterr().err) == (130, "berth: interrupted\n")
+
+
 def test_a_disk_with_a_fault_is_not_blamed_on_standard_output(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

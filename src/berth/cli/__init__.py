@@ -37,10 +37,11 @@ def main() -> None:
             finally:
                 sys.stdout.flush()
     except BaseException as error:
-        # What fails after a lost interruption fails because of it. What succeeds is whole: only LLVM's notes of code
-        # that it has compiled, and finalisers, lose one.
+        # What fails after an interruption fails because of it. What succeeds after a lost one is whole: only LLVM's
+        # notes of code that it has compiled, and finalisers, lose one.
         failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
-        _end(KeyboardInterrupt() if lost and failed else error)
+        interrupted = bool(lost) or _caused_by(error, KeyboardInterrupt)
+        _end(KeyboardInterrupt() if interrupted and failed else error)
         raise
 
 
@@ -53,8 +54,6 @@ def _end(error: BaseException) -> None:
         if _caused_by(error, BrokenPipeError):  # Rich makes an exit with status 1 of it
             _drop_output()
             sys.exit(0)
-        if _caused_by(error, KeyboardInterrupt):
-            print("berth: interrupted", file=sys.stderr)
     elif isinstance(error, BrokenPipeError):
         _drop_output()
         sys.exit(0)
@@ -100,8 +99,8 @@ def _interruptions_raised_again(lost: list[Timer]) -> Iterator[None]:
             timer.cancel()
 
 
-def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:
-    """Whether such an error came before this exit: Typer makes an exit of Ctrl-C, with nothing said."""
+def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether such an error came before this one: Typer makes an exit of Ctrl-C, and what cleans up may fail."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, kind):
         cause = cause.__cause__ or cause.__context__
