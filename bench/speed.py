@@ -142,7 +142,7 @@ def tasks() -> dict[str, str]:
 
 
 LOOP = "20000:fifo+first-fit"
-"""A run so long that the loop of long runs is compiled and kept for it; then shorter runs use it, too."""
+"""A run of 20,000 jobs compiles the loop and keeps it on disk. From then on, shorter runs use it."""
 MILLION_NODES = [berth.Node(f"n{number}", gpus=8) for number in range(128)]
 
 

@@ -97,7 +97,7 @@ class Tile(Static):
             text.append(f"\n■ {tenant.job} ", colours[at % 5])
             text.append(printable(f"{tenant.name[:16]} ({tenant.user[:8]})"))
             text.append(
-                f" {tenant.milli / 10:g} %, {memory_text(tenant)}, {ran}{', measured' * tenant.measured}",
+                f" {tenant.milli / 10:g} %, {memory_text(tenant)}, {ran}{', measured' if tenant.measured else ''}",
                 "grey70",
             )
         for each in gpu.strangers:
